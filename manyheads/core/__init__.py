@@ -1,0 +1,1 @@
+"""The one attention core: everything a Transformer of the canon is assembled from. Depends on torch alone."""

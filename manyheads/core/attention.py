@@ -1,0 +1,178 @@
+"""Attention, once: scores -> bias -> mask -> normalise -> tap -> dropout -> mix.
+
+Every attention of the package calls `attend`: self, cross and causal attention, windows and packed sequences, additive
+attention, non-local blocks, local and convolutional attention. They differ in projection, scores, bias and mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.masks import Mask
+from manyheads.core.tap import Tap
+
+Normalise = Literal["softmax", "count"]
+
+
+def attend(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor,
+    *,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scores: Tensor | None = None,
+    scale: float | None = None,
+    normalise: Normalise = "softmax",
+    dropout: float = 0.0,
+    tap: Tap | None = None,
+    explicit: bool = False,
+) -> Tensor:
+    """Mix the values of the keys that each query matches (Vaswani 2017, section 3.2.1).
+
+    query (B, H, ..., Tq, Dh), key (B, H, ..., Tk, Dh), value (B, H, ..., Tk, Dv) -> (B, H, ..., Tq, Dv)
+    mask       which keys a query may look at; a query that may look at none gets zeros.
+    bias       added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
+    scores     (B, H, ..., Tq, Tk) instead of scale * query @ key^T, then key may be None (additive attention).
+    scale      1 / sqrt(Dh) unless given.
+    normalise  "softmax", or "count": scores divided by the number of keys looked at (Wang 2018, section 3.2).
+    dropout    probability of dropping a weight.
+    tap        where the map can be recorded or edited.
+    explicit   compute and keep the whole map even where a fused kernel could do without.
+    """
+    assert (key is None) == (scores is not None), "scores come from a key or are given"
+    queries, keys = query.shape[-2], value.shape[-2]
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    # Mask and bias are prepared here, before any branch, so that the two ways of computing cannot drift apart.
+    triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
+    allowed = None if mask is None else mask.materialise(queries, keys, query.device)
+
+    def weights(heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
+        """The map of some heads and query rows (all by default): (B, h, ..., tq, Tk)."""
+        if scores is None:
+            assert key is not None
+            raw = _product(_pick(query, heads, rows), _pick(key, heads, None), scale)
+        else:
+            raw = _pick(scores, heads, rows)
+        raw = raw if bias is None else raw + _pick(bias, heads, rows)
+        return _normalise(raw, None if allowed is None else _pick(allowed, heads, rows), normalise)
+
+    if explicit or scores is not None or normalise != "softmax" or (tap is not None and tap.edits_maps):
+        full = weights()
+        if tap is not None:
+            full = tap.saw_map(full)
+        mixed = F.dropout(full, dropout).to(value.dtype) @ value  # (B, H, ..., Tq, Dv)
+    else:
+        assert key is not None
+        if tap is not None:
+            tap.record(weights, query.shape[1], queries)
+        table: Tensor | None = None if triangle else allowed
+        if bias is not None:
+            table = bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+            table = table.to(query.dtype)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=table, dropout_p=dropout, is_causal=triangle, scale=scale
+        )
+    return mixed if tap is None else tap.saw_output(mixed)
+
+
+def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scores in float32 at least, as the fused kernels keep them, whatever precision the model runs in."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
+
+
+def _pick(tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Tensor:
+    """Some heads (dimension 1) and rows (dimension -2); a dimension of size 1 is broadcast and stays."""
+    if heads is not None and tensor.dim() > 3 and tensor.shape[1] > 1:
+        tensor = tensor[:, list(heads)]
+    if rows is not None and tensor.shape[-2] > 1:
+        tensor = tensor[..., list(rows), :]
+    return tensor
+
+
+def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise) -> Tensor:
+    """The one place where scores become weights. A row that may look nowhere becomes zeros, and so do its gradients."""
+    if how == "count":
+        if allowed is None:
+            return scores / scores.shape[-1]
+        count = allowed.sum(-1, keepdim=True).clamp(min=1)
+        return scores.masked_fill(~allowed, 0.0) / count
+    if allowed is None:
+        return scores.softmax(-1)
+    empty = ~allowed.any(-1, keepdim=True)
+    scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
+    return scores.softmax(-1).masked_fill(empty, 0.0)
+
+
+class Attention(nn.Module):
+    """Multi-head attention: projections around `attend` (Vaswani 2017, section 3.2.2).
+
+    width         D of the input and the output.
+    heads         H.
+    head_width    Dh; None for the paper's width / heads, any other number for Keras-style free heads (`key_dim`).
+    memory_width  width of what is attended to, where it differs from `width`.
+    bias          whether the four projections have one.
+    dropout       on the attention weights, while training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int | None = None,
+        *,
+        memory_width: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if head_width is None and width % heads:
+            raise ValueError(f"width {width} is not divisible by {heads} heads: change one or give head_width")
+        self.heads = heads
+        self.head_width = width // heads if head_width is None else head_width
+        self.dropout = dropout
+        self.explicit = False
+        inner, memory_width = heads * self.head_width, memory_width or width
+        self.query = nn.Linear(width, inner, bias)
+        self.key = nn.Linear(memory_width, inner, bias)
+        self.value = nn.Linear(memory_width, inner, bias)
+        self.output = nn.Linear(inner, width, bias)
+        self.tap = Tap()
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """x (B, Tq, D) looks at memory (B, Tk, Dm), or at itself -> (B, Tq, D)."""
+        key, value = self.keys_values(x if memory is None else memory)
+        return self.look(x, key, value, mask=mask, bias=bias)
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What a cache keeps of memory (B, Tk, Dm): key and value, each (B, H, Tk, Dh)."""
+        return self._split(self.key(memory)), self._split(self.value(memory))
+
+    def look(
+        self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """x (B, Tq, D) looks at keys and values (B, H, Tk, Dh) computed before -> (B, Tq, D)."""
+        mixed = attend(
+            self._split(self.query(x)),
+            key,
+            value,
+            mask=mask,
+            bias=bias,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+            explicit=self.explicit,
+        )  # (B, H, Tq, Dh)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # (B, T, H*Dh) -> (B, H, T, Dh)

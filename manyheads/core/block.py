@@ -1,0 +1,107 @@
+"""Attention and feed-forward with their residual paths: a block, and a stack of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.cache import KVCache
+from manyheads.core.layers import FeedForward
+from manyheads.core.masks import Mask
+
+
+class Block(nn.Module):
+    """Self-attention, optional attention over a memory, feed-forward, each with a residual path and a layer norm.
+
+    norm     "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
+    dropout  on what each sublayer adds to its residual path, while training (section 5.4).
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        feed_forward: FeedForward,
+        cross: Attention | None = None,
+        *,
+        norm: Literal["post", "pre"] = "post",
+        dropout: float = 0.0,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        if norm not in ("post", "pre"):
+            raise ValueError(f"norm is 'post' or 'pre', got {norm!r}")
+        width = attention.output.out_features
+        self.norm_first = norm == "pre"
+        self.dropout = dropout
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
+        self.cross = cross
+        self.cross_norm = None if cross is None else nn.LayerNorm(width, eps=norm_eps)
+        self.feed_forward = feed_forward
+        self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: KVCache | None = None,
+        layer: int = 0,
+    ) -> Tensor:
+        """x (B, T, D) -> (B, T, D). With a cache, x are new positions; its cross entries stand in for the memory."""
+
+        def self_attention(x: Tensor) -> Tensor:
+            key, value = self.attention.keys_values(x)
+            if cache is not None:
+                key, value = cache.append(layer, key, value)
+            return self.attention.look(x, key, value, mask=mask, bias=bias)
+
+        def cross_attention(x: Tensor) -> Tensor:
+            assert self.cross is not None
+            if cache is not None:
+                return self.cross.look(x, *cache.cross(layer), mask=memory_mask)
+            assert memory is not None
+            return self.cross(x, memory, mask=memory_mask)
+
+        x = self._residual(x, self_attention, self.attention_norm)
+        if self.cross_norm is not None:
+            x = self._residual(x, cross_attention, self.cross_norm)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm)
+
+    def _residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:
+        added = sublayer(norm(x) if self.norm_first else x)
+        x = x + F.dropout(added, self.dropout, self.training)
+        return x if self.norm_first else norm(x)
+
+
+class Stack(nn.Module):
+    """Blocks one after another, and a final norm where `norm` is given."""
+
+    def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
+        for layer, block in enumerate(self.blocks):
+            x = block(
+                x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer
+            )  # (B, T, D)
+        return x if self.norm is None else self.norm(x)

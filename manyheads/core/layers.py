@@ -1,0 +1,63 @@
+"""The bricks around attention: feed-forward networks, token embeddings, initialisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,  # x * Phi(x) through erf
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # the approximation of BERT's and GPT-2's original code
+}
+
+
+class FeedForward(nn.Module):
+    """activation(x W1 + b1) W2 + b2, at every position by itself (Vaswani 2017, section 3.3).
+
+    x (..., D) -> (..., D); `dropout` acts on the hidden activations while training.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"unknown activation {activation!r}: valid are {', '.join(ACTIVATIONS)}")
+        self.expand = nn.Linear(width, hidden)
+        self.contract = nn.Linear(hidden, width)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.activation(self.expand(x))
+        return self.contract(F.dropout(hidden, self.dropout, self.training))
+
+
+class TokenEmbedding(nn.Embedding):
+    """Token vectors, multiplied by sqrt(D) where `scaled` (Vaswani 2017, section 3.4). Row `pad` is and stays zero."""
+
+    def __init__(self, vocabulary: int, width: int, pad: int | None = None, *, scaled: bool = False) -> None:
+        super().__init__(vocabulary, width, padding_idx=pad)
+        self.scale = math.sqrt(width) if scaled else 1.0
+
+    def reset_parameters(self) -> None:
+        """N(0, 1/D): with the scale, inputs have unit variance; tied to the output, logits start near unit variance."""
+        nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedded = super().forward(tokens)  # (B, T) -> (B, T, D)
+        return embedded if self.scale == 1.0 else embedded * self.scale
+
+
+def xavier_uniform(module: nn.Module) -> None:
+    """Glorot's uniform weights and zero biases for every linear layer below `module`."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,91 @@
+"""Which keys a query may look at, as a value.
+
+A `Mask` states the rule (key lengths, causality, window, packed segments, an explicit table); `attend` decides
+whether a kernel can follow the rule directly or needs it spelled out by `materialise`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A rule; every field narrows it and the defaults allow everything.
+
+    key_lengths  (B,) keys beyond a row's length are padding.
+    causal       a query sees keys at its own position and before.
+    offset       position of the first query among the keys, an int or (B,); None aligns the last query with the last
+                 key (Tk - Tq), which is what decoding with a cache means. (`is_causal` of PyTorch aligns the first.)
+    window       a query sees keys at most this many positions away.
+    segments     ((B, Tq), (B, Tk)) segment numbers of packed sequences: a query sees keys of its own segment.
+    dense        a bool table that broadcasts to (B, H, Tq, Tk), True where a query may look.
+    """
+
+    key_lengths: Tensor | None = None
+    causal: bool = False
+    offset: int | Tensor | None = None
+    window: int | None = None
+    segments: tuple[Tensor, Tensor] | None = None
+    dense: Tensor | None = None
+    _tables: dict[tuple[int, int, torch.device], Tensor | None] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 0:
+            raise ValueError(f"window must not be negative, got {self.window}")
+        if self.dense is not None and self.dense.dtype != torch.bool:
+            raise ValueError(f"a dense mask is boolean (True: may look), got {self.dense.dtype}; pass floats as a bias")
+
+    def __and__(self, other: Mask) -> Mask:
+        """Both rules at once. A rule that both state differently is spelled out, so nothing is lost."""
+        merged = {}
+        for name in ("key_lengths", "offset", "window", "segments", "dense"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is not None and theirs is not None and mine is not theirs:
+                raise ValueError(f"both masks state {name}; combine them into one value (dense tables with &)")
+            merged[name] = mine if theirs is None else theirs
+        return Mask(causal=self.causal or other.causal, **merged)
+
+    def only_causal(self, queries: int, keys: int) -> bool:
+        """True where the rule is the plain square triangle that fused kernels know by themselves."""
+        stated = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
+        aligned = queries == keys and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
+        return self.causal and aligned and stated in ([], ["offset"])
+
+    def materialise(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        """The rule as a bool table (B or 1, H or 1, Tq, Tk), True where a query may look; None if all may look at all.
+
+        Remembered per shape: the layers of a model share one mask value and so one table.
+        """
+        at = (queries, keys, device)
+        if at not in self._tables:
+            self._tables[at] = self._spell_out(queries, keys, device)
+        return self._tables[at]
+
+    def _spell_out(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        parts: list[Tensor] = []
+        k = torch.arange(keys, device=device)
+        if self.key_lengths is not None:
+            parts.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])  # (B, 1, 1, Tk)
+        if self.causal or self.window is not None:
+            offset = keys - queries if self.offset is None else self.offset
+            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # (B or 1, 1)
+            q = (first + torch.arange(queries, device=device))[:, None, :, None]  # (B or 1, 1, Tq, 1)
+            if self.causal:
+                parts.append(k <= q)
+            if self.window is not None:
+                parts.append((k - q).abs() <= self.window)
+        if self.segments is not None:
+            of_query, of_key = self.segments
+            parts.append((of_query[:, :, None] == of_key[:, None, :])[:, None].to(device))  # (B, 1, Tq, Tk)
+        if self.dense is not None:
+            parts.append(self.dense.to(device))
+        if not parts:
+            return None
+        table = parts[0]
+        for part in parts[1:]:
+            table = table & part
+        return table.expand(*table.shape[:-2], queries, keys)

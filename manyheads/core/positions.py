@@ -1,0 +1,68 @@
+"""Where a token stands: sinusoidal tables in the layouts of the literature, and learned ones."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+Layout = Literal["interleaved", "concatenated", "lecture", "tensor2tensor"]
+
+
+def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
+    """The table of sines and cosines, (length, width), float64.
+
+    interleaved    PE(t, 2i) = sin(t / 10000^(2i/width)), PE(t, 2i+1) = cos of the same (Vaswani 2017, section 3.5)
+    concatenated   the same numbers, all sines first: the original code's order, and Marian's
+    lecture        a slip seen in lectures: the cosine's exponent is (2i+1)/width. Its rows no longer have constant
+                   norm, and a shift is no longer a rotation of each pair.
+    tensor2tensor  all sines first, frequencies 10000^(-i/(n-1)) with n = width / 2 (tensor2tensor's code)
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f"unknown layout {layout!r} of positions: valid are {', '.join(get_args(Layout))}")
+    t = torch.arange(length, dtype=torch.float64)[:, None]
+    sines, cosines = (width + 1) // 2, width // 2
+    i = torch.arange(sines, dtype=torch.float64)
+    if layout == "tensor2tensor":
+        angle = t * 10000.0 ** (-i / max(sines - 1, 1))  # (length, sines)
+    else:
+        angle = t * 10000.0 ** (-2 * i / width)
+    sine, cosine = angle.sin(), angle[:, :cosines].cos()
+    if layout == "lecture":
+        cosine = (t * 10000.0 ** (-(2 * i[:cosines] + 1) / width)).cos()
+    if layout in ("concatenated", "tensor2tensor"):
+        return torch.cat([sine, cosine], dim=1)
+    table = torch.empty(length, width, dtype=torch.float64)
+    table[:, 0::2], table[:, 1::2] = sine, cosine
+    return table
+
+
+class Positions(nn.Module):
+    """Adds to x (B, T, D) the vectors of its positions; row b starts at offset[b] (0 unless decoding with a cache).
+
+    layout  one of the sinusoidal ones (a constant), or "learned" (a parameter, drawn from N(0, 0.02^2))
+    length  how many positions there are. A longer input raises ValueError.
+    """
+
+    table: Tensor
+
+    def __init__(self, length: int, width: int, layout: Layout | Literal["learned"] = "concatenated") -> None:
+        super().__init__()
+        self.length = length
+        if layout == "learned":
+            self.table = nn.Parameter(torch.empty(length, width).normal_(std=0.02))
+        else:
+            # recomputed when a model is built, so it is no part of its weights
+            self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
+
+    def forward(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
+        tokens = x.shape[1]
+        if offset is None:
+            if tokens > self.length:
+                raise ValueError(f"the input has {tokens} tokens, the model takes {self.length}: split or truncate it")
+            return x + self.table[:tokens].to(x.dtype)
+        at = offset[:, None] + torch.arange(tokens, device=x.device)  # (B, T)
+        if int(at.max()) >= self.length:
+            raise ValueError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
+        return x + self.table[at].to(x.dtype)

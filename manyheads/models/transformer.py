@@ -1,0 +1,210 @@
+"""The encoder-decoder of "Attention Is All You Need" (Vaswani 2017).
+
+An encoder reads the source, all positions at once. A decoder writes the target from left to right: each position looks
+at the positions before it (causal self-attention) and at the whole source (cross-attention).
+
+    source  -> embed * sqrt(D) + positions -> N x [self-attention, feed-forward]                  -> memory
+    target  -> embed * sqrt(D) + positions -> N x [causal self-attention, cross, feed-forward]    -> logits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.cache import KVCache
+from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.masks import Mask
+from manyheads.core.positions import Layout, Positions
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes and choices. The vocabularies come from the data, everything else from a preset or the user.
+
+    tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
+    norm           "post": after each residual sum, as published; "pre": before each sublayer
+    final_norm     a norm after each stack (torch.nn.Transformer has them; the paper has not)
+    start          the token that decoding begins from; Marian's, and the default here, is the padding token
+    """
+
+    source_vocab: int
+    target_vocab: int
+    pad: int
+    end: int
+    start: int
+    width: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_heads: int = 8
+    decoder_heads: int = 8
+    encoder_feed_forward: int = 2048
+    decoder_feed_forward: int = 2048
+    activation: str = "relu"
+    norm: Literal["post", "pre"] = "post"
+    final_norm: bool = False
+    norm_eps: float = 1e-5
+    attention_bias: bool = True
+    tie: Literal["all", "target", "none"] = "all"
+    scale_embedding: bool = True
+    output_bias: bool = False
+    positions: Layout | Literal["learned"] = "concatenated"
+    max_positions: int = 512
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.tie not in ("all", "target", "none"):
+            raise ValueError(f"tie is 'all', 'target' or 'none', got {self.tie!r}")
+        if self.tie == "all" and self.source_vocab != self.target_vocab:
+            raise ValueError(
+                f"one matrix for source and target needs one vocabulary, got {self.source_vocab} and "
+                f"{self.target_vocab} tokens: train a joint one, or use tie='target'"
+            )
+        for side, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
+            if self.width % heads:
+                raise ValueError(f"width {self.width} is not divisible by {side}_heads {heads}")
+
+
+def _sizes(layers: int, width: int, heads: int, feed_forward: int, dropout: float, **more: Any) -> dict[str, Any]:
+    sides = {"layers": layers, "heads": heads, "feed_forward": feed_forward}
+    both = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
+    return {"width": width, "dropout": dropout, **both, **more}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": _sizes(4, 128, 4, 256, 0.3),  # Wu et al. 2021, Transformer-Tiny for Multi30k
+    "small": _sizes(6, 256, 4, 1024, 0.3),  # JoeyNMT's IWSLT model
+    # the PyTorch tutorial's translator: torch.nn.Transformer's final norms, dropout everywhere, nothing tied
+    "blog": _sizes(
+        3, 512, 8, 512, 0.1, tie="none", final_norm=True, output_bias=True, positions="interleaved",
+        attention_dropout=0.1, activation_dropout=0.1,
+    ),
+    "base": _sizes(6, 512, 8, 2048, 0.1),  # Vaswani 2017, table 3
+    "big": _sizes(6, 1024, 16, 4096, 0.3),
+}  # fmt: skip
+
+
+def preset(name: str, **overrides: Any) -> TransformerConfig:
+    """A configuration by name; `overrides` give at least the vocabularies and the special tokens."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
+    known = {f.name for f in fields(TransformerConfig)}
+    if unknown := set(overrides) - known:
+        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
+    return TransformerConfig(**{**PRESETS[name], **overrides})
+
+
+class Transformer(nn.Module):
+    """Source and target tokens in, logits over the target vocabulary out."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.source_embedding = TokenEmbedding(c.source_vocab, c.width, c.pad, scaled=c.scale_embedding)
+        self.target_embedding = (
+            self.source_embedding
+            if c.tie == "all"
+            else TokenEmbedding(c.target_vocab, c.width, c.pad, scaled=c.scale_embedding)
+        )
+        self.positions = Positions(c.max_positions, c.width, c.positions)
+        self.encoder = Stack([_encoder_block(c) for _ in range(c.encoder_layers)], _final_norm(c))
+        self.decoder = Stack([_decoder_block(c) for _ in range(c.decoder_layers)], _final_norm(c))
+        self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tie == "none" else None
+        self.output_bias = nn.Parameter(torch.zeros(c.target_vocab)) if c.output_bias else None
+        xavier_uniform(self)
+
+    def forward(
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
+    ) -> Tensor:
+        """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows.
+
+        Lengths (B,) tell how many tokens of each row are real. The target's may be left out: the causal mask keeps
+        real positions from looking at padding behind them.
+        """
+        return self.project(self.hidden(source, source_lengths, target, target_lengths))
+
+    def hidden(
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
+    ) -> Tensor:
+        """The decoder's last states (B, Tt, D), before the output projection."""
+        memory_mask = Mask(key_lengths=source_lengths)
+        return self.decoder(
+            self._embed(self.target_embedding, target),
+            mask=Mask(causal=True, key_lengths=target_lengths),
+            memory=self.encode(source, memory_mask),
+            memory_mask=memory_mask,
+        )
+
+    def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
+        """source (B, Ts) -> memory (B, Ts, D)."""
+        return self.encoder(self._embed(self.source_embedding, source), mask=mask)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """hidden (..., D) -> logits (..., V)."""
+        return F.linear(hidden, self.output_weight, self.output_bias)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output projection (V, D), tied or not."""
+        return self.target_embedding.weight if self.output is None else self.output.weight
+
+    def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
+        """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""
+        mask = Mask(key_lengths=source_lengths)
+        memory = self.encode(source, mask)
+        c = self.config
+        head_width = c.width // c.decoder_heads
+        cache = KVCache(
+            c.decoder_layers, source.shape[0], c.decoder_heads, capacity, head_width,
+            dtype=memory.dtype, device=memory.device,
+        )  # fmt: skip
+        for layer, block in enumerate(self.decoder.blocks):
+            key, value = block.cross.keys_values(memory)
+            cache.set_cross(layer, key, value, source_lengths)
+        return cache
+
+    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
+        """The next tokens (B, T) of each row, T = 1 while generating -> logits (B, T, V) of what follows each."""
+        queries = tokens.shape[1]
+        hidden = self.decoder(
+            self._embed(self.target_embedding, tokens, cache.lengths),
+            mask=cache.mask(queries),
+            memory_mask=cache.cross_mask(),
+            cache=cache,
+        )
+        cache.advance(queries)
+        return self.project(hidden)
+
+    def _embed(self, embedding: TokenEmbedding, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
+        x = self.positions(embedding(tokens), offset)  # (B, T, D)
+        return F.dropout(x, self.config.dropout, self.training)
+
+
+def _encoder_block(c: TransformerConfig) -> Block:
+    return Block(
+        Attention(c.width, c.encoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        FeedForward(c.width, c.encoder_feed_forward, c.activation, c.activation_dropout),
+        norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
+    )  # fmt: skip
+
+
+def _decoder_block(c: TransformerConfig) -> Block:
+    return Block(
+        Attention(c.width, c.decoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        FeedForward(c.width, c.decoder_feed_forward, c.activation, c.activation_dropout),
+        Attention(c.width, c.decoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
+    )  # fmt: skip
+
+
+def _final_norm(c: TransformerConfig) -> nn.LayerNorm | None:
+    return nn.LayerNorm(c.width, eps=c.norm_eps) if c.final_norm else None
