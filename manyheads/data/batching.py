@@ -1,0 +1,124 @@
+"""Batches bounded in padded tokens, of sentences alike in length, in an order that depends on (seed, epoch) alone."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_STRIP = 2  # target lengths that share a strip; measured on Multi30k: 1 to 4 differ little, 2 pads least
+
+T = TypeVar("T")
+
+
+def token_batches(
+    source_lengths: ArrayLike,
+    target_lengths: ArrayLike,
+    budget: int,
+    *,
+    seed: int,
+    epoch: int,
+    max_sentences: int | None = None,
+) -> list[NDArray[np.int64]]:
+    """Indices of each batch; every sentence comes exactly once.
+
+    sentences x longest <= `budget` holds for the source and for the target side each (target lengths with </s>).
+    Sentences run along a snake through the plane of lengths, up one strip of similar target lengths and down the next,
+    so that neighbours are alike on both sides; batches are cut from it as full as they get. Ties are broken at random
+    and the snake starts anew each epoch, so members vary. Raises ValueError for a sentence longer than the budget.
+    """
+    source = np.asarray(source_lengths, dtype=np.int64)
+    target = np.asarray(target_lengths, dtype=np.int64)
+    if source.shape != target.shape:
+        raise ValueError(f"{len(source):,} source lengths but {len(target):,} target lengths; expected as many")
+    longest = np.maximum(source, target)
+    if len(longest) and longest.max() > budget:
+        worst = int(longest.argmax())
+        raise ValueError(
+            f"sentence {worst + 1:,} has {longest[worst]:,} tokens but a batch takes {budget:,}; raise the budget or"
+            " shorten it"
+        )
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
+    strip = (target + random.integers(_STRIP)) // _STRIP
+    upwards = (strip + random.integers(2)) % 2 == 0
+    snake = np.lexsort((random.random(len(source)), np.where(upwards, source, -source), strip))
+
+    limit = max_sentences or len(snake)
+    cuts, start, width = [], 0, 0
+    for end, length in enumerate(longest[snake].tolist()):
+        width = max(width, length)
+        if (end - start + 1) * width > budget or end - start == limit:
+            cuts.append(end)
+            start, width = end, length
+    batches = np.split(snake, cuts) if len(snake) else []
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def pad(sequences: Sequence[ArrayLike], value: int) -> NDArray[np.int64]:
+    """(N, Tmax): the sequences as rows, filled up with `value` on the right."""
+    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+    rows = np.full((len(arrays), max(map(len, arrays), default=0)), value, dtype=np.int64)
+    for row, array in zip(rows, arrays, strict=True):
+        row[: len(array)] = array
+    return rows
+
+
+class Prefetch(Generic[T]):
+    """Iterates over `items` up to `depth` ahead in a thread, in order. What the items raise is raised here, in its
+    place. `close`, or leaving the `with` block, stops the thread; so does dropping out of the loop at the end."""
+
+    def __init__(self, items: Iterable[T], depth: int = 4) -> None:
+        # each entry: (item, None), (None, error), or None at the end
+        self._queue: queue.Queue[tuple[T | None, BaseException | None] | None] = queue.Queue(depth)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(items,), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def _fill(self, items: Iterable[T]) -> None:
+        try:
+            for item in items:
+                self._put((item, None))
+                if self._closed.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:
+            self._put((None, error))
+
+    def _put(self, entry: tuple[T | None, BaseException | None] | None) -> None:
+        while not self._closed.is_set():
+            try:
+                return self._queue.put(entry, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        entry = None if self._closed.is_set() else self._queue.get()
+        if entry is None:
+            self.close()
+            raise StopIteration
+        item, error = entry
+        if error is not None:
+            self.close()
+            raise error
+        return item  # type: ignore[return-value]  # None only if T allows it
+
+    def close(self) -> None:
+        """Stops the thread; the items left are dropped. May be called again."""
+        self._closed.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,103 @@
+"""Token ids on disk: tokenised once, memory-mapped ever after.
+
+One file holds the offsets and the ids of all sequences as two consecutive .npy arrays. Its name is a fingerprint of
+everything the ids depend on, so a changed text, tokenizer or format is a different file and nothing can go stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from manyheads.data.subword import encode_all
+
+_FORMAT = "tokens-1"  # change it with the layout below
+_CHUNK = 100_000  # texts encoded at a time
+
+
+def fingerprint(parts: Sequence[str | bytes | Path]) -> str:
+    """32 hexadecimal digits that depend on the parts and their boundaries; a Path stands for that file's content."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+class TokenStore(Sequence[NDArray[np.int64]]):
+    """Sequences of token ids in a file; `store[i]` is the i-th as int64, `lengths` (N,) holds their lengths."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens a store. Raises ValueError when the file is not whole."""
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                offsets = np.load(file, allow_pickle=False)
+                version = np.lib.format.read_magic(file)
+                assert version == (1, 0)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                start = file.tell()
+        except (ValueError, EOFError, AssertionError) as error:
+            raise ValueError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
+        expected = start + shape[0] * dtype.itemsize
+        if path.stat().st_size != expected or offsets[0] != 0 or offsets[-1] != shape[0] or (np.diff(offsets) < 0).any():
+            size = path.stat().st_size
+            raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+        self._offsets = offsets
+        self._ids = np.memmap(path, dtype, "r", start, shape) if shape[0] else np.empty(0, dtype)
+        self.lengths: NDArray[np.int64] = np.diff(offsets)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sequence {index} of {len(self):,}")
+        index %= len(self)
+        return self._ids[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
+
+    def __repr__(self) -> str:
+        return f"TokenStore({len(self):,} sequences, {len(self._ids):,} {self._ids.dtype} ids, {self.path})"
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> TokenStore:
+        """The store of `texts` in the directory `cache`: opened if it is there and whole, else tokenised and written."""
+        path = cache / f"{fingerprint([_FORMAT, tokenizer.to_str(), *texts])}.tokens"
+        if path.exists():
+            try:
+                return cls(path)
+            except ValueError as error:
+                warnings.warn(f"{error} (it is rebuilt now)", stacklevel=2)
+        dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.int32
+        chunks, lengths = [np.empty(0, dtype)], [0]
+        for first in range(0, len(texts), _CHUNK):
+            sequences = encode_all(tokenizer, texts[first : first + _CHUNK])
+            lengths += map(len, sequences)
+            chunks.append(np.fromiter((i for ids in sequences for i in ids), dtype))
+        _write(path, np.cumsum(lengths, dtype=np.int64), np.concatenate(chunks))
+        return cls(path)
+
+
+def _write(path: Path, offsets: NDArray[np.int64], ids: NDArray[np.generic]) -> None:
+    """All or nothing: a reader, or a second writer of the same store, never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, offsets)
+            np.save(file, ids)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
