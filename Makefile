@@ -1,0 +1,43 @@
+# make demo: train a small translator in minutes and use it.   make test: the test suite.   make check: format, lint, types.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: demo test test-slow check format results clean
+.DEFAULT_GOAL := demo
+
+demo: $(STAMP)
+	@bash scripts/demo.sh
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+results: $(STAMP)
+	$(BIN)/python -m manyheads.results.table
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
+	find manyheads tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "make: $(PYTHON) has no venv module (on Debian: apt-get install $(PYTHON)-venv)" >&2; exit 2; }
+	@echo "make: installing requirements.lock into .venv" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

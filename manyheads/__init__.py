@@ -1,0 +1,34 @@
+"""Manyheads trains, runs and opens up every Transformer of the canon on one attention core.
+
+`load`, `train`, `record` and `edit` are imported when first used, so that `import manyheads` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "edit", "load", "record", "train"]
+
+if TYPE_CHECKING:
+    from manyheads.core.tap import edit, record
+    from manyheads.recipes import train
+    from manyheads.tasks import load
+
+_HOMES = {
+    "edit": "manyheads.core.tap",
+    "load": "manyheads.tasks",
+    "record": "manyheads.core.tap",
+    "train": "manyheads.recipes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'manyheads' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
