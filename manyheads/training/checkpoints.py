@@ -1,0 +1,179 @@
+"""Checkpoints on disk: whole or not at all.
+
+    state/checkpoint-00000500.safetensors   model.*, optimiser.*, rng.*, loop.*
+    state/checkpoint-00000500.json          counters, config and the SHA-256 of every file it needs; written last
+    state/weights-00000500.safetensors      weights to average at the end, or the best by validation
+
+Every file is written under a temporary name, synced and renamed; a checkpoint exists once its JSON does. The last two
+are kept, with the weights they name. No pickle.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+KEPT = 2
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when it is complete and on disk, and leaves no trace otherwise."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            directory = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _told(path.parent, error) from error
+
+
+@contextmanager
+def disk_errors_told(directory: Path) -> Iterator[None]:
+    """A full disk, wherever it was met, as one line for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _told(directory, error) from error
+
+
+def _told(directory: Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"{directory}: cannot write: {error.strerror or error}; the last checkpoint is intact: make room and --resume"
+    )
+
+
+def write_json(path: Path, value: Any) -> None:
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=1) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a safetensors file and return its SHA-256, tensor by tensor: the whole is never held a second time."""
+    header: dict[str, Any] = {}
+    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # keeps every tensor aligned
+    end = 0
+    for name in ordered:
+        tensor, start = tensors[name], end
+        end = start + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with replacing(path) as file:
+        for name in ("", *ordered):
+            piece = _bytes(tensors[name]) if name else len(text).to_bytes(8, "little") + text
+            digest.update(piece)
+            file.write(piece)
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The tensor's memory, not copied where it is on the CPU."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+class Checkpoints:
+    """The checkpoints of one run. `say` tells the user about one that cannot be used."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        self.directory = directory
+        self.say = say
+        self._good: dict[int, set[str]] = {}  # step -> the files its checkpoint needs
+
+    def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Write the weights of a step beside the checkpoints; the result goes into the content of the next one."""
+        file = f"weights-{step:08d}.safetensors"
+        return {"step": step, "file": file, "sha256": write_tensors(self.directory / file, weights)}
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any]) -> None:
+        """Commit the checkpoint of a step, then remove those it makes superfluous.
+
+        A step has one checkpoint: what is committed is never written again.
+        """
+        if step in self._good:
+            return
+        name = f"checkpoint-{step:08d}"
+        files = {s["file"]: s["sha256"] for s in snapshots}
+        files[f"{name}.safetensors"] = write_tensors(self.directory / f"{name}.safetensors", tensors)
+        body = {"step": step, "files": files, **content}
+        write_json(self.directory / f"{name}.json", {"sha256": _digest(body), "content": body})
+        self._good[step] = {f"{name}.json", *files}
+        self._good = dict(sorted(self._good.items())[-KEPT:])
+        needed = set().union(*self._good.values())
+        for pattern in ("checkpoint-*", "weights-*"):
+            for path in self.directory.glob(pattern):
+                if path.name not in needed:
+                    path.unlink()
+
+    def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Content and tensors of the last checkpoint that is whole; None if there never was one."""
+        paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
+        found: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+        for path in paths:
+            try:
+                content = self._verified(path)
+                tensors = load_file(path.with_suffix(".safetensors")) if found is None else {}
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                self.say(f"warning: {path} cannot be used: {error}")
+                continue
+            self._good[content["step"]] = {path.name, *content["files"]}
+            found = found or (content, tensors)
+        if paths and found is None:
+            raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
+        if found and not paths[0].name.endswith(f"-{found[0]['step']:08d}.json"):
+            self.say(f"warning: using the previous good checkpoint, of step {found[0]['step']}")
+        return found
+
+    def _verified(self, path: Path) -> dict[str, Any]:
+        saved = json.loads(path.read_bytes())
+        content: dict[str, Any] = saved["content"]
+        if _digest(content) != saved["sha256"]:
+            raise ValueError("its content does not match its SHA-256")
+        for file, expected in content["files"].items():
+            with open(self.directory / file, "rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
+                    raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
+        return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The mean of `last` and the weights in `files`, summed in float64, tensor by tensor; integers are those of
+    `last`."""
+    loaded = [load_file(file) for file in files]  # memory-mapped
+    return {
+        name: torch.stack([*(w[name].to(tensor.device).double() for w in loaded), tensor.double()]).mean(0).to(tensor)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in last.items()
+    }

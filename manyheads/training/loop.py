@@ -1,0 +1,350 @@
+"""The training loop: one straight line from batches to a model directory."""
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from manyheads.training.checkpoints import Checkpoints, disk_errors_told, mean_tensors, write_json
+from manyheads.training.config import TrainingConfig
+from manyheads.training.interrupt import Interrupted, Signals
+from manyheads.training.optimisers import optimiser as make_optimiser
+from manyheads.training.progress import Display, Metrics, draw_losses, say
+from manyheads.training.schedules import schedule
+from manyheads.training.state import Counters, capture, load_weights, restore, seed_all, weights
+from manyheads.training.task import Route, Task
+
+
+class NonFiniteError(ValueError):
+    """The loss or a gradient is NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run, or a session of it, ended. `metrics` are those of `Task.validate` on the final weights."""
+
+    status: Literal["finished", "stopped"]
+    reason: str
+    step: int
+    epoch: int
+    tokens: int  # target tokens seen, in all sessions
+    seconds: float  # wall time, in all sessions
+    weights: str  # which weights the model directory holds
+    metrics: dict[str, float]
+
+
+def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
+    """What `out` holds: nothing, a run of ours, or something else."""
+    if (out / "state" / "finished.json").exists():
+        return "finished"
+    if (out / "state").is_dir():
+        return "unfinished"
+    return "foreign" if out.exists() and (not out.is_dir() or any(out.iterdir())) else "none"
+
+
+def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None:
+    """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
+    status = run_status(out)
+    if status == "foreign":
+        raise ValueError(f"{out} is not empty and holds no run; choose another directory (--out)")
+    if not resume and status == "unfinished":
+        hint = resume_command or f"the same command with --out {out} --resume"
+        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
+    if not resume and status == "finished":
+        raise ValueError(f"{out} holds a finished run; choose another directory (--out)")
+    if resume and status == "none":
+        say(f"{out}: nothing to resume, starting from the beginning")
+    try:
+        (out / "state").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot create the run directory: {error.strerror}") from error
+
+
+def train(
+    task: Task,
+    config: TrainingConfig,
+    out: Path,
+    *,
+    route: Route,
+    resume: bool = False,
+    max_minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume_command: str | None = None,
+) -> Summary:
+    """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
+
+    A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
+    resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
+    `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
+
+    The final weights: the mean of the last `average` snapshots; if `config.metric` is given, the best weights by
+    validation instead, unless the mean does better. Without either, the last ones.
+    """
+    identity: dict[str, Any] = {
+        "config": config.as_dict(),
+        "settings": json.loads(json.dumps(dict(settings or {}))),
+        "batches": len(task.batches(0)),
+        "environment": {"torch": torch.__version__, "threads": torch.get_num_threads(), **route.describe()},
+    }
+    resume_command = resume_command or f"the same command with --out {out} --resume"
+    claim(out, resume=resume, resume_command=resume_command)
+    checkpoints = Checkpoints(out / "state", say)
+    model, optimiser = task.model, make_optimiser(task.model, config)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    device = parameters[0].device
+    window_loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
+    counters = Counters()
+    if found := checkpoints.latest() if resume else None:
+        content, tensors = found
+        _refuse_another_run(out, config, identity, content)
+        done = out / "state" / "finished.json"
+        if done.exists() and content["config"] == identity["config"]:
+            say(f"{out}: this run is finished; nothing to resume")
+            return Summary(**json.loads(done.read_text(encoding="utf-8")))
+        done.unlink(missing_ok=True)  # a budget was raised: the run goes on
+        counters = restore(model, optimiser, window_loss, tensors, content)
+        _warn_of_another_environment(content["environment"], identity["environment"])
+        say(f"{out}: resuming after step {counters.step:,}")
+    else:
+        seed_all(config.seed)
+
+    started, seconds_before = time.monotonic(), counters.seconds
+    groups = _ahead(_effective_batches(task, counters.epoch, counters.index, config.accumulate))
+    with (
+        disk_errors_told(out),
+        Signals() as signals,
+        Metrics(out, counters.step, counters.validated) as metrics,
+        Display(_fraction(config, counters, identity["batches"])) as display,
+        closing(groups),
+    ):
+
+        def save() -> None:
+            metrics.sync()
+            tensors, content = capture(model, optimiser, counters, window_loss)
+            checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
+
+        save()
+        model.train()
+        logged_at, gradient_norm = time.monotonic(), window_loss
+        while True:
+            session = time.monotonic() - started
+            counters.seconds = seconds_before + session
+            if signals.received or (max_minutes is not None and session >= max_minutes * 60):
+                save()
+                if signals.received:
+                    raise Interrupted(
+                        f"{signals.received} after step {counters.step:,}; the checkpoint is written; "
+                        f"resume with: {resume_command}"
+                    )
+                reason = f"--max-minutes {max_minutes:g}; resume with: {resume_command}"
+                return _summary("stopped", reason, counters, "last", {})
+            if counters.validated < counters.step and _due(config.validate_every, counters):
+                values = _validate(task)
+                _judge(config, counters, values, checkpoints, model)
+                metrics.log(counters.step, {"epoch": counters.epoch, "validation": values})
+                display.note(f"step {counters.step:,}  validation  " + _line(values))
+            if over := _end(config, counters):
+                break
+
+            group, epoch, index = next(groups)
+            tokens = sum(batch.tokens for batch in group)
+            for batch in group:
+                with route.autocast():
+                    loss = task.loss(batch)
+                (loss / tokens).backward()
+                window_loss += loss.detach()
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            gradient_norm = get_total_norm(gradients)
+            if not math.isfinite((gradient_norm + window_loss).item()):  # the one synchronisation of a step
+                raise NonFiniteError(_name_not_finite(model, counters.step + 1, gradient_norm, resume_command))
+            if config.clip is not None:
+                clip_grads_with_norm_(parameters, config.clip, gradient_norm)
+            for parameter_group in optimiser.param_groups:
+                parameter_group["lr"] = learning_rate(counters.step + 1)
+            optimiser.step()
+            optimiser.zero_grad()
+
+            counters.step += 1
+            counters.epoch, counters.index = epoch, index
+            counters.tokens += tokens
+            counters.window_tokens += tokens
+            display.step(counters.step, tokens, _fraction(config, counters, identity["batches"]))
+            if counters.step % config.log_every == 0:
+                now = time.monotonic()
+                display.loss = window_loss.item() / counters.window_tokens
+                metrics.log(
+                    counters.step,
+                    {
+                        "epoch": epoch, "loss": display.loss, "learning_rate": learning_rate(counters.step),
+                        "gradient_norm": gradient_norm.item(), "tokens": counters.tokens,
+                        "tokens_per_second": round(counters.window_tokens / (now - logged_at), 1),
+                        "seconds": round(seconds_before + now - started, 2),
+                    },
+                )  # fmt: skip
+                window_loss.zero_()
+                counters.window_tokens, logged_at = 0, now
+            if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
+                counters.snapshots.append(checkpoints.snapshot(counters.step, weights(model)))
+                del counters.snapshots[: -config.average]
+            if counters.step % config.checkpoint_every == 0:
+                save()
+
+        save()
+        held, values = _final_weights(task, config, counters, out / "state")
+        display.note(f"finished ({over}); {held} weights: " + _line(values))
+        task.save(out)
+        draw_losses(out)
+        summary = _summary("finished", over, counters, held, values)
+        write_json(out / "state" / "finished.json", asdict(summary))
+        return summary
+
+
+def _effective_batches(task: Task, epoch: int, index: int, accumulate: int) -> Iterator[tuple[list[Any], int, int]]:
+    """Micro-batches of a step, with epoch and index after them, for ever. An epoch's last group may be smaller: it is
+    a step of its own, normalised by its own tokens, so that nothing is dropped and no step spans two epochs."""
+    while True:
+        batches = task.batches(epoch)
+        if not len(batches):
+            raise ValueError(f"epoch {epoch} has no batches: the training data are empty")
+        for start in range(index, len(batches), accumulate):
+            end = min(start + accumulate, len(batches))
+            after = (epoch, end) if end < len(batches) else (epoch + 1, 0)
+            yield [batches[i] for i in range(start, end)], *after
+        epoch, index = epoch + 1, 0
+
+
+def _ahead(items: Iterator[Any]) -> Generator[Any, None, None]:
+    """The items of an endless iterator, which runs in a thread, two ahead."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        pending = deque(pool.submit(next, items) for _ in range(2))
+        while True:
+            pending.append(pool.submit(next, items))
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _due(every: int | None, counters: Counters) -> bool:
+    return counters.index == 0 if every is None else counters.step % every == 0
+
+
+def _fraction(config: TrainingConfig, counters: Counters, batches: int) -> float:
+    """Of the run that is done, by the budget that is nearest."""
+    done = (
+        (counters.step, config.steps),
+        (counters.epoch + counters.index / batches, config.epochs),
+        (counters.seconds / 60, config.minutes),
+    )
+    return min(1.0, max(amount / budget for amount, budget in done if budget is not None))
+
+
+def _end(config: TrainingConfig, counters: Counters) -> str | None:
+    """Why the run is over, if it is."""
+    if config.patience is not None and counters.without_best >= config.patience:
+        return f"no better {config.metric} in {config.patience} validations"
+    if config.steps is not None and counters.step >= config.steps:
+        return f"{config.steps:,} steps"
+    if config.epochs is not None and counters.epoch >= config.epochs:
+        return f"{config.epochs} epochs"
+    if config.minutes is not None and counters.seconds >= config.minutes * 60:
+        return f"{config.minutes:g} minutes"
+    return None
+
+
+def _validate(task: Task) -> dict[str, float]:
+    task.model.eval()
+    with torch.no_grad():
+        values = task.validate()
+    task.model.train()
+    return values
+
+
+def _judge(
+    config: TrainingConfig, counters: Counters, values: dict[str, float], checkpoints: Checkpoints, model: nn.Module
+) -> None:
+    """Keep the weights if they are the best so far."""
+    counters.validated = counters.step
+    if config.metric is None:
+        return
+    if counters.best is None or _better(config, _watched(config, values), counters.best["value"]):
+        best = checkpoints.snapshot(counters.step, weights(model))
+        counters.best, counters.without_best = {"value": _watched(config, values), **best}, 0
+    else:
+        counters.without_best += 1
+
+
+def _watched(config: TrainingConfig, values: dict[str, float]) -> float:
+    assert config.metric is not None
+    if config.metric not in values:
+        raise ValueError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
+    return values[config.metric]
+
+
+def _better(config: TrainingConfig, value: float, than: float) -> bool:
+    return value < than if config.direction == "min" else value > than
+
+
+def _final_weights(task: Task, config: TrainingConfig, counters: Counters, state: Path) -> tuple[str, dict[str, float]]:
+    """Put the final weights into the model; say which they are and what the validation says of them."""
+    held = "last"
+    earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
+    if config.average > 1 and earlier:
+        mean = mean_tensors([state / s["file"] for s in earlier], weights(task.model))
+        load_weights(task.model, mean)
+        held = f"mean of {len(earlier) + 1}"
+    values = _validate(task)
+    best = counters.best
+    if config.metric and best and _better(config, best["value"], _watched(config, values)):
+        load_weights(task.model, load_file(state / best["file"]))
+        held, values = f"best (step {best['step']:,})", _validate(task)
+    task.model.eval()
+    return held, values
+
+
+def _summary(
+    status: Literal["finished", "stopped"], reason: str, counters: Counters, held: str, values: dict[str, float]
+) -> Summary:
+    return Summary(status, reason, counters.step, counters.epoch, counters.tokens, counters.seconds, held, values)
+
+
+def _line(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def _name_not_finite(model: nn.Module, step: int, norm: Tensor, resume_command: str) -> str:
+    tensors: dict[str, Tensor] = {f"parameter {n}": p for n, p in model.named_parameters()}
+    tensors |= {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    first = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), "the loss")
+    return (
+        f"step {step}: training is no longer finite (gradient norm {norm.item():g}); first bad tensor: {first}; "
+        "the last good checkpoint is kept; try a smaller learning_rate, a longer warmup or clip"
+    )
+
+
+def _refuse_another_run(out: Path, config: TrainingConfig, now: dict[str, Any], saved: dict[str, Any]) -> None:
+    differences = config.differs_from(saved["config"])
+    old, new = saved["settings"], now["settings"]
+    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
+    if differences:
+        raise ValueError(f"{out} was started with other settings, so this is no resume: {'; '.join(differences)}")
+    if saved["batches"] != now["batches"]:
+        raise ValueError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
+
+
+def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [f"{k}: {saved.get(k)} -> {now.get(k)}" for k in {**saved, **now} if saved.get(k) != now.get(k)]
+    if changed:
+        say(f"warning: this resume will NOT be bit-exact, the run has been computed otherwise: {'; '.join(changed)}")

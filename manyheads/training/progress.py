@@ -1,0 +1,141 @@
+"""What a run shows and leaves to look at: progress on stderr, metrics.jsonl, TensorBoard events, loss.png."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from manyheads.training.checkpoints import replacing
+
+PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
+BAR_SECONDS = 0.5
+
+
+def say(message: str) -> None:
+    """One line on stderr."""
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(message)
+
+
+class Display:
+    """Progress on stderr: step, loss, target tokens per second, time left."""
+
+    def __init__(self, fraction: float) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
+            console=console, refresh_per_second=2, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("training", total=1.0, text="")
+        self._first = fraction
+        self._started = self._shown = time.monotonic()
+        self._session_tokens = 0
+        self.loss: float | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def step(self, step: int, tokens: int, fraction: float) -> None:
+        """A step with so many target tokens is done, and with it this fraction of the run."""
+        self._session_tokens += tokens
+        now = time.monotonic()
+        if now - self._shown < (PLAIN_SECONDS if self._bar.disable else BAR_SECONDS):
+            return
+        self._shown = now
+        elapsed = now - self._started
+        left = elapsed * (1 - fraction) / (fraction - self._first) if fraction > self._first else float("inf")
+        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
+        text = f"step {step:,}  {loss}{self._session_tokens / elapsed:,.0f} tokens/s  {_clock(left)} left"
+        if self._bar.disable:
+            say(f"{fraction:4.0%}  {text}")
+        else:
+            self._bar.update(self._task, completed=fraction, text=text)
+
+    def note(self, message: str) -> None:
+        """A line that stays."""
+        self._bar.console.print(message, markup=False, soft_wrap=True) if not self._bar.disable else say(message)
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+class Metrics:
+    """metrics.jsonl and TensorBoard events under `out`, continued after a resume without doubles.
+
+    `step` and `validated` say what the checkpoint covers: later entries are dropped, since they will be made again.
+    """
+
+    def __init__(self, out: Path, step: int, validated: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        self.path = out / "metrics.jsonl"
+        if self.path.exists():
+            kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
+            with replacing(self.path) as file:
+                file.writelines((json.dumps(entry) + "\n").encode() for entry in kept)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(out / "events"), purge_step=step + 1 if step else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._events.close()
+
+    def log(self, step: int, entry: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"step": step, **entry}) + "\n")
+        self._file.flush()
+        scope = "validation" if "validation" in entry else "train"
+        for name, value in entry.get("validation", entry).items():
+            self._events.add_scalar(f"{scope}/{name}", value, step)
+
+    def sync(self) -> None:
+        """Everything logged so far is on disk: call before a checkpoint that relies on it."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The entries of a metrics.jsonl; a line cut off by a kill is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return entries
+
+
+def draw_losses(out: Path) -> None:
+    """loss.png: training and validation loss over steps."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return say("no loss.png: matplotlib is not installed")
+
+    entries = read_metrics(out / "metrics.jsonl")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="step", ylabel="loss per target token")
+    training = [(e["step"], e["loss"]) for e in entries if "loss" in e]
+    validation = [(e["step"], e["validation"]["loss"]) for e in entries if "loss" in e.get("validation", {})]
+    for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
+    if training or validation:
+        axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(out / "loss.png", dpi=120)

@@ -1,0 +1,63 @@
+"""result.json: what a finished run was and what it measured."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from manyheads.core.runtime import processor
+from manyheads.training.checkpoints import write_json
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, threads, torch version and, where there is one, the GPU."""
+    found: dict[str, Any] = {
+        "cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
+    }  # fmt: skip
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def commit() -> str:
+    """The commit of the package's source tree, with `-dirty` if it was altered; without a checkout the version."""
+    package = Path(__file__).resolve().parents[1]
+    if (package.parent / ".git").exists():
+        try:
+            return subprocess.run(
+                ["git", "-C", str(package), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+                capture_output=True, text=True, check=True,
+            ).stdout.strip()  # fmt: skip
+        except (OSError, subprocess.CalledProcessError):
+            pass
+    try:
+        return metadata.version("manyheads")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def write_result(
+    out: Path,
+    *,
+    recipe: str,
+    overrides: Mapping[str, Any],
+    data: Mapping[str, Any],
+    metrics: Mapping[str, Mapping[str, Any]],
+    wall_seconds: float,
+    flops: float | None,
+    parameters: int,
+    seed: int,
+    **more: Any,
+) -> dict[str, Any]:
+    """Write and return `out`/result.json. `metrics`: {name: {"value": x, "signature": s}}; `more` is kept as given."""
+    result = {
+        "recipe": recipe, "overrides": dict(overrides), "data": dict(data), "metrics": dict(metrics),
+        "wall_seconds": round(wall_seconds, 1), "hardware": hardware(), "flops": flops, "parameters": parameters,
+        "seed": seed, "commit": commit(), **more,
+    }  # fmt: skip
+    write_json(out / "result.json", result)
+    return result

@@ -1,0 +1,46 @@
+"""Learning rates as plain functions of the step; the first step is 1."""
+
+import math
+from collections.abc import Callable
+
+from manyheads.training.config import TrainingConfig
+
+
+def noam(step: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
+    """Vaswani 2017, section 5.3: linear warm-up, then the inverse square root of the step."""
+    return factor * width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def constant(step: int, *, peak: float, warmup: int = 0) -> float:
+    """Linear warm-up to `peak`, which then stays."""
+    return peak * min(1.0, step / warmup) if warmup else peak
+
+
+def linear(step: int, *, peak: float, total: int, warmup: int = 0) -> float:
+    """Linear warm-up to `peak`, then linear decay to 0 at step `total` (Devlin 2018, appendix A.2)."""
+    return constant(step, peak=peak, warmup=warmup) if step < warmup else peak * (1 - _progress(step, total, warmup))
+
+
+def cosine(step: int, *, peak: float, total: int, warmup: int = 0) -> float:
+    """Linear warm-up to `peak`, then half a cosine down to 0 at step `total` (Radford 2018, section 4.1)."""
+    if step < warmup:
+        return constant(step, peak=peak, warmup=warmup)
+    return peak * (1 + math.cos(math.pi * _progress(step, total, warmup))) / 2
+
+
+def _progress(step: int, total: int, warmup: int) -> float:
+    return min(1.0, (step - warmup) / max(1, total - warmup))
+
+
+def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
+    """The config's schedule. The length of a decay is `steps` or `epochs`, whichever ends first."""
+    peak, warmup = config.learning_rate, config.warmup
+    if config.schedule == "noam":
+        assert config.width is not None
+        width = config.width
+        return lambda step: noam(step, width=width, warmup=warmup, factor=peak)
+    if config.schedule == "constant":
+        return lambda step: constant(step, peak=peak, warmup=warmup)
+    total = min(n for n in (config.steps, config.epochs and config.epochs * steps_per_epoch) if n is not None)
+    shape = linear if config.schedule == "linear" else cosine
+    return lambda step: shape(step, peak=peak, total=total, warmup=warmup)

@@ -1,0 +1,99 @@
+"""What a run is at a step: tensors (model, optimiser, random generators) and counters, put back bit for bit."""
+
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Counters:
+    """Where a run stands. `index` is the next micro-batch of `epoch`; `window_*` is what the next log entry covers."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # wall time of all sessions
+    window_tokens: int = 0
+    validated: int = 0  # the last step whose weights were validated
+    without_best: int = 0  # validations in a row without a new best
+    best: dict[str, Any] | None = None  # {"value", "step", "file", "sha256"}
+    snapshots: list[dict[str, Any]] = field(default_factory=list)  # {"step", "file", "sha256"}, oldest first
+
+    def needed_files(self) -> list[dict[str, Any]]:
+        return [*self.snapshots, *([self.best] if self.best else [])]
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, the model's own tensors; a tied one once, under its first name."""
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    return {n: t.detach() for n, t in tensors.items() if first.setdefault(id(t), n) == n}
+
+
+def load_weights(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy `saved` into the model, strictly."""
+    own = weights(model)
+    wrong = [n for n in {**own, **saved} if n not in own or n not in saved or own[n].shape != saved[n].shape]
+    if wrong:
+        raise ValueError(
+            f"the checkpoint is of another model: {', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)} differ"
+        )
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
+
+
+def capture(
+    model: nn.Module, optimiser: torch.optim.Optimizer, counters: Counters, window_loss: Tensor
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and JSON content of a checkpoint."""
+    tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser.{name}.{key}"] = value
+    _, keys, *numpy_rest = np.random.get_state()
+    version, words, gauss = random.getstate()
+    tensors["rng.torch"] = torch.get_rng_state()
+    tensors["rng.numpy"] = torch.from_numpy(np.asarray(keys, dtype=np.int64))
+    tensors["rng.python"] = torch.tensor(words, dtype=torch.int64)
+    for device, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []):
+        tensors[f"rng.cuda.{device}"] = state
+    tensors["loop.window_loss"] = window_loss
+    return tensors, {"counters": asdict(counters), "rng": {"numpy": numpy_rest, "python": [version, gauss]}}
+
+
+def restore(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    window_loss: Tensor,
+    tensors: dict[str, Tensor],
+    content: dict[str, Any],
+) -> Counters:
+    """Undo `capture`."""
+    load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    by_name = dict(model.named_parameters())
+    for full, value in tensors.items():
+        if full.startswith("optimiser."):
+            name, key = full.removeprefix("optimiser.").rsplit(".", 1)
+            device = by_name[name].device
+            optimiser.state[by_name[name]][key] = value.clone().to(device)
+    window_loss.copy_(tensors["loop.window_loss"])
+    version, gauss = content["rng"]["python"]
+    random.setstate((version, tuple(tensors["rng.python"].tolist()), gauss))
+    position, has_gauss, cached = content["rng"]["numpy"]
+    np.random.set_state(("MT19937", tensors["rng.numpy"].numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(tensors["rng.torch"].clone())
+    for index in range(torch.cuda.device_count()):
+        if f"rng.cuda.{index}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"rng.cuda.{index}"].clone(), index)
+    return Counters(**content["counters"])

@@ -1,0 +1,48 @@
+"""What the loop asks for: a task with batches and a loss, and a route (how the machine computes)."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+
+class Batch(Protocol):
+    @property
+    def tokens(self) -> int:
+        """Number of target tokens (or items) the loss is summed over, known before the forward pass."""
+        ...
+
+
+class Task(Protocol):
+    @property
+    def model(self) -> nn.Module: ...
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """The `Batch`es of an epoch, collated when indexed.
+
+        Their order depends on seed and epoch alone. They are indexed from a background thread, so collation must not
+        draw from the global random generators: that would make the run irreproducible.
+        """
+        ...
+
+    def loss(self, batch: Any) -> Tensor:
+        """0-dim float tensor: the sum (not the mean) over the batch's target tokens."""
+        ...
+
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation data; called in eval mode, without gradients, outside autocast."""
+        ...
+
+    def save(self, directory: Path) -> object:
+        """Write the model directory with the present weights."""
+        ...
+
+
+class Route(Protocol):
+    """How the machine computes (`manyheads.core.runtime.prepare`)."""
+
+    def describe(self) -> Mapping[str, Any]: ...
+
+    def autocast(self) -> AbstractContextManager[Any]: ...
