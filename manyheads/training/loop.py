@@ -97,6 +97,8 @@ def train(
         "batches": len(task.batches(0)),
         "environment": {"torch": torch.__version__, "threads": torch.get_num_threads(), **route.describe()},
     }
+    if not identity["batches"]:
+        raise ValueError("there are no training batches: the training data are empty")
     resume_command = resume_command or f"the same command with --out {out} --resume"
     claim(out, resume=resume, resume_command=resume_command)
     checkpoints = Checkpoints(out / "state", say)
@@ -106,14 +108,16 @@ def train(
     window_loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
     counters = Counters()
-    if found := checkpoints.latest() if resume else None:
+    found = checkpoints.latest() if resume else None
+    if found:
+        _refuse_another_run(out, config, identity, found[0])
+    done = out / "state" / "finished.json"
+    if done.exists() and (found is None or found[0]["config"] == identity["config"]):
+        say(f"{out}: this run is finished; nothing to resume")
+        return Summary(**json.loads(done.read_text(encoding="utf-8")))
+    done.unlink(missing_ok=True)  # a budget was raised: the run goes on
+    if found:
         content, tensors = found
-        _refuse_another_run(out, config, identity, content)
-        done = out / "state" / "finished.json"
-        if done.exists() and content["config"] == identity["config"]:
-            say(f"{out}: this run is finished; nothing to resume")
-            return Summary(**json.loads(done.read_text(encoding="utf-8")))
-        done.unlink(missing_ok=True)  # a budget was raised: the run goes on
         counters = restore(model, optimiser, window_loss, tensors, content)
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
@@ -137,7 +141,7 @@ def train(
 
         save()
         model.train()
-        logged_at, gradient_norm = time.monotonic(), window_loss
+        logged_at, logged_tokens = time.monotonic(), counters.tokens
         while True:
             session = time.monotonic() - started
             counters.seconds = seconds_before + session
@@ -189,12 +193,12 @@ def train(
                     {
                         "epoch": epoch, "loss": display.loss, "learning_rate": learning_rate(counters.step),
                         "gradient_norm": gradient_norm.item(), "tokens": counters.tokens,
-                        "tokens_per_second": round(counters.window_tokens / (now - logged_at), 1),
+                        "tokens_per_second": round((counters.tokens - logged_tokens) / (now - logged_at), 1),
                         "seconds": round(seconds_before + now - started, 2),
                     },
                 )  # fmt: skip
                 window_loss.zero_()
-                counters.window_tokens, logged_at = 0, now
+                counters.window_tokens, logged_at, logged_tokens = 0, now, counters.tokens
             if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
                 counters.snapshots.append(checkpoints.snapshot(counters.step, weights(model)))
                 del counters.snapshots[: -config.average]
@@ -216,8 +220,6 @@ def _effective_batches(task: Task, epoch: int, index: int, accumulate: int) -> I
     a step of its own, normalised by its own tokens, so that nothing is dropped and no step spans two epochs."""
     while True:
         batches = task.batches(epoch)
-        if not len(batches):
-            raise ValueError(f"epoch {epoch} has no batches: the training data are empty")
         for start in range(index, len(batches), accumulate):
             end = min(start + accumulate, len(batches))
             after = (epoch, end) if end < len(batches) else (epoch + 1, 0)

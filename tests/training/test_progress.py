@@ -1,0 +1,59 @@
+import json
+import re
+
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import manyheads.training.progress as progress
+from manyheads.training import TrainingConfig, train, write_result
+from tests.training.toy import ToyRoute, ToyTask
+
+CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
+
+
+def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
+    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    training = [entry for entry in entries if "loss" in entry]
+    assert [entry["step"] for entry in training] == [10, 20, 30, 40]
+    assert training[0]["learning_rate"] == pytest.approx(16**-0.5 * 10**-0.5)
+    assert training[-1]["tokens"] > training[0]["tokens"] > 10
+    assert training[-1]["loss"] < training[0]["loss"]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
+    assert [event.step for event in events.Scalars("validation/loss")] == [20, 40]
+    with Image.open(tmp_path / "loss.png") as image:
+        assert len(image.getcolors(10**6) or []) > 50
+
+
+def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ tokens/s  \d+:\d\d left", line) for line in lines)
+    assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
+    assert lines[-1].startswith("finished (40 steps); last weights: loss 0.")
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
+
+
+def test_a_result_says_what_was_run_where_and_from_which_source(tmp_path):
+    metrics = {"bleu_13a": {"value": 39.5, "signature": "nrefs:1"}}
+    write_result(
+        tmp_path, recipe="translation", overrides={"seed": 2}, data={}, metrics=metrics, wall_seconds=12.34,
+        flops=None, parameters=7, seed=2,
+    )  # fmt: skip
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert set(result) == {
+        "recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed", "commit",
+    }  # fmt: skip
+    assert result["metrics"] == metrics
+    assert {"cpu", "cores", "threads", "torch"} <= set(result["hardware"])
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|\d+\..*", result["commit"])

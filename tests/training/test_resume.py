@@ -1,0 +1,259 @@
+"""A resumed run is the uninterrupted run, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import manyheads.training.loop as loop
+from manyheads.training import Interrupted, TrainingConfig, train
+from manyheads.training.progress import read_metrics
+from tests.training.toy import ToyRoute, ToyTask
+
+SETTINGS: dict[str, Any] = {
+    "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,
+    "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
+}  # fmt: skip
+TIMES = {"seconds", "tokens_per_second"}
+
+
+class Crash(Exception):
+    pass
+
+
+def run(out: Path, crash: int | None = None, **options) -> ToyTask:
+    """Train to the end, or until the `crash`-th micro-batch of this session."""
+
+    def hook(call: int) -> None:
+        if call == crash:
+            raise Crash
+
+    task = options.pop("task", None) or ToyTask()
+    task.before_loss = hook
+    config = options.pop("config", None) or TrainingConfig(**SETTINGS)
+    train(task, config, out, route=options.pop("route", ToyRoute()), **options)
+    return task
+
+
+def outcome(out: Path) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
+    """Final weights, metrics without times, summary without times."""
+    entries = [{k: v for k, v in e.items() if k not in TIMES} for e in read_metrics(out / "metrics.jsonl")]
+    summary = json.loads((out / "state" / "finished.json").read_text())
+    return (out / "model.safetensors").read_bytes(), entries, {k: v for k, v in summary.items() if k not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(out)
+    return outcome(out)
+
+
+def test_a_crash_leaves_no_trace_in_the_result(tmp_path, whole):
+    for crash in (2, 40, 61, 33):  # before the first checkpoint, in the middle of an epoch, of a group, of a window
+        with pytest.raises(Crash):
+            run(tmp_path / "run", crash, resume=(tmp_path / "run").exists())
+        torch.rand(random.randrange(9))  # whatever the next process did before
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_metrics_are_complete_and_without_doubles(whole):
+    steps = [entry["step"] for entry in whole[1] if "loss" in entry]
+    assert steps == list(range(7, 61, 7))
+    assert [entry["step"] for entry in whole[1] if "validation" in entry] == list(range(9, 61, 9))
+
+
+def test_early_stopping_resumes_with_its_state(tmp_path):
+    class Scripted(ToyTask):
+        """The third validation is the best; told by the weights' own drift, not by counting calls."""
+
+        def validate(self) -> dict[str, float]:
+            return {"loss": super().validate()["loss"] * (1 if self.best_passed() else -1)}
+
+        def best_passed(self) -> bool:
+            return self.model.first.weight.abs().sum().item() > threshold
+
+    config = TrainingConfig(**{**SETTINGS, "steps": 400, "validate_every": 4, "patience": 5, "learning_rate": 2.0})
+    threshold = ToyTask().model.first.weight.abs().sum().item() + 4.0
+    run(tmp_path / "whole", task=Scripted(), config=config)
+    expected = outcome(tmp_path / "whole")
+    assert expected[2]["reason"] == "no better loss in 5 validations"
+    stopped = expected[2]["step"]
+    for crash in ((stopped - 10) * 10 // 4, 10):  # between the best validation and the stop, 20 steps later
+        with pytest.raises(Crash):
+            run(tmp_path / "run", crash, task=Scripted(), config=config, resume=True)
+    run(tmp_path / "run", task=Scripted(), config=config, resume=True)
+    assert outcome(tmp_path / "run") == expected
+
+
+def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
+    sessions = 0
+    while sessions < 20:
+        summary = train(
+            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume=True, max_minutes=0.3
+        )
+        sessions += 1
+        if summary.status == "finished":
+            break
+        assert "resume with: " in summary.reason
+    assert sessions > 2
+    assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number):
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
+    handler = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume_command="again")
+    assert signal.getsignal(number) is handler
+    assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
+    with pytest.raises(KeyboardInterrupt) as aborted:
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute())
+    assert not isinstance(aborted.value, Interrupted)
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_another_config_or_setting_is_no_resume(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 60, settings={"dropout": 0.1})
+    other = TrainingConfig(**{**SETTINGS, "warmup": 30, "clip": None, "steps": 50})
+    with pytest.raises(ValueError, match=r"steps: 60 -> 50; warmup: 20 -> 30; clip: 1.0 -> None; dropout: 0.1 -> 0.2"):
+        run(tmp_path / "run", resume=True, config=other, settings={"dropout": 0.2})
+    with pytest.raises(ValueError, match=r"the data have changed: 10 batches an epoch, now 11"):
+        run(tmp_path / "run", resume=True, task=ToyTask(batches=11), settings={"dropout": 0.1})
+    longer = TrainingConfig(**{**SETTINGS, "steps": 70})
+    run(tmp_path / "run", resume=True, config=longer, settings={"dropout": 0.1})
+    run(tmp_path / "whole", config=longer)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_the_budget_that_shapes_a_schedule_cannot_be_raised(tmp_path):
+    settings = {**SETTINGS, "schedule": "linear", "learning_rate": 0.01}
+    with pytest.raises(Crash):
+        run(tmp_path, 60, config=TrainingConfig(**settings))
+    with pytest.raises(ValueError, match="steps: 60 -> 70"):
+        run(tmp_path, resume=True, config=TrainingConfig(**{**settings, "steps": 70}))
+
+
+def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsys):
+    run(tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    assert run(tmp_path / "run", resume=True).calls == 0
+    assert "this run is finished" in capsys.readouterr().err
+    assert outcome(tmp_path / "run") == before
+    longer = TrainingConfig(**{**SETTINGS, "steps": 90})
+    run(tmp_path / "run", resume=True, config=longer)
+    run(tmp_path / "whole", config=longer)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_another_route_is_warned_of(tmp_path, capsys):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    run(tmp_path, resume=True, route=ToyRoute(precision="bf16"))
+    assert "warning: this resume will NOT be bit-exact" in (told := capsys.readouterr().err)
+    assert "precision: float32 -> bf16" in told
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2), os.unlink])
+@pytest.mark.parametrize("file", ["checkpoint-00000016.safetensors", "checkpoint-00000016.json"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, capsys, file, damage):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    damage(tmp_path / "state" / file)
+    run(tmp_path, resume=True)
+    told = capsys.readouterr().err
+    assert "resuming after step 8" in told
+    if not (damage is os.unlink and file.endswith("json")):  # without its JSON there is no checkpoint to speak of
+        assert "checkpoint-00000016.json cannot be used" in told
+        assert "using the previous good checkpoint, of step 8" in told
+    assert outcome(tmp_path) == whole
+
+
+def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, capsys):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    flip(tmp_path / "state" / "weights-00000010.safetensors")
+    run(tmp_path, resume=True)
+    assert "weights-00000010.safetensors is truncated or altered" in capsys.readouterr().err
+    assert outcome(tmp_path) == whole
+
+
+def test_only_damaged_checkpoints_are_an_error(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    for path in (tmp_path / "state").glob("*.json"):
+        flip(path)
+    with pytest.raises(ValueError, match="no checkpoint can be used"):
+        run(tmp_path, resume=True)
+
+
+def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
+    run(tmp_path)
+    state = tmp_path / "state"
+    assert {path.suffix for path in state.iterdir()} == {".json", ".safetensors"}
+    names = set(load_file(state / "checkpoint-00000060.safetensors"))
+    assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
+    assert not any("tied" in name for name in names)
+    assert len(list(state.glob("checkpoint-*.json"))) == 2
+
+
+def start(out: Path, *options: str) -> subprocess.Popen[bytes]:
+    settings = json.dumps({**SETTINGS, "checkpoint_every": 3, "average_every": 5})
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.training.toy", str(out), settings, "--ballast", "3000000", *options],
+        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_kill_9_at_random_moments_while_writing_included(tmp_path):
+    """Twelve-megabyte checkpoints every three steps: the process is killed while it writes one, and at other times."""
+    assert start(tmp_path / "whole").wait() == 0
+    out, state = tmp_path / "run", tmp_path / "run" / "state"
+    attempt = killed_while_writing = 0
+    while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
+        attempt += 1
+        process = start(out, "--resume")
+        known = set(state.glob("checkpoint-*.json"))
+        while process.poll() is None and not set(state.glob("checkpoint-*.json")) - known:
+            time.sleep(0.002)  # until it got further than the last time
+        time.sleep(random.uniform(0, 0.3))
+        while attempt % 2 and process.poll() is None and not list(state.glob("*.tmp")):
+            pass
+        process.kill()
+        process.wait()
+        killed_while_writing += bool(list(state.glob("*.tmp")))
+    assert killed_while_writing >= 2
+    assert start(out, "--resume").wait() == 0
+    assert outcome(out) == outcome(tmp_path / "whole")
+    assert not list(state.glob("*.tmp"))

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+import torch
+
+from manyheads.training import TrainingConfig
+from manyheads.training.schedules import constant, cosine, linear, noam, schedule
+
+
+def test_noam_has_the_values_of_the_paper_s_formula():
+    assert noam(1, width=512, warmup=4000) == pytest.approx(1.747e-7, rel=3e-4)
+    assert noam(4000, width=512, warmup=4000) == pytest.approx(6.987e-4, rel=2e-4)
+    assert noam(16000, width=512, warmup=4000) == pytest.approx(noam(4000, width=512, warmup=4000) / 2)
+    rates = [noam(step, width=512, warmup=4000, factor=2.0) for step in range(1, 9000)]
+    assert rates.index(max(rates)) + 1 == 4000
+
+
+def test_linear_rises_and_falls():
+    rates = [linear(step, peak=1.0, total=10, warmup=2) for step in range(1, 12)]
+    assert rates == pytest.approx([0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0, 0])
+
+
+def test_cosine_is_that_of_torch():
+    optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=20)
+    for step in range(21):
+        assert cosine(step + 5, peak=0.3, total=25, warmup=5) == pytest.approx(reference.get_last_lr()[0], abs=1e-15)
+        optimiser.step()
+        reference.step()
+    assert cosine(2, peak=0.3, total=25, warmup=5) == pytest.approx(0.3 * 2 / 5)
+
+
+def test_constant_warms_up():
+    assert [constant(step, peak=4.0, warmup=4) for step in (1, 3, 4, 99)] == [1, 3, 4, 4]
+    assert constant(1, peak=4.0) == 4.0
+
+
+def test_the_shorter_of_steps_and_epochs_shapes_a_decay():
+    config = TrainingConfig(steps=100, epochs=3, schedule="linear", warmup=0, learning_rate=1.0)
+    assert schedule(config, steps_per_epoch=20)(30) == pytest.approx(0.5)
+    assert schedule(config, steps_per_epoch=50)(50) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("minutes", [None, 0.5, 1000.0])
+@pytest.mark.parametrize("name", ["noam", "linear", "cosine", "constant"])
+def test_minutes_never_shape_a_schedule(name, minutes):
+    curves = [
+        schedule(TrainingConfig(steps=50, minutes=m, schedule=name, width=8, warmup=5), steps_per_epoch=10)
+        for m in (None, minutes)
+    ]
+    assert [curves[0](s) for s in range(1, 60)] == [curves[1](s) for s in range(1, 60)]
+    assert all(math.isfinite(curves[1](s)) for s in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "a run needs a budget: give steps, epochs or minutes"),
+        ({"steps": 5}, "noam needs the width"),
+        ({"minutes": 5, "schedule": "cosine"}, "cosine needs steps or epochs"),
+        ({"steps": 0, "width": 8}, "steps must be positive, got 0"),
+        ({"steps": 5, "width": 8, "optimiser": "sgd"}, "optimiser must be one of adam, adamw, got 'sgd'"),
+        ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
+        ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**settings)

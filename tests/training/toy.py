@@ -1,0 +1,126 @@
+"""A small task with dropout and unequal batches; run as a script it trains in `OUT` (see `main`)."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from manyheads.training import Interrupted, TrainingConfig, train
+
+
+@dataclass
+class ToyBatch:
+    inputs: Tensor  # (tokens, 4)
+    targets: Tensor  # (tokens,)
+
+    @property
+    def tokens(self) -> int:
+        return len(self.targets)
+
+
+class ToyBatches(Sequence[Any]):
+    """Batches of 1 to 8 items, `joined` of them made one, in an order that depends on the epoch alone."""
+
+    def __init__(self, count: int, epoch: int, dtype: torch.dtype, joined: int = 1) -> None:
+        order = np.random.default_rng((7, epoch)).permutation(count)
+        self.groups = [order[i : i + joined] for i in range(0, count, joined)]
+        self.dtype = dtype
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, index: Any) -> Any:
+        generators = [np.random.default_rng((11, int(seed))) for seed in self.groups[index]]
+        inputs = torch.from_numpy(np.concatenate([g.normal(size=(g.integers(1, 9), 4)) for g in generators]))
+        return ToyBatch(inputs.to(self.dtype), (inputs.sum(1) > 0).long())
+
+
+class ToyModel(nn.Module):
+    def __init__(self, dropout: float, ballast: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 16)
+        self.drop = nn.Dropout(dropout)
+        self.second = nn.Linear(16, 4)
+        self.third = nn.Linear(4, 2)
+        self.tied = self.first  # one parameter under two names
+        self.register_buffer("ballast", torch.zeros(ballast))  # makes a checkpoint slow to write
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.third(torch.tanh(self.second(self.drop(torch.tanh(self.first(inputs))))))
+
+
+class ToyTask:
+    def __init__(
+        self,
+        *,
+        batches: int = 10,
+        dropout: float = 0.3,
+        dtype: torch.dtype = torch.float32,
+        ballast: int = 1,
+        joined: int = 1,
+        validations: Sequence[float] = (),
+    ) -> None:
+        torch.manual_seed(3)
+        self.model = ToyModel(dropout, ballast).to(dtype)
+        self.count, self.dtype, self.joined = batches, dtype, joined
+        self.validations = validations  # of steps 1, 2, ..., where they are not to be measured
+        self.calls = 0
+        self.before_loss: Callable[[int], object] = lambda call: None
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        return ToyBatches(self.count, epoch, self.dtype, self.joined)
+
+    def loss(self, batch: ToyBatch) -> Tensor:
+        self.calls += 1
+        self.before_loss(self.calls)
+        return nn.functional.cross_entropy(self.model(batch.inputs), batch.targets, reduction="sum")
+
+    def validate(self) -> dict[str, float]:
+        assert not self.model.training
+        batch = ToyBatches(1, 0, self.dtype)[0]
+        logits = self.model(batch.inputs)
+        return {"loss": nn.functional.cross_entropy(logits, batch.targets).item()}
+
+    def save(self, directory: Path) -> None:
+        save_file({n: p.detach().clone() for n, p in self.model.named_parameters()}, directory / "model.safetensors")
+
+
+class ToyRoute:
+    def __init__(self, **described: Any) -> None:
+        self.described = {"precision": "float32", **described}
+
+    def describe(self) -> dict[str, Any]:
+        return self.described
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("config", type=json.loads)
+    parser.add_argument("--ballast", type=int, default=1)
+    parser.add_argument("--resume", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    task = ToyTask(ballast=arguments.ballast)
+    try:
+        train(task, TrainingConfig(**arguments.config), arguments.out, route=ToyRoute(), resume=arguments.resume)
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
