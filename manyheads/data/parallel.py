@@ -78,10 +78,7 @@ def read_parallel(path: str | Path, source: str, target: str, *, skip_bad_lines:
     for file in files:
         if file.stat().st_size == 0:
             raise ValueError(f"{file}: the file is empty; expected one sentence or row a line")
-    if len(files) == 2:
-        rows = _two_files(*files)
-    else:
-        rows = _READERS[files[0].suffix](files[0], source, target)
+    rows = _two_files(*files) if len(files) == 2 else _READERS[files[0].suffix](files[0], source, target)
     sources, targets = [], []
     skips: Counter[str] = Counter()
     for row in rows:
@@ -119,7 +116,8 @@ def find_splits(
             if len(several) > 1:
                 raise ValueError(f"{folder}: several {role} corpora ({', '.join(several)}); name one: data=DIR/NAME")
         tests = [str(folder / n) for n in names if n.startswith("test")]
-        found = Splits(*(str(folder / one[0]) if one else None for one in (train, held)), tests)
+        first_train, first_held = (str(folder / several[0]) if several else None for several in (train, held))
+        found = Splits(first_train, first_held, tests)
         if found == (None, None, []):
             there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
             raise FileNotFoundError(
@@ -190,14 +188,16 @@ def _locate(path: str, source: str, target: str) -> list[Path]:
             raise ValueError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
     for file in files:
         if not file.is_file():
-            forms = f"a prefix of PREFIX.{source} and PREFIX.{target}, 'A.{source},B.{target}', or a .tsv, .jsonl, .parquet"
-            raise FileNotFoundError(f"{file}: no such file; give {forms} file")
+            forms = (
+                f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(_TABLES)} file"
+            )
+            raise FileNotFoundError(f"{file}: no such file; give {forms}")
     return files
 
 
 def _lines(file: Path) -> list[str | None]:
-    """Lines of a UTF-8 file, ended by \\n or \\r\\n only (str.splitlines would also split at U+2028, \\x0b, \\x85 and lose
-    alignment); None where a line is not UTF-8."""
+    """Lines of a UTF-8 file, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also splits at
+    U+2028, \\x0b, \\x85 and lose the alignment."""
     data = file.read_bytes().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n")
     try:
         return [line.removesuffix("\r") for line in data.decode().split("\n")]

@@ -48,9 +48,8 @@ class TokenStore(Sequence[NDArray[np.int64]]):
                 start = file.tell()
         except (ValueError, EOFError, AssertionError) as error:
             raise ValueError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
-        expected = start + shape[0] * dtype.itemsize
-        if path.stat().st_size != expected or offsets[0] != 0 or offsets[-1] != shape[0] or (np.diff(offsets) < 0).any():
-            size = path.stat().st_size
+        size, expected = path.stat().st_size, start + shape[0] * dtype.itemsize
+        if size != expected or offsets[-1] != shape[0]:
             raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
         self._offsets = offsets
         self._ids = np.memmap(path, dtype, "r", start, shape) if shape[0] else np.empty(0, dtype)
@@ -70,7 +69,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> TokenStore:
-        """The store of `texts` in the directory `cache`: opened if it is there and whole, else tokenised and written."""
+        """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew."""
         path = cache / f"{fingerprint([_FORMAT, tokenizer.to_str(), *texts])}.tokens"
         if path.exists():
             try:

@@ -1,0 +1,260 @@
+"""The embedded corpus: phrases that the Unicode CLDR data inside Babel formats in two locales; needs no download.
+
+Fragments are dates, times, spans, relative times, intervals, numbers, percents, currencies, units, lists and
+combinations of territory and language names; phrases are one to three of them, or names, joined by the locales' own
+patterns. A fragment belongs to training, validation or test by a hash of its source, and phrases are composed within
+one split: a date x pattern, amount x unit or list held out occurs nowhere in training, not even inside a longer phrase.
+Names and patterns cannot be inferred, so whatever a held-out phrase needs of them occurs in training.
+No-break and thin spaces become plain ones: nobody types them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from random import Random
+from typing import Any, Literal, NamedTuple
+
+from babel import Locale, UnknownLocaleError, dates, lists, localedata, numbers, units
+
+from manyheads.data.parallel import Pairs
+
+_SPLITS = ("train", "validation", "test")
+_HELD = 0.05  # share of the fragments held out for validation, and for test
+_PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")  # and no direction marks
+_TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not change by the day
+_EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
+# longer forms first: where two give one source ("May 5, 2026"), the first decides the target
+_DATE_FORMATS: tuple[Literal["full", "long", "medium", "short"], ...] = ("full", "long", "medium", "short")
+_DATE_SKELETONS = ("yMMMM", "MMMMd", "yMMMEd", "MMMEd", "MMMd")
+_JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
+
+
+class CldrCorpus(NamedTuple):
+    train: Pairs
+    validation: Pairs
+    test: Pairs
+
+
+class _Fragment(NamedTuple):
+    source: str
+    target: str
+    needs: tuple[str, ...]  # names and patterns that training must have shown
+
+
+def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> CldrCorpus:
+    """`size` training pairs (fewer where the locales do not yield that many), size // 30 each for validation and test.
+
+    No source occurs twice. Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale.
+    """
+    first, second = _locale(source), _locale(target)
+    if first == second:
+        raise ValueError(f"source and target are both {source!r}; expected two different locales")
+    if size < 1000:
+        raise ValueError(f"size={size}: expected at least 1,000 pairs, or names go untrained")
+    return _Writer(first, second, Random(seed)).corpus(size)
+
+
+def _locale(name: str) -> Locale:
+    try:
+        return Locale.parse(name.replace("-", "_"))
+    except (UnknownLocaleError, ValueError):
+        near = difflib.get_close_matches(name.replace("-", "_"), localedata.locale_identifiers(), n=1, cutoff=0.0)
+        raise ValueError(f"unknown locale {name!r}; nearest is {near[0]!r}") from None
+
+
+def _split(source: str) -> str:
+    share = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
+    return _SPLITS[(share < 2 * _HELD) + (share < _HELD)]
+
+
+class _Writer:
+    """Formats fragments in both locales and composes phrases of them."""
+
+    def __init__(self, source: Locale, target: Locale, random: Random) -> None:
+        self.locales = (source, target)
+        self.random = random
+        self.targets: dict[str, str] = {}  # a source has one target, wherever it occurs
+        codes = {identifier.split("_")[0] for identifier in localedata.locale_identifiers()}
+        self.territories = self._names("territory", lambda x: {k: v for k, v in x.territories.items() if k.isalpha()})
+        self.languages = self._names("language", lambda x: {k: v for k, v in x.languages.items() if k in codes})
+        self.names = self.territories + self.languages
+
+    def corpus(self, size: int) -> CldrCorpus:
+        kinds = [list(kind) for kind in self._kinds()]
+        pools = {split: [[f for f in kind if _split(f.source) == split] for kind in kinds] for split in _SPLITS}
+        train = self._phrases(pools["train"], size, self.names)
+        shown = {need for fragment in train for need in fragment.needs}
+        parts = [train]
+        for split in ("validation", "test"):
+            inferable = [[f for f in pool if shown.issuperset(f.needs)] for pool in pools[split]]
+            parts.append(self._phrases(inferable, size // 30, []))
+        return CldrCorpus(*(Pairs([f.source for f in part], [f.target for f in part]) for part in parts))
+
+    def _phrases(self, pools: list[list[_Fragment]], size: int, alone: list[_Fragment]) -> list[_Fragment]:
+        """`size` distinct phrases, those of `alone` among them; every kind of fragment is as likely as any other."""
+        pools = [pool for pool in pools if pool]
+        phrases = {f.source: f for f in alone[:size]}
+        random, choose = self.random, self.random.choice
+        for _ in range(4 * size):
+            if len(phrases) >= size:
+                break
+            phrase = choose(choose(pools))
+            if random.random() < 0.45:
+                other = choose(self.names) if random.random() < 0.4 else choose(choose(pools))
+                phrase = self._join(choose(_JOINTS), phrase, other)
+                if random.random() < 0.2:
+                    phrase = self._join(choose(_JOINTS), phrase, choose(self.names))
+            phrases.setdefault(phrase.source, phrase)
+        ordered = list(phrases.values())
+        random.shuffle(ordered)
+        return ordered
+
+    @staticmethod
+    def _join(joint: str, a: _Fragment, b: _Fragment) -> _Fragment:
+        return _Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
+
+    def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[_Fragment]:
+        """The fragment that `form` writes in the two locales; none where one lacks the pattern or the source is taken
+        by another target."""
+        try:
+            texts = (form(*args, locale=locale, **options).translate(_PLAIN_SPACES) for locale in self.locales)
+            source, target = (" ".join(text.split()) for text in texts)
+        except (LookupError, ValueError, AttributeError):  # how Babel says that a locale lacks a pattern
+            return []
+        if not source or not target or self.targets.setdefault(source, target) != target:
+            return []
+        return [_Fragment(source, target, needs)]
+
+    def _names(self, kind: str, of: Callable[[Locale], dict[str, str]]) -> list[_Fragment]:
+        tables = {locale: of(locale) for locale in self.locales}
+
+        def name(code: str, locale: Locale) -> str:
+            return tables[locale][code]
+
+        codes = sorted(set.intersection(*map(set, tables.values())))
+        return [fragment for code in codes for fragment in self._both((f"{kind} {code}",), name, code)]
+
+    def _kinds(self) -> list[Iterator[_Fragment]]:
+        """The kinds of fragments. What has many names to learn comes as more than one kind."""
+        return [
+            self._dates(),
+            self._times(),
+            self._moments(),
+            self._spans(),
+            self._intervals(),
+            self._numbers(),
+            self._sums("standard"),
+            self._sums("name"),
+            self._units(decimal=False),
+            self._units(decimal=True),
+            self._lists(self.territories),
+            self._lists(self.languages),
+            self._places(),
+        ]
+
+    def _plural(self, number: float) -> str:
+        return "/".join(locale.plural_form(number) for locale in self.locales)
+
+    def _day(self) -> date:
+        return date.fromordinal(self.random.randint(_EARLIEST, _LATEST))
+
+    def _amount(self, digits: int, *, decimal: bool) -> float:
+        """Every number of digits is as likely; with one decimal if asked."""
+        number = 10 ** self.random.uniform(0, digits)
+        return round(number, 1) if decimal else int(number)
+
+    def _dates(self) -> Iterator[_Fragment]:
+        for day in (self._day() for _ in range(1000)):
+            for name in (*_DATE_FORMATS, *_DATE_SKELETONS):
+                needs = (f"date {name} month {day.month}", f"date {name} weekday {day.weekday()}")
+                if name in _DATE_FORMATS:
+                    yield from self._both(needs, dates.format_date, day, name)
+                else:
+                    yield from self._both(needs, dates.format_skeleton, name, day, fuzzy=False)
+
+    def _times(self) -> Iterator[_Fragment]:
+        for minute in range(24 * 60):
+            clock = time(minute // 60, minute % 60, self.random.randrange(60))
+            for form in ("short", "medium"):
+                yield from self._both((f"time {form} {clock.hour}",), dates.format_time, clock, form)
+
+    def _moments(self) -> Iterator[_Fragment]:
+        for _ in range(3000):
+            moment = datetime.combine(self._day(), time(self.random.randrange(24), self.random.randrange(60)))
+            # as in _dates: "May 5, 2026" is the long form, here too
+            forms = [form for form in _DATE_FORMATS if self._both((), dates.format_date, moment, form)]
+            form = self.random.choice(forms)
+            needs = (f"date {form} month {moment.month}", f"date {form} weekday {moment.weekday()}")
+            yield from self._both((f"moment {form}", f"time short {moment.hour}", *needs), _moment, moment, form)
+
+    def _spans(self) -> Iterator[_Fragment]:
+        for unit, seconds in dates.TIMEDELTA_UNITS:
+            for number in range(1, 100):
+                for sign in (0, 1, -1):  # a span, in the future, in the past
+                    needs = (f"span {unit} {sign} {self._plural(number)}",)
+                    delta = timedelta(seconds=seconds * number * (sign or 1))
+                    yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)
+
+    def _intervals(self) -> Iterator[_Fragment]:
+        for _ in range(1000):
+            start = self._day()
+            for skeleton in ("yMMMd", "yMMMM", "MMMd"):
+                end = start + timedelta(days=self.random.randint(1, 900 if skeleton == "yMMMM" else 300))
+                needs = (f"interval {skeleton} {start.month}", f"interval {skeleton} {end.month}")
+                yield from self._both(needs, dates.format_interval, start, end, skeleton)
+            first, last = sorted(self.random.sample(range(24 * 60), 2))
+            clocks = time(*divmod(first, 60)), time(*divmod(last, 60))
+            yield from self._both(("interval Hm",), dates.format_interval, *clocks, "Hm")
+
+    def _numbers(self) -> Iterator[_Fragment]:
+        for i in range(1000):
+            yield from self._both(("decimal",), numbers.format_decimal, self._amount(7, decimal=False))
+            yield from self._both(("decimal",), numbers.format_decimal, self._amount(5, decimal=True))
+            share = self._amount(3, decimal=i % 2 == 0) / 100
+            yield from self._both(("percent",), numbers.format_percent, share, decimal_quantization=False)
+            scale, count = self.random.choice((10**6, 10**9, 10**12)), self._amount(2, decimal=True)
+            needs = (f"compact {scale} {self._plural(count)}",)
+            options: dict[str, Any] = {"format_type": "long", "fraction_digits": 1}
+            yield from self._both(needs, numbers.format_compact_decimal, round(count * scale), **options)
+
+    def _sums(self, form: Literal["standard", "name"]) -> Iterator[_Fragment]:
+        """Money in every currency that is legal tender in a territory; whole numbers of it when it is spelt out."""
+        territories = sorted(filter(str.isalpha, self.locales[0].territories))
+        codes = sorted({str(code) for t in territories for code in numbers.get_territory_currencies(t, _TODAY)})
+        options = {"format_type": form, "currency_digits": form == "standard"}
+        for i in range(4000):
+            code, number = codes[i % len(codes)], self._amount(5, decimal=False)
+            needs = (f"currency {form} {code} {self._plural(number)}",)
+            amount = number + self.random.randrange(100) / 100 * (form == "standard")
+            yield from self._both(needs, numbers.format_currency, amount, code, **options)
+
+    def _units(self, *, decimal: bool) -> Iterator[_Fragment]:
+        names = sorted(set.intersection(*(set(locale.unit_display_names) for locale in self.locales)))
+        for i in range(4000 if names else 0):
+            unit, number = names[i % len(names)], self._amount(3, decimal=decimal)
+            yield from self._both((f"unit {unit} {self._plural(number)}",), units.format_unit, number, unit)
+
+    def _lists(self, names: list[_Fragment]) -> Iterator[_Fragment]:
+        for _ in range(4000 if len(names) > 3 else 0):
+            items = self.random.sample(names, self.random.choice((2, 2, 3, 3, 4)))
+            style = self.random.choice(("standard", "or"))
+            texts = dict(zip(self.locales, ([f.source for f in items], [f.target for f in items]), strict=True))
+            needs = (f"list {style} {len(items)}", *(need for f in items for need in f.needs))
+            yield from self._both(needs, _list, texts, style)
+
+    def _places(self) -> Iterator[_Fragment]:
+        """A language and where it is spoken, in the form that CLDR gives names of locales."""
+        for _ in range(4000 if self.languages and self.territories else 0):
+            yield self._join("{} ({})", self.random.choice(self.languages), self.random.choice(self.territories))
+
+
+def _moment(moment: datetime, form: Literal["full", "long", "medium", "short"], locale: Locale) -> str:
+    pattern = str(dates.get_datetime_format(form, locale=locale)).replace("'", "")
+    return pattern.format(dates.format_time(moment, "short", locale=locale), dates.format_date(moment, form, locale))
+
+
+def _list(texts: dict[Locale, list[str]], style: Literal["standard", "or"], locale: Locale) -> str:
+    return lists.format_list(texts[locale], style, locale)
