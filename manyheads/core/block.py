@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.cache import KVCache
+from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 
@@ -77,7 +77,7 @@ class Block(nn.Module):
 
     def _residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:
         added = sublayer(norm(x) if self.norm_first else x)
-        x = x + F.dropout(added, self.dropout, self.training)
+        x = x + dropout(added, self.dropout, self.training)
         return x if self.norm_first else norm(x)
 
 

@@ -9,6 +9,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.core.dropout import dropout
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
@@ -34,7 +36,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.expand(x))
-        return self.contract(F.dropout(hidden, self.dropout, self.training))
+        return self.contract(dropout(hidden, self.dropout, self.training))
 
 
 class TokenEmbedding(nn.Embedding):

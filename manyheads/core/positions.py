@@ -24,10 +24,8 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     t = torch.arange(length, dtype=torch.float64)[:, None]
     sines, cosines = (width + 1) // 2, width // 2
     i = torch.arange(sines, dtype=torch.float64)
-    if layout == "tensor2tensor":
-        angle = t * 10000.0 ** (-i / max(sines - 1, 1))  # (length, sines)
-    else:
-        angle = t * 10000.0 ** (-2 * i / width)
+    exponent = i / max(sines - 1, 1) if layout == "tensor2tensor" else 2 * i / width
+    angle = t * 10000.0**-exponent  # (length, sines)
     sine, cosine = angle.sin(), angle[:, :cosines].cos()
     if layout == "lecture":
         cosine = (t * 10000.0 ** (-(2 * i[:cosines] + 1) / width)).cos()

@@ -98,7 +98,7 @@ def record(
     visited: list[tuple[Tap, _Recording]] = []
     for name, module in _choose(model, layers, heads):
         maps[name] = []
-        visited.append((module.tap, _Recording(maps[name], heads, queries)))
+        visited.append((_tap(module), _Recording(maps[name], heads, queries)))
     for tap, recording in visited:
         tap.recordings.append(recording)
     try:
@@ -149,7 +149,7 @@ class Edit:
             return tensor.index_copy(1, torch.tensor(chosen, device=tensor.device), replacement)
 
         for _, module in _choose(self._model, layers, heads):
-            edits: list[Change] = getattr(module.tap, kind)
+            edits: list[Change] = getattr(_tap(module), kind)
             edits.append(change)
             self._undo.append((edits, change))
 
@@ -172,6 +172,11 @@ def edit(model: nn.Module) -> Iterator[Edit]:
 def tapped(model: nn.Module) -> dict[str, nn.Module]:
     """Every module of the model whose attention can be seen, by name, in the order in which it was built."""
     return {name: module for name, module in model.named_modules() if isinstance(getattr(module, "tap", None), Tap)}
+
+
+def _tap(module: nn.Module) -> Tap:
+    assert isinstance(module.tap, Tap)
+    return module.tap
 
 
 def _choose(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
+from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions
@@ -168,6 +169,7 @@ class Transformer(nn.Module):
             dtype=memory.dtype, device=memory.device,
         )  # fmt: skip
         for layer, block in enumerate(self.decoder.blocks):
+            assert isinstance(block, Block) and block.cross is not None
             key, value = block.cross.keys_values(memory)
             cache.set_cross(layer, key, value, source_lengths)
         return cache
@@ -186,7 +188,7 @@ class Transformer(nn.Module):
 
     def _embed(self, embedding: TokenEmbedding, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
         x = self.positions(embedding(tokens), offset)  # (B, T, D)
-        return F.dropout(x, self.config.dropout, self.training)
+        return dropout(x, self.config.dropout, self.training)
 
 
 def _encoder_block(c: TransformerConfig) -> Block:

@@ -1,0 +1,86 @@
+"""Cross-entropy over a vocabulary without holding the logits of a whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 512  # positions at once: 512 x 10,000 float32 logits are 20 MB, which stay in the cache of a processor
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int
+) -> Tensor:
+    """Sum over the real targets of the cross-entropy with smoothed labels (Szegedy 2016; Vaswani 2017, section 5.4).
+
+    hidden (N, D), weight (V, D), bias (V,), target (N,) -> 0-dim float32
+
+    The true token gets 1 - smoothing, and smoothing is spread evenly over the V - 1 tokens other than padding. The
+    padding token has probability zero: it is never a target, and its row of `weight` gets no gradient from here.
+
+    The logits are made, used for value and gradients, and dropped a chunk at a time: for a small model they are most
+    of the memory and half of the time.
+    """
+    real = target != pad
+    total = _SmoothedCrossEntropy.apply(hidden[real], weight, bias, target[real], smoothing, pad)
+    assert isinstance(total, Tensor)
+    return total
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """With p the model's probabilities, e the share of every token and onehot the true one:
+
+    loss      = logsumexp(z) - (1 - smoothing) * z_true - e * sum(z)
+    dloss/dz  = p - (1 - smoothing) * onehot - e
+
+    The last term of both needs no pass over the logits: sum(z) = hidden . sum of the rows of weight (+ sum of bias).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int
+    ) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        rows, table = hidden.to(wide), weight.to(wide)
+        on_true, share = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
+        column = table.sum(0) - table[pad]  # (D,)
+        bias_sum = 0.0 if bias is None else bias.sum() - bias[pad]
+        grad_hidden = torch.empty_like(rows)
+        grad_weight = torch.zeros_like(table)
+        grad_bias = None if bias is None else torch.zeros_like(bias)
+        total = rows.new_zeros(())
+        with torch.autocast(hidden.device.type, enabled=False):
+            buffer = rows.new_empty(min(CHUNK, len(rows)), len(table))
+            for h, t, grad in zip(rows.split(CHUNK), target.split(CHUNK), grad_hidden.split(CHUNK), strict=True):
+                logits = torch.mm(h, table.T, out=buffer[: len(h)])  # (n, V)
+                if bias is not None:
+                    logits += bias
+                logits[:, pad] = -torch.inf
+                log_p = logits.log_softmax(-1)
+                at = torch.arange(len(t), device=t.device)
+                true_log_p, true_logit = log_p[at, t], logits[at, t]
+                smooth = h @ column + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
+                total -= (on_true * true_log_p + share * smooth).sum()
+                probability = log_p.exp_()
+                probability[at, t] -= on_true
+                torch.mm(probability, table, out=grad).sub_(column, alpha=share)
+                grad_weight.addmm_(probability.T, h)
+                if grad_bias is not None:
+                    grad_bias += probability.sum(0)
+            correction = share * rows.sum(0)  # (D,)
+            grad_weight -= correction
+            grad_weight[pad] = 0.0
+            if grad_bias is not None:
+                grad_bias -= share * len(rows)
+                grad_bias[pad] = 0.0
+        ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype), grad_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (factor,) = gradients
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        scaled = None if grad_bias is None else grad_bias * factor
+        return grad_hidden * factor, grad_weight * factor, scaled, None, None, None
