@@ -1,0 +1,352 @@
+"""A model directory: what `transformers` writes for the architecture, read and written without it.
+
+    config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
+    target_tokenizer.json            only beside a `model_type` of our own, with two vocabularies
+
+A joint vocabulary makes it a Marian directory (post-norm without final norms) or a Pegasus directory (pre-norm with
+final norms), which other tools open. Everything else gets the model type `manyheads-transformer`.
+
+Nothing here unpickles, but for `convert`, which does it with `weights_only=True`; nothing reaches the network, but for
+names that begin with `hub:`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS, EncoderDecoder
+from manyheads.models.transformer import Transformer, TransformerConfig
+
+FAMILIES: dict[str, EncoderDecoder] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN)}
+FORMATS = ("hf", "ctranslate2")
+CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
+SENTENCEPIECE = ("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a model directory holds. A directory may come without a tokenizer: then only ids can be translated.
+
+    target_tokenizer  the same object as `tokenizer` where the vocabulary is joint.
+    family            the model type.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    target_tokenizer: Tokenizer | None
+    family: str
+    path: Path
+
+
+def save(
+    path: str | Path, model: nn.Module, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None
+) -> str:
+    """Write a model directory and return its model type: `manyheads-transformer` where no other tool will open it.
+
+    path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
+    target_tokenizer  where there are two vocabularies.
+    """
+    assert isinstance(model, Transformer)
+    config = model.config
+    if target_tokenizer is tokenizer:
+        target_tokenizer = None
+    if tokenizer is not None and target_tokenizer is None and config.source_vocab != config.target_vocab:
+        raise ValueError(
+            f"the model has two vocabularies, of {config.source_vocab} and {config.target_vocab} tokens: give the"
+            " target's tokenizer too"
+        )
+    # no other tool expects a second tokenizer: it would write the target with the source's pieces
+    family = _family(config) if target_tokenizer is None else OWN
+    pair = zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True)
+    tokenizers = {name: each for name, each in pair if each is not None}
+    settings = family.settings_of(config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    if family is OWN:
+        settings["tokenizers"] = list(tokenizers)
+    files: dict[str, Any] = {WEIGHTS: {name: tensor.contiguous() for name, tensor in family.tensors_of(model).items()}}
+    files |= {name: each.to_str(pretty=True) for name, each in tokenizers.items()}
+    if tokenizer is not None:
+        files["tokenizer_config.json"] = _json(_tokenizer_settings(config, tokenizer))
+    files["generation_config.json"] = _json(_generation_settings(config))
+    files[CONFIG] = _json(settings)  # last: a directory without it is no model
+    _write(Path(path), files)
+    return family.model_type
+
+
+def load(path: str | Path) -> Loaded:
+    """Open a model directory, or `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
+
+    Raises ValueError, in one line, on whatever is not exactly as the configuration says.
+    """
+    path = resolve(path)
+    family, settings = _settings(path)
+    if not (path / WEIGHTS).is_file():
+        if (path / PICKLED).is_file():
+            raise ValueError(
+                f"{path}: {PICKLED} is a pickle, which could run code and is never loaded: make a safe copy with"
+                f" 'manyheads convert {path} OUT'"
+            )
+        raise ValueError(f"{path}: no {WEIGHTS}: the directory is incomplete, copy or save the model again")
+    try:
+        tensors = load_file(path / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path / WEIGHTS}: truncated or damaged ({error}): copy or save the model again") from None
+    config, parameters = _read(path, family, settings, tensors)
+    listed = settings.get("tokenizers") if family is OWN else ["tokenizer.json"]
+    if not (isinstance(listed, list) and listed == list(TOKENIZERS[: len(listed)])):
+        raise ValueError(f"{path / CONFIG}: 'tokenizers' is {listed!r}: expected some of {list(TOKENIZERS)}")
+    tokenizers = _tokenizers(path, listed, (config.source_vocab, config.target_vocab))
+    model = Transformer(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(parameters[name])
+    return Loaded(model.eval(), *tokenizers, family.model_type, path)
+
+
+def resolve(model: str | Path, *patterns: str) -> Path:
+    """The directory of a model. `hub:OWNER/NAME[@REVISION]` is fetched (`patterns`: further files), nothing else is."""
+    if not str(model).startswith("hub:"):
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    name, _, revision = str(model).removeprefix("hub:").partition("@")
+    try:
+        wanted = [WEIGHTS, "*.json", "*.spm", *patterns]
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{model}: cannot be fetched ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
+
+
+def convert(directory: str | Path, out: str | Path) -> None:
+    """A directory that has only pickled weights as one with safetensors, in `out`. Code in the pickle is not run."""
+    path, out = resolve(directory, PICKLED), Path(out)
+    family, settings = _settings(path)
+    _check_free(out)
+    if not (path / PICKLED).is_file():
+        raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * (path / WEIGHTS).is_file())
+    try:
+        tensors = torch.load(path / PICKLED, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path / PICKLED}: not plain weights, refused ({str(error).splitlines()[0]})") from None
+    if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
+        raise ValueError(f"{path / PICKLED}: not plain weights, refused: expected a dict of names and tensors")
+    _read(path, family, settings, tensors)
+    once: dict[int, str] = {}  # tied weights share their memory: the first name stays
+    for name, tensor in tensors.items():
+        once.setdefault(tensor.data_ptr(), name)
+    copied = [*path.glob("*.json"), *(path / name for name in SENTENCEPIECE if (path / name).is_file())]
+    files: dict[str, Any] = {WEIGHTS: {name: tensors[name].contiguous() for name in once.values()}}
+    files |= {file.name: file.read_bytes() for file in sorted(copied, key=lambda file: file.name == CONFIG)}
+    _write(out, files)
+
+
+def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
+    """Write a model for other tools into `out`, a new directory; returns the model type that was exported.
+
+    format  "hf": a model directory. "ctranslate2": through CTranslate2's own converter; pad is suppressed.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}: this version exports to {', '.join(FORMATS)}")
+    loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
+    _check_free(out)
+    if format == "hf":
+        return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer)
+    try:
+        from ctranslate2.converters import TransformersConverter
+    except ModuleNotFoundError as error:
+        raise ValueError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
+    if obstacle := _obstacle_to_ctranslate2(loaded):
+        raise ValueError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+        hf, made = Path(scratch, "hf"), Path(scratch, "ctranslate2")
+        family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
+                      loaded.tokenizer)  # fmt: skip
+        tokenizer_files = ["tokenizer.json", "tokenizer_config.json"]
+        TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(made))
+        os.replace(made, out)
+    return family
+
+
+def _family(config: TransformerConfig) -> EncoderDecoder:
+    """The first that can represent a configuration; our own can represent all."""
+    for family in FAMILIES.values():
+        try:
+            family.settings_of(config)
+        except ValueError:
+            continue
+        return family
+    raise AssertionError(config)
+
+
+def _settings(path: Path) -> tuple[EncoderDecoder, dict[str, Any]]:
+    """config.json, and the family that it names."""
+    file = path / CONFIG
+    if not path.is_dir():
+        raise ValueError(f"{path}: no such directory: expected a model directory or hub:OWNER/NAME")
+    if not file.is_file():
+        raise ValueError(f"{path}: no {CONFIG}: this is not a model directory")
+    settings = _read_json(file)
+    model_type = settings.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise ValueError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
+    return FAMILIES[model_type], settings
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: invalid JSON ({error}): copy or save the model again") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read(
+    path: Path, family: EncoderDecoder, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    try:
+        return family.read(settings, tensors)
+    except ValueError as error:
+        raise ValueError(f"{path}: {CONFIG} and weights do not make a model: {error}") from None
+
+
+def _tokenizers(path: Path, names: list[str], sizes: tuple[int, int]) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """The tokenizers of source and target, which are one where the vocabulary is joint."""
+    about = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
+    if names == ["tokenizer.json"] and not (path / names[0]).is_file():
+        if pieces := [name for name in SENTENCEPIECE if (path / name).is_file()]:
+            raise ValueError(f"{path}: its tokenizer, {pieces[0]}, cannot be read yet: expected a tokenizer.json")
+        if not about:
+            return None, None
+    found = []
+    for name, size in zip(names, sizes, strict=False):
+        if not (path / name).is_file():
+            raise ValueError(f"{path}: no {name}: the directory is incomplete, copy or save the model again")
+        try:
+            tokenizer = Tokenizer.from_file(str(path / name))
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"{path / name}: not a tokenizer ({str(error).splitlines()[0]})") from None
+        if tokenizer.get_vocab_size() > size:
+            raise ValueError(
+                f"{path / name}: {tokenizer.get_vocab_size()} tokens, the model has {size}: they do not belong together"
+            )
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = bool(about.get("split_special_tokens", False))
+        found.append(tokenizer)
+    return (found[0], found[-1]) if found else (None, None)
+
+
+def _tokenizer_settings(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """For AutoTokenizer. The end token is added by the post-processor in tokenizer.json."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokenizer.id_to_token(config.end),
+        "pad_token": tokenizer.id_to_token(config.pad),
+        "unk_token": getattr(tokenizer.model, "unk_token", None),
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": config.max_positions,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
+    }
+
+
+def _generation_settings(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "decoder_start_token_id": config.start,
+        "eos_token_id": config.end,
+        "forced_eos_token_id": config.end,
+        "pad_token_id": config.pad,
+        "bad_words_ids": [[config.pad]],  # its row is zero, so its logit is zero and not small
+        "max_length": config.max_positions,
+        "num_beams": 1,
+        "do_sample": False,
+    }
+
+
+def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
+    """What its converter would fail on, or convert into another model without a word."""
+    c = loaded.model.config
+    if loaded.family == OWN.model_type:
+        return f"it knows Marian and Pegasus directories, this one is {OWN.model_type}"
+    if loaded.tokenizer is None:
+        return "it needs a tokenizer.json"
+    if c.encoder_heads != c.decoder_heads:
+        return f"it takes one number of heads, the model has {c.encoder_heads} and {c.decoder_heads}"
+    size = loaded.tokenizer.get_vocab_size()
+    if not size == c.source_vocab == c.target_vocab:
+        return f"the tokenizer has {size} tokens, the model {c.source_vocab} and {c.target_vocab}"
+    if loaded.tokenizer.id_to_token(c.pad) != "<pad>" or not c.start == c.pad == size - 1:
+        return f"decoding must start from <pad>, the last token; here from {loaded.tokenizer.id_to_token(c.start)}"
+    if loaded.model.target_embedding.weight[c.pad].any():
+        return "it starts from a row of zeros, the model's padding row is not zero"
+    return None
+
+
+def _without_pad(model: Transformer) -> Transformer:
+    """The model with a bias that keeps the padding token from being generated; for tools that cannot suppress it."""
+    c = model.config
+    copy = Transformer(replace(c, output_bias=True))
+    copy.load_state_dict({"output_bias": torch.zeros(c.target_vocab), **model.state_dict()})
+    assert copy.output_bias is not None
+    with torch.no_grad():
+        copy.output_bias[c.pad] = -1e4
+    return copy
+
+
+def _check_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out}: exists and is not empty: give a new directory")
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _write(directory: Path, files: Mapping[str, Any]) -> None:
+    """Write all files (text, bytes or tensors) under temporary names, sync them, then rename them in their order.
+
+    So a crash leaves the old files or the new ones; a file is never half written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            temporary = {name: directory / f".{name}.tmp" for name in files}
+            for name, content in files.items():
+                undo.callback(temporary[name].unlink, missing_ok=True)
+                if isinstance(content, (str, bytes)):
+                    temporary[name].write_bytes(content if isinstance(content, bytes) else content.encode())
+                else:
+                    save_file(content, temporary[name], metadata={"format": "pt"})
+                _sync(temporary[name])
+            for name, path in temporary.items():
+                os.replace(path, directory / name)
+            _sync(directory)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{directory}: cannot write the model ({error}); what was there is intact") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

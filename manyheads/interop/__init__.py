@@ -1,0 +1,1 @@
+"""Hugging Face names and configurations <-> ours: one reversible, strict declaration per family."""

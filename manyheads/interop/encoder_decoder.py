@@ -1,0 +1,233 @@
+"""Vaswani's encoder-decoder as Marian, as Pegasus, or under names of our own.
+
+Marian   post-norm without final norms; joint or separate vocabularies.
+Pegasus  pre-norm with final norms; one matrix for source, target and output.
+ours     everything else; no other library opens it.
+
+Read in transformers 5.23 (modeling_marian.py, modeling_pegasus.py): both compute Vaswani's positions, all sines first,
+and have layer norms with epsilon 1e-5 and biases in every linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.core.positions import sinusoidal
+from manyheads.interop.table import Choice, Setting, Settings, Weight, slots, weights_to_ours, weights_to_theirs
+from manyheads.models.transformer import Transformer, TransformerConfig
+
+
+@dataclass(frozen=True)
+class EncoderDecoder:
+    """One way to write a Transformer down.
+
+    weights   the rows for a configuration, given the names of its parameters.
+    computed  tensors of a file that follow from the configuration; `stored` names those that are written.
+    """
+
+    model_type: str
+    architecture: str
+    settings: Settings
+    weights: Callable[[TransformerConfig, Iterable[str]], list[Weight]]
+    computed: Callable[[TransformerConfig], dict[str, Tensor]]
+    stored: tuple[str, ...]
+
+    def read(
+        self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> tuple[TransformerConfig, dict[str, Tensor]]:
+        """Our configuration and parameters. Raises ValueError on all that is not exactly representable."""
+        ours = self.settings.to_ours(settings)
+        bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
+        config = TransformerConfig(**{"output_bias": bias is not None and bool(bias.count_nonzero()), **ours})
+        for token in ("pad", "end", "start"):
+            size = min(config.source_vocab, config.target_vocab)
+            if getattr(config, token) >= size:
+                raise ValueError(f"the {token} token has id {getattr(config, token)}, the vocabulary {size} entries")
+        with torch.device("meta"):
+            expected = dict(Transformer(config).named_parameters())  # tied ones once
+        rows = self.weights(config, expected)
+        return config, weights_to_ours(rows, expected, tensors, self.computed(config))
+
+    def settings_of(self, config: TransformerConfig) -> dict[str, Any]:
+        """config.json of a model, but for its number format. Raises ValueError on what the family has not."""
+        fixed = {"architectures": [self.architecture], "model_type": self.model_type, "forced_eos_token_id": config.end}
+        return fixed | self.settings.to_theirs(asdict(config))
+
+    def tensors_of(self, model: Transformer) -> dict[str, Tensor]:
+        """The weights of a model under the names of the family, tied ones once."""
+        ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        like = next(iter(ours.values()))
+        theirs = weights_to_theirs(self.weights(model.config, ours), ours)
+        computed = {name: tensor.to(like) for name, tensor in self.computed(model.config).items()}
+        return {name: computed[name] for name in self.stored if name in computed} | theirs
+
+
+def _row(ours: str, theirs: str) -> list[Weight]:
+    return [Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}") for leaf in ("weight", "bias")]
+
+
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+_LAYER = {
+    **{f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
+    "attention_norm": "self_attn_layer_norm",
+    **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},  # the decoder's
+    "cross_norm": "encoder_attn_layer_norm",
+    "feed_forward.expand": "fc1",
+    "feed_forward.contract": "fc2",
+    "feed_forward_norm": "final_layer_norm",
+}
+_STACKS = [
+    row
+    for stack in ("encoder", "decoder")
+    for ours, theirs in [
+        *((f"blocks.{{}}.{ours}", f"layers.{{}}.{theirs}") for ours, theirs in _LAYER.items()),
+        ("norm", "layer_norm"),  # Pegasus's
+    ]
+    for row in _row(f"{stack}.{ours}", f"model.{stack}.{theirs}")
+]
+_SHARED, _SOURCE, _TARGET, _OUTPUT = (
+    "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
+_EMBEDDINGS = {
+    "all": [Weight("source_embedding.weight", _SHARED, also=(_SOURCE, _TARGET, _OUTPUT))],
+    "target": [
+        Weight("source_embedding.weight", _SOURCE),
+        Weight("target_embedding.weight", _TARGET, also=(_OUTPUT,)),
+    ],
+    "none": [
+        Weight("source_embedding.weight", _SOURCE),
+        Weight("target_embedding.weight", _TARGET),
+        Weight("output.weight", _OUTPUT),
+    ],
+}
+_BIAS = Weight(
+    "output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0]
+)  # (V,) <-> (1, V)
+
+
+def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:
+    return [*_EMBEDDINGS[config.tie], *_STACKS, _BIAS]
+
+
+def _computed(config: TransformerConfig) -> dict[str, Tensor]:
+    table = sinusoidal(config.max_positions, config.width, "concatenated").float()
+    tensors = {f"model.{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
+    return tensors if config.output_bias else {"final_logits_bias": torch.zeros(1, config.target_vocab), **tensors}
+
+
+_ACTIVATION = Choice(
+    "activation",
+    ("activation_function",),
+    {
+        "relu": [("relu",)],
+        "silu": [("swish",), ("silu",)],
+        "gelu": [("gelu",), ("gelu_python",)],
+        "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
+    },
+    default=("gelu",),
+)
+_COMMON: tuple[Setting | Choice, ...] = (
+    Setting("source_vocab", "vocab_size", int, least=1),
+    Setting("pad", "pad_token_id", int),
+    Setting("end", "eos_token_id", int),
+    Setting("start", "decoder_start_token_id", int),
+    Setting("width", "d_model", int, least=1, also=("hidden_size",)),
+    Setting("encoder_layers", "encoder_layers", int, also=("num_hidden_layers",)),
+    Setting("decoder_layers", "decoder_layers", int),
+    Setting("encoder_heads", "encoder_attention_heads", int, least=1, also=("num_attention_heads",)),
+    Setting("decoder_heads", "decoder_attention_heads", int, least=1),
+    Setting("encoder_feed_forward", "encoder_ffn_dim", int, least=1),
+    Setting("decoder_feed_forward", "decoder_ffn_dim", int, least=1),
+    Setting("scale_embedding", "scale_embedding", bool, default=False),
+    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1),
+    Setting("dropout", "dropout", float, default=0.1),
+    Setting("attention_dropout", "attention_dropout", float, default=0.0),
+    Setting("activation_dropout", "activation_dropout", float, default=0.0),
+    _ACTIVATION,
+)
+_FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "positions": "concatenated"}
+_FIXED_THERE: dict[str, Any] = {
+    "is_encoder_decoder": True, "is_decoder": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
+    "normalize_embedding": False, "static_position_embeddings": True,
+}  # fmt: skip
+_MAY_BE_MISSING = {"add_cross_attention": False, "tie_encoder_decoder": False, "pruned_heads": {}}
+# What no forward pass of theirs reads: bookkeeping, the heads of other tasks, defaults for generating (ours are options
+# of the verbs), and flags that their code has forgotten.
+_IGNORED = """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache init_std
+    _attn_implementation_autoset output_attentions output_hidden_states return_dict torchscript use_bfloat16
+    gradient_checkpointing chunk_size_feed_forward tf_legacy_loss tokenizer_class prefix task_specific_params
+    finetuning_task problem_type id2label label2id num_labels _num_labels classif_dropout classifier_dropout
+    cross_attention_hidden_size save_step extra_pos_embeddings add_bias_logits force_bos_token_to_be_generated
+    bos_token_id sep_token_id cls_token_id unk_token_id forced_bos_token_id forced_eos_token_id bad_words_ids max_length
+    min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
+    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens
+"""
+
+
+def _settings(rows: tuple[Setting | Choice, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
+    return Settings(
+        (*_COMMON, *rows), _FIXED_HERE | ours, _FIXED_THERE | theirs, _MAY_BE_MISSING, frozenset(_IGNORED.split())
+    )
+
+
+MARIAN = EncoderDecoder(
+    "marian",
+    "MarianMTModel",
+    _settings(
+        (
+            Setting("target_vocab", "decoder_vocab_size", int, default=lambda theirs: theirs["vocab_size"], least=1),
+            Choice(
+                "tie",
+                ("share_encoder_decoder_embeddings", "tie_word_embeddings"),
+                {"all": [(True, True)], "target": [(False, True)], "none": [(False, False)]},
+                default=(True, True),
+            ),
+        ),
+        {"norm": "post", "final_norm": False},
+        {"normalize_before": False, "add_final_layer_norm": False},
+    ),
+    _weights,
+    _computed,
+    stored=("final_logits_bias",),
+)
+PEGASUS = EncoderDecoder(
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    _settings(
+        (Setting("target_vocab", "vocab_size", int, least=1),),
+        {"norm": "pre", "final_norm": True, "tie": "all"},
+        # transformers ignores the first two; without them CTranslate2's converter fails
+        {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
+    ),
+    _weights,
+    _computed,
+    stored=("final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+)
+
+
+_OWN_IGNORED = "architectures model_type dtype tokenizers forced_eos_token_id"
+
+
+def _own_settings() -> Settings:
+    rows = tuple(
+        Setting(f.name, f.name, int if f.default is MISSING else type(f.default)) for f in fields(TransformerConfig)
+    )
+    return Settings(rows, {}, {}, {}, frozenset(_OWN_IGNORED.split()))
+
+
+OWN = EncoderDecoder(
+    "manyheads-transformer",
+    "Transformer",
+    _own_settings(),
+    lambda config, names: [Weight(pattern, pattern) for pattern in {slots(name)[0]: None for name in names}],
+    lambda config: {},
+    stored=(),
+)

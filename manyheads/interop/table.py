@@ -1,0 +1,231 @@
+"""The mechanism of a declaration: rows that are read in both directions, for settings and for weights.
+
+Nothing is guessed and nothing is dropped in silence: a value, a key or a tensor that a row does not account for is an
+error that names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+REQUIRED = object()
+SHOWN = 8  # tensors of each kind that the message about a mismatch names
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number or a string that both sides have.
+
+    kind     int, float, bool or str.
+    default  what their library takes where the key is missing (or null): a value, or a function of their settings.
+    least    the smallest number allowed.
+    also     other names of the key; where present they must agree.
+    """
+
+    ours: str
+    theirs: str
+    kind: type
+    default: Any = REQUIRED
+    least: float = 0
+    also: tuple[str, ...] = ()
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        given = {key: theirs[key] for key in (self.theirs, *self.also) if theirs.get(key) is not None}
+        if not given:
+            if self.default is REQUIRED:
+                raise ValueError(f"{self.theirs!r} is missing: expected {_KINDS[self.kind]}")
+            return {self.ours: self.default(theirs) if callable(self.default) else self.default}
+        for key, value in given.items():
+            if not _is(value, self.kind) or (self.kind in (int, float) and value < self.least):
+                bound = f" of at least {self.least}" if self.kind in (int, float) else ""
+                raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
+        if len(set(given.values())) > 1:
+            both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())
+            raise ValueError(f"{both} contradict each other: they are one setting")
+        return {self.ours: self.kind(next(iter(given.values())))}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.theirs: ours[self.ours]}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting of ours that has other words, or other keys, there.
+
+    values   our value -> the tuples of their values that mean it; the first is the one written.
+    default  their values where a key is missing.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    values: Mapping[str, Sequence[tuple[Any, ...]]]
+    default: tuple[Any, ...]
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        pairs = zip(self.theirs, self.default, strict=True)
+        found = tuple(default if theirs.get(key) is None else theirs[key] for key, default in pairs)
+        for ours, meanings in self.values.items():
+            if found in meanings:
+                return {self.ours: ours}
+        shown = ", ".join(f"{key!r} is {value!r}" for key, value in zip(self.theirs, found, strict=True))
+        known = ", ".join(" and ".join(map(repr, meaning)) for each in self.values.values() for meaning in each)
+        raise ValueError(f"{shown}, which cannot be represented: known are {known}")
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        if ours[self.ours] not in self.values:
+            raise ValueError(f"{self.ours} is {ours[self.ours]!r}: known are {', '.join(map(repr, self.values))}")
+        return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The declaration of a configuration.
+
+    rows        what both sides can vary.
+    ours_only   settings of ours with the one value that the family has.
+    theirs_only keys of theirs with the one value that we have; written, and may be missing.
+    tolerated   the same, but not written.
+    ignored     keys that do not change what the model computes: bookkeeping, and defaults for generating.
+    """
+
+    rows: tuple[Setting | Choice, ...]
+    ours_only: Mapping[str, Any]
+    theirs_only: Mapping[str, Any]
+    tolerated: Mapping[str, Any]
+    ignored: frozenset[str]
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ValueError on a value that we cannot represent and on a key that we do not know."""
+        only = {**self.theirs_only, **self.tolerated}
+        known = {*only, *self.ignored}
+        ours = dict(self.ours_only)
+        for row in self.rows:
+            ours |= row.to_ours(theirs)
+            known |= {row.theirs, *row.also} if isinstance(row, Setting) else set(row.theirs)
+        for key, value in theirs.items():
+            if key not in known:
+                raise ValueError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
+            if key in only and value is not None and value != only[key]:
+                raise ValueError(f"{key!r} is {value!r}: only {only[key]!r} can be represented")
+        return ours
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ValueError on a value that the family cannot represent."""
+        for name, value in self.ours_only.items():
+            if ours[name] != value:
+                raise ValueError(f"{name} is {ours[name]!r}: only {value!r} can be represented")
+        theirs = dict(self.theirs_only)
+        for row in self.rows:
+            for key, value in row.to_theirs(ours).items():
+                if theirs.setdefault(key, value) != value:
+                    raise ValueError(f"{row.ours} is {value!r}: only {theirs[key]!r} can be represented")
+        return theirs
+
+
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that both sides have; `{}` in a name stands for the number of a layer.
+
+    also        other names that a file may hold it under, when it is tied; the values must agree.
+    to_theirs   what becomes of it on the way out, and `to_ours` on the way in.
+    """
+
+    ours: str
+    theirs: str
+    also: tuple[str, ...] = ()
+    to_theirs: Callable[[Tensor], Tensor] = _as_it_is
+    to_ours: Callable[[Tensor], Tensor] = _as_it_is
+
+
+def slots(name: str) -> tuple[str, list[str]]:
+    """A name with its numbers replaced by `{}`, and the numbers."""
+    return re.sub(r"\.\d+\.", ".{}.", name), re.findall(r"\.(\d+)\.", name)
+
+
+def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors under their names."""
+    return {names[0]: row.to_theirs(ours[name]) for name, row, names in _paired(rows, ours)}
+
+
+def weights_to_ours(
+    rows: Iterable[Weight], expected: Mapping[str, Tensor], theirs: Mapping[str, Tensor], known: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Their tensors under our names.
+
+    expected  our parameters, of which only the shapes are used (they may be on the meta device).
+    known     what a file may hold beside the weights (tables that are computed, biases of zero); must have this value.
+
+    Raises ValueError with everything that is missing, unexpected, misshapen or contradictory.
+    """
+    missing, misshapen, contradictory = [], [], []
+    unexpected = dict(theirs)
+    ours = {}
+
+    def fits(name: str, shape: torch.Size) -> bool:
+        if theirs[name].shape != shape:
+            misshapen.append(f"{name} is {tuple(theirs[name].shape)} in the file, {tuple(shape)} by its configuration")
+        elif not theirs[name].is_floating_point():
+            contradictory.append(f"{name} holds {str(theirs[name].dtype).removeprefix('torch.')}, not real numbers")
+        else:
+            return True
+        return False
+
+    for name, row, names in _paired(rows, expected):
+        shape = row.to_theirs(expected[name]).shape
+        found = [each for each in names if unexpected.pop(each, None) is not None]
+        fitting = [each for each in found if fits(each, shape)]
+        if not found:
+            missing.append(f"{names[0]} {tuple(shape)}")
+        elif fitting == found:
+            first, *others = found
+            contradictory += [f"{each} differs from {first}" for each in others if _differ(theirs[each], theirs[first])]
+            ours[name] = row.to_ours(theirs[first])
+    for name, value in known.items():
+        found_it = unexpected.pop(name, None) is not None and fits(name, value.shape)
+        if found_it and not torch.allclose(theirs[name], value.to(theirs[name].dtype), rtol=0, atol=1e-4):
+            contradictory.append(f"{name} is not what this architecture computes")
+    left = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
+    kinds = {"missing": missing, "unexpected": left, "misshapen": misshapen, "contradictory": contradictory}
+    if any(kinds.values()):
+        raise ValueError("; ".join(f"{kind}: {_first(names)}" for kind, names in kinds.items() if names))
+    return ours
+
+
+def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[str, Weight, list[str]]]:
+    """Each name of ours with its row and the names it may have in a file, the one that is written first."""
+    by_name = {row.ours: row for row in rows}
+    pairs = []
+    for name in ours:
+        pattern, numbers = slots(name)
+        assert pattern in by_name, f"no row for {name}"
+        row = by_name[pattern]
+        pairs.append((name, row, [each.format(*numbers) for each in (row.theirs, *row.also)]))
+    return pairs
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return not torch.equal(a, b.to(a.dtype))
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
