@@ -1,1 +1,109 @@
-"""What can be trained."""
+"""What can be trained: an explicit table of recipes, and `train`, which runs one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from manyheads.recipes.overrides import Setting, apply, as_dict, from_file, from_mapping, nearest
+from manyheads.recipes.run import Run
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run that the project vouches for.
+
+    function  "module:function" with the signature `function(config: SomeDataclass, run: Run) -> report`; the config it
+              starts from is the default of its parameter `config`, or else the dataclass with all its defaults
+    needs     what the user must bring
+    """
+
+    function: str
+    paper: str
+    summary: str
+    needs: str = "nothing"
+
+    def load(self) -> tuple[Callable[..., Any], Any]:
+        """The function and the config it starts from."""
+        module, name = self.function.split(":")
+        function = getattr(import_module(module), name)
+        default = inspect.signature(function).parameters["config"].default
+        if default is inspect.Parameter.empty:
+            default = get_type_hints(function)["config"]()
+        assert is_dataclass(default)
+        return function, default
+
+
+_VASWANI = "Vaswani et al. 2017"
+_TRANSLATION = "manyheads.recipes.translation:"
+
+RECIPES: dict[str, Recipe] = {
+    "translation": Recipe(
+        _TRANSLATION + "translation", _VASWANI, "a small translator of dates, amounts and names, any two locales"
+    ),
+    "translation/multi30k": Recipe(
+        _TRANSLATION + "multi30k", "Wu et al. 2021", "a 2.6 M parameter translator of image captions",
+        "data=DIR: train, val and test_2016_flickr of Multi30k",
+    ),
+    "translation/wmt14-base": Recipe(
+        _TRANSLATION + "wmt14_base", _VASWANI, "the paper's base model, 100,000 steps", "data=DIR: WMT14 training files"
+    ),
+    "translation/wmt14-big": Recipe(
+        _TRANSLATION + "wmt14_big", _VASWANI, "the paper's big model, 300,000 steps", "data=DIR: WMT14 training files"
+    ),
+    "translation/ablate": Recipe(
+        _TRANSLATION + "ablate", _VASWANI, "the rows of the paper's table 3 at a small budget, on any corpus"
+    ),
+}  # fmt: skip
+
+
+def find(name: str) -> Recipe:
+    """The recipe of that name, or a ValueError with the nearest one."""
+    if name not in RECIPES:
+        raise ValueError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
+    return RECIPES[name]
+
+
+def train(
+    recipe: str,
+    overrides: Mapping[str, Any] | list[Setting] | None = None,
+    *,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    init: str | None = None,
+    resume: bool = False,
+    dry_run: bool = False,
+    max_minutes: float | None = None,
+    precision: str | None = None,
+    skip_bad_lines: bool = False,
+    compile: bool = False,
+) -> Any:
+    """Run a recipe and return its report: of a finished run the content of its `result.json`.
+
+    `overrides` by dotted key, such as {"training.steps": 100}, win over the YAML file `config`. `out` is
+    `runs/RECIPE` unless given. Raises ValueError on anything the user can put right.
+    """
+    function, default = find(recipe).load()
+    settings = from_file(config) if config else []
+    settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
+    resolved = apply(default, settings)
+    run = Run(
+        recipe, Path(out or f"runs/{recipe}"), init, resume, dry_run, max_minutes, precision, skip_bad_lines, compile,
+        overrides=_changed(as_dict(default), as_dict(resolved)),
+    )  # fmt: skip
+    return function(resolved, run=run)
+
+
+def _changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:
+    """What differs, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in after.items():
+        if isinstance(value, dict):
+            found |= _changed(before.get(key) or {}, value, f"{prefix}{key}.")
+        elif key not in before or before[key] != value:
+            found[prefix + key] = value
+    return found

@@ -1,0 +1,151 @@
+"""Settings reach the right field with the right type, and mistakes are named with their remedy."""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from manyheads.recipes import _changed
+from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping
+from manyheads.recipes.run import Run
+
+
+@dataclass(frozen=True)
+class Training:
+    steps: int | None = 100
+    rate: float = 0.5
+    betas: tuple[float, float] = (0.9, 0.98)
+    optimiser: Literal["adam", "adamw"] = "adam"
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps <= 0:
+            raise ValueError(f"steps must be positive, got {self.steps}")
+        if self.optimiser == "adam" and self.rate > 10:
+            raise ValueError("adam needs a rate below 10")
+
+
+@dataclass(frozen=True)
+class Config:
+    source: str = "en"
+    data: str | None = None
+    shared: bool = True
+    sizes: tuple[int, ...] = (1, 2)
+    model: dict[str, Any] = field(default_factory=dict)
+    training: Training = Training()
+
+
+def given(*arguments: str) -> Config:
+    return apply(Config(), from_arguments(arguments))
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "expected"),
+    [
+        ("training.steps=7", "training.steps", 7),
+        ("training.steps=none", "training.steps", None),
+        ("training.rate=1e-3", "training.rate", 0.001),
+        ("training.rate=2", "training.rate", 2.0),
+        ("training.betas=0.9,0.997", "training.betas", (0.9, 0.997)),
+        ("training.betas=[0.5, 0.6]", "training.betas", (0.5, 0.6)),
+        ("training.optimiser=adamw", "training.optimiser", "adamw"),
+        ("source=no", "source", "no"),  # Norwegian, not false
+        ("data=/a=b", "data", "/a=b"),
+        ("data=null", "data", None),
+        ("shared=off", "shared", False),
+        ("sizes=4,5,6", "sizes", (4, 5, 6)),
+        ("model.width=64", "model", {"width": 64}),
+        ("model={norm: pre, dropout: 1e-1}", "model", {"norm": "pre", "dropout": 0.1}),
+    ],
+)
+def test_typed_by_the_field(tmp_path: Path, argument: str, key: str, expected: object) -> None:
+    written = tmp_path / "run.yaml"
+    name, _, value = argument.partition("=")
+    written.write_text(f"{name}: {value}\n")
+    for config in (
+        given(argument),
+        apply(Config(), from_file(written)),
+        apply(Config(), from_mapping({key: expected})),
+    ):
+        found: Any = config
+        for part in key.split("."):
+            found = getattr(found, part)
+        assert found == expected
+        assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("training.steps=abc", "training.steps: expected an integer, got 'abc'"),
+        ("training.steps=1.5", "training.steps: expected an integer, got '1.5'"),
+        ("training.rate=fast", "training.rate: expected a number, got 'fast'"),
+        ("shared=maybe", "shared: expected true or false, got 'maybe'"),
+        ("training.betas=0.9", "training.betas: expected 2 values, got 1"),
+        ("training.optimiser=adamv", "expected one of adam, adamw, got 'adamv'; did you mean adam"),
+        ("training.step=3", "training.step: unknown setting; did you mean training.steps?"),
+        ("steps=3", "steps: unknown setting; did you mean training.steps?"),
+        ("trainning.rate=3", "did you mean training.rate?"),
+        ("source.x=3", "source.x: unknown setting"),
+        ("training=3", "training: is a group of settings: give one of training.steps"),
+        ("training.steps=0", "training.steps: steps must be positive, got 0"),
+        ("noequals", "'noequals' is not a setting: expected key=value"),
+    ],
+)
+def test_mistakes_are_named(argument: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        given(argument)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_checks_of_a_config_see_all_settings_at_once() -> None:
+    assert given("training.rate=20", "training.optimiser=adamw").training.rate == 20
+    with pytest.raises(ValueError, match="training.rate: adam needs a rate below 10"):
+        given("training.rate=20")
+
+
+def test_file_nested_and_dotted_and_arguments_win(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("# a comment\ntraining:\n  steps: 5\n  betas: [0.1, 0.2]\nsource: 'de'\nmodel: {width: 8}\n")
+    config = apply(Config(), from_file(path) + from_arguments(["training.steps=6"]))
+    assert config == Config("de", model={"width": 8}, training=Training(steps=6, betas=(0.1, 0.2)))
+    path.write_text("")
+    assert apply(Config(), from_file(path)) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("source: de\ntraining:\n  steps: many\n", ":3: training.steps: expected an integer, got 'many'"),
+        ("source: de\nsauce: fr\n", ":2: sauce: unknown setting; did you mean source?"),
+        ("source: de\nsource: fr\n", ":2: source is given twice"),
+        ("- a\n", ":1: expected settings"),
+        ("a: [1\nb: 2\n", ": not valid YAML"),
+        ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, got a list"),
+    ],
+)
+def test_mistakes_in_a_file_name_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        apply(Config(), from_file(path))
+    assert f"{path}{message}" in str(caught.value) or (str(path) in str(caught.value) and message in str(caught.value))
+
+
+def test_missing_or_binary_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="absent.yaml: cannot be read"):
+        from_file(tmp_path / "absent.yaml")
+    (tmp_path / "b.yaml").write_bytes(b"a: \xff\n")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        from_file(tmp_path / "b.yaml")
+
+
+def test_the_resume_command_gives_the_same_config_back() -> None:
+    config = given("training.betas=0.5,0.6", "training.steps=none", "shared=no", "data=a b", "model.width=8", "sizes=3")
+    run = Run("r", Path("runs/r"), overrides=_changed(as_dict(Config()), as_dict(config)), precision="bf16")
+    words = shlex.split(run.resume_command)
+    assert words[:3] == ["manyheads", "train", "r"]
+    assert words[-1] == "--resume"
+    assert given(*words[3 : words.index("--out")]) == config
