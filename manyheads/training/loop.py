@@ -48,8 +48,8 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
     """What `out` holds: nothing, a run of ours, or something else."""
     if (out / "state" / "finished.json").exists():
         return "finished"
-    if (out / "state").is_dir():
-        return "unfinished"
+    if (out / "state").is_dir():  # claimed; nothing to resume before the first checkpoint
+        return "unfinished" if any((out / "state").glob("checkpoint-*.json")) else "none"
     return "foreign" if out.exists() and (not out.is_dir() or any(out.iterdir())) else "none"
 
 
