@@ -1,0 +1,217 @@
+"""Parallel text in every form; every fault named by file and line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from manyheads.data.parallel import Pairs, find_splits, hold_out, read_parallel, read_splits
+
+GERMAN, ENGLISH = ["Ein Hund.", "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["A dog.", "Two cats.", "O 3"]
+ROWS = list(zip(GERMAN, ENGLISH, strict=True))
+
+
+def two_files(folder: Path, german: str | bytes, english: str | bytes, name: str = "corpus") -> Path:
+    for suffix, text in (("de", german), ("en", english)):
+        (folder / f"{name}.{suffix}").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / name
+
+
+def write_prefix(folder: Path) -> str:
+    return str(two_files(folder, "\n".join(GERMAN) + "\n", "\n".join(ENGLISH)))
+
+
+def write_two(folder: Path) -> str:
+    write_prefix(folder)
+    return f"{folder / 'corpus.de'},{folder / 'corpus.en'}"
+
+
+def write_crlf(folder: Path) -> str:
+    return str(two_files(folder, b"\xef\xbb\xbf" + "\r\n".join(GERMAN).encode() + b"\r\n", "\r\n".join(ENGLISH)))
+
+
+def write_tsv(folder: Path) -> str:
+    (folder / "c.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS), encoding="utf-8")
+    return str(folder / "c.tsv")
+
+
+def write_tsv_header(folder: Path) -> str:
+    rows = "".join(f"{i}\t{b}\t{a}\n" for i, (a, b) in enumerate(ROWS))
+    (folder / "c.tsv").write_text("id\ten\tde\n" + rows, encoding="utf-8")
+    return str(folder / "c.tsv")
+
+
+def write_jsonl(folder: Path) -> str:
+    forms = [{"de": GERMAN[0], "en": ENGLISH[0]}, {"source": GERMAN[1], "target": ENGLISH[1]}]
+    records = [*forms, {"translation": {"de": GERMAN[2], "en": ENGLISH[2]}}]
+    (folder / "c.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return str(folder / "c.jsonl")
+
+
+def write_parquet(folder: Path) -> str:
+    pyarrow.parquet.write_table(pyarrow.table({"en": ENGLISH, "id": [1, 2, 3], "de": GERMAN}), folder / "c.parquet")
+    return str(folder / "c.parquet")
+
+
+def write_parquet_translation(folder: Path) -> str:
+    column = [{"de": a, "en": b} for a, b in ROWS]
+    pyarrow.parquet.write_table(pyarrow.table({"translation": column}), folder / "c.parquet")
+    return str(folder / "c.parquet")
+
+
+FORMS = [
+    write_prefix,
+    write_two,
+    write_crlf,
+    write_tsv,
+    write_tsv_header,
+    write_jsonl,
+    write_parquet,
+    write_parquet_translation,
+]
+
+
+@pytest.mark.parametrize("write", FORMS)
+def test_every_form_gives_the_same_pairs(tmp_path: Path, write: Callable[[Path], str]) -> None:
+    pairs = read_parallel(write(tmp_path), "de", "en")
+    assert (pairs.sources, pairs.targets, pairs.skipped) == (GERMAN, ENGLISH, 0)
+
+
+def test_direction_is_the_users(tmp_path: Path) -> None:
+    pairs = read_parallel(write_parquet(tmp_path), "en", "de")
+    assert (pairs.sources, pairs.targets) == (ENGLISH, GERMAN)
+
+
+@pytest.mark.parametrize(
+    ("german", "english", "message", "left"),
+    [
+        (b"a\n\xff\nc\n", b"x\ny\nz\n", r"corpus\.de:2: invalid UTF-8; .*iconv", ["a", "c"]),
+        (b"a\nb\nc\n", b"x\ny\n\xe9\n", r"corpus\.en:3: invalid UTF-8", ["a", "b"]),
+        (b"a\nb\nc\n", b"x\n \nz\n", r"corpus\.en:2: blank on the en side only", ["a", "c"]),
+        (b"\nb\nc\n", b"x\ny\nz\n", r"corpus\.de:1: blank on the de side only", ["b", "c"]),
+    ],
+)
+def test_faulty_lines(tmp_path: Path, german: bytes, english: bytes, message: str, left: list[str]) -> None:
+    prefix = two_files(tmp_path, german, english)
+    with pytest.raises(ValueError, match=message) as error:
+        read_parallel(prefix, "de", "en")
+    assert "\n" not in str(error.value)
+    assert "--skip-bad-lines" in str(error.value)
+    pairs = read_parallel(prefix, "de", "en", skip_bad_lines=True)
+    assert (pairs.sources, pairs.skipped) == (left, 1)
+    assert list(pairs.skips.values()) == [1]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_faults_of_whole_files_cannot_be_skipped(tmp_path: Path, skip: bool) -> None:
+    prefix = two_files(tmp_path, "a\nb\nc\n", "x\ny\n")
+    with pytest.raises(ValueError, match=r"corpus\.de has 3 lines but .*corpus\.en has 2 .*line 3"):
+        read_parallel(prefix, "de", "en", skip_bad_lines=skip)
+    with pytest.raises(ValueError, match=r"corpus\.en: the file is empty"):
+        read_parallel(two_files(tmp_path, "a\n", ""), "de", "en", skip_bad_lines=skip)
+    with pytest.raises(ValueError, match="no usable pair"):
+        read_parallel(two_files(tmp_path, "\n\n", "\n\n"), "de", "en", skip_bad_lines=skip)
+
+
+def test_lines_blank_on_both_sides_are_counted(tmp_path: Path) -> None:
+    pairs = read_parallel(two_files(tmp_path, "a\n\nc\n", "x\n\nz\n"), "de", "en")
+    assert (pairs.sources, pairs.targets, pairs.skipped) == (["a", "c"], ["x", "z"], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.tsv", "a\tb\nc d\n", r"c\.tsv:2: 1 columns where 2 were expected"),
+        ("c.tsv", "a\tb\nc\td\te\n", r"c\.tsv:2: 3 columns where 2 were expected"),
+        ("c.tsv", "a\tb\nc\t\n", r"c\.tsv:2: blank on the en side only"),
+        ("c.jsonl", '{"de": "a", "en": "b"}\n{"de": "a"\n', r"c\.jsonl:2: not JSON"),
+        ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: no 'de' and 'en'"),
+        ("c.jsonl", "[1]\n", r"c\.jsonl:1: no 'de' and 'en'"),
+        ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is int, not text"),
+        ("c.parquet", "no parquet", r"c\.parquet: not a Parquet file"),
+    ],
+)
+def test_malformed_tables(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        read_parallel(tmp_path / name, "de", "en")
+    assert "\n" not in str(error.value)
+
+
+def test_parquet_columns_and_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": ["x"], "b": ["y"]}), path)
+    with pytest.raises(ValueError, match=r"c\.parquet: columns a, b; expected de and en"):
+        read_parallel(path, "de", "en")
+    pyarrow.parquet.write_table(pyarrow.table({"de": ["x", None], "en": ["y", "z"]}), path)
+    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is NoneType, not text"):
+        read_parallel(path, "de", "en")
+
+
+def test_missing_files_say_what_would_be_right(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nothing\.de: no such file; give a prefix"):
+        read_parallel(tmp_path / "nothing", "de", "en")
+    with pytest.raises(FileNotFoundError, match=r"nothing\.tsv: no such file"):
+        read_parallel(tmp_path / "nothing.tsv", "de", "en")
+    with pytest.raises(ValueError, match="3 files; expected two"):
+        read_parallel("a,b,c", "de", "en")
+    with pytest.raises(ValueError, match="is a directory"):
+        read_parallel(tmp_path, "de", "en")
+
+
+@pytest.mark.parametrize("held", ["val", "valid", "validation", "dev"])
+def test_directory_of_splits(tmp_path: Path, held: str) -> None:
+    for name in ("train", held, "test_2016", "test_2017"):
+        two_files(tmp_path, name, name, name)
+    (tmp_path / "test_2018.en").write_text("no counterpart")
+    splits = find_splits(tmp_path, "de", "en")
+    assert splits.train == str(tmp_path / "train")
+    assert splits.validation == str(tmp_path / held)
+    assert splits.test == [str(tmp_path / "test_2016"), str(tmp_path / "test_2017")]
+    train, validation = read_splits(tmp_path, "de", "en")
+    assert (train.sources, validation.targets) == (["train"], [held])
+
+
+def test_directory_faults(tmp_path: Path) -> None:
+    (tmp_path / "train.de").write_text("a")
+    with pytest.raises(FileNotFoundError, match=r"no de-en corpus; expected train\.de \+ train\.en.*found train\.de"):
+        find_splits(tmp_path, "de", "en")
+    for name in ("train-0.tsv", "train-1.tsv"):
+        (tmp_path / name).write_text("a\tb\n")
+    with pytest.raises(ValueError, match=r"several training corpora \(train-0\.tsv, train-1\.tsv\)"):
+        find_splits(tmp_path, "de", "en")
+
+
+def test_named_splits_take_precedence_and_must_exist(tmp_path: Path) -> None:
+    for name in ("train", "val", "other"):
+        two_files(tmp_path, name, name, name)
+    other = str(tmp_path / "other")
+    assert find_splits(tmp_path, "de", "en", validation=other, test=other)[1:] == (other, [other])
+    with pytest.raises(FileNotFoundError, match=r"missing\.de: no such file"):
+        find_splits(tmp_path, "de", "en", validation=str(tmp_path / "missing"))
+
+
+def test_hold_out_keeps_copies_together_and_does_not_depend_on_the_rest() -> None:
+    sources = [f"sentence {i % 1500}" for i in range(3000)]
+    pairs = Pairs(sources, [str(i) for i in range(3000)])
+    kept, held = hold_out(pairs)
+    assert not set(kept.sources) & set(held.sources)
+    assert sorted(kept.targets + held.targets) == sorted(pairs.targets)
+    assert 0.03 < len(held) / len(pairs) < 0.07
+    backwards = hold_out(Pairs(sources[::-1], pairs.targets[::-1]))[1]
+    assert set(backwards.sources) == set(held.sources)
+    fewer = hold_out(pairs.subset(list(range(0, 3000, 2))))[1]
+    assert set(fewer.sources) <= set(held.sources)
+    assert [len(part) for part in hold_out(Pairs(["a", "b"], ["x", "y"]))] == [1, 1]
+    with pytest.raises(ValueError, match="give validation data"):
+        hold_out(Pairs(["a", "a"], ["x", "y"]))
+
+
+def test_missing_validation_is_held_out(tmp_path: Path) -> None:
+    lines = "".join(f"line {i}\n" for i in range(400))
+    train, validation = read_splits(two_files(tmp_path, lines, lines), "de", "en")
+    assert len(train) + len(validation) == 400
+    assert 5 <= len(validation) <= 40

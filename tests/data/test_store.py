@@ -1,0 +1,64 @@
+"""The token cache: same ids as the tokenizer, never stale, never half."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manyheads.data.store import TokenStore, fingerprint
+from manyheads.data.subword import encode_all, train_bpe
+
+TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
+TOKENIZER = train_bpe(TEXTS, 39)
+
+
+def test_ids_and_lengths_are_the_tokenizers(tmp_path: Path) -> None:
+    store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    expected = encode_all(TOKENIZER, TEXTS)
+    assert [list(ids) for ids in store] == expected
+    assert list(store.lengths) == [len(ids) for ids in expected]
+    assert len(store) == len(TEXTS)
+    assert store[-1].dtype == np.int64
+    assert store._ids.dtype == np.uint16
+    with pytest.raises(IndexError):
+        store[len(TEXTS)]
+    assert len(TokenStore.of([], TOKENIZER, tmp_path)) == 0
+
+
+def test_opened_again_without_tokenising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    monkeypatch.setattr("manyheads.data.store.encode_all", lambda *_: pytest.fail("tokenised again"))
+    second = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    assert first.path == second.path
+    assert [list(a) for a in first] == [list(b) for b in second]
+    assert [p.suffix for p in tmp_path.iterdir()] == [".tokens"]
+
+
+def test_another_text_or_tokenizer_is_another_file(tmp_path: Path) -> None:
+    paths = {TokenStore.of(t, TOKENIZER, tmp_path).path for t in (TEXTS, TEXTS[:-1], TEXTS[::-1], [*TEXTS, ""])}
+    paths.add(TokenStore.of(TEXTS, train_bpe(TEXTS, 36), tmp_path).path)
+    assert len(paths) == 5
+    assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1, "more"])
+def test_damaged_store_is_rebuilt_and_said(tmp_path: Path, keep: int | str) -> None:
+    path = TokenStore.of(TEXTS, TOKENIZER, tmp_path).path
+    data = path.read_bytes()
+    path.write_bytes(data + b"x" if isinstance(keep, str) else data[:keep])
+    with pytest.raises(ValueError, match=r"\.tokens: .*delete the file"):
+        TokenStore(path)
+    with pytest.warns(UserWarning, match="it is rebuilt now"):
+        store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    assert [list(ids) for ids in store] == encode_all(TOKENIZER, TEXTS)
+    assert path.read_bytes() == data
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    assert not list(tmp_path.iterdir())
