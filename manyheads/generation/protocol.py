@@ -1,0 +1,58 @@
+"""What decoding asks of a model, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+
+class Cache(Protocol):
+    """What a model remembers of each row of a batch. `manyheads.core.cache.KVCache` is one."""
+
+    lengths: Tensor  # (B,) positions that each row holds
+
+    def select(self, rows: Tensor) -> None:
+        """Keep rows (N,), in that order, repeated where a number is repeated."""
+
+
+C = TypeVar("C", bound=Cache)
+# tokens (B, T), cache of B rows -> logits (B, T, V) of what follows each token; the cache then holds T more positions
+Step: TypeAlias = Callable[[Tensor, C], Tensor]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One complete output.
+
+    tokens           ids without start and without end.
+    log_probability  natural logarithm, summed over the tokens and the end.
+    score            log_probability / length_penalty(len(tokens) + 1, alpha): what hypotheses are ranked by.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+
+    @classmethod
+    def of(cls, tokens: list[int], log_probability: float, alpha: float) -> Hypothesis:
+        return cls(tokens, log_probability, log_probability / length_penalty(len(tokens) + 1, alpha))
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """((5 + length) / 6) ** alpha, length counting the end (Wu et al. 2016, section 7; Vaswani et al. 2017 use 0.6)."""
+    return ((5 + length) / 6) ** alpha
+
+
+def log_probabilities(logits: Tensor, suppress: Sequence[int]) -> Tensor:
+    """log-softmax over the last axis, in float32 or float64, that gives nothing to the suppressed ids.
+
+    They are taken out before the softmax: the others sum to one, as in training, where the padding logit is masked.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if suppress:
+        logits = logits.index_fill(-1, torch.tensor([*suppress], device=logits.device), -torch.inf)
+    return logits.log_softmax(-1)

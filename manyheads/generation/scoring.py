@@ -1,0 +1,39 @@
+"""Forced scoring: how probable a model finds given targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from manyheads.generation.protocol import C, Hypothesis, Step, log_probabilities
+
+
+@torch.inference_mode()
+def score(
+    step: Step[C],
+    cache: C,
+    targets: Sequence[Sequence[int]],
+    *,
+    start: int,
+    end: int,
+    suppress: Sequence[int] = (),
+    alpha: float = 0.6,
+) -> list[Hypothesis]:
+    """The hypothesis that each target (ids without start and end) would be if a search had found it.
+
+    One `step` over all tokens at once: the cache must be fresh and hold the longest target + 1 positions.
+    A target with a suppressed id has the log-probability -inf. ValueError unless there is one target for each row.
+    """
+    if len(targets) != len(cache.lengths):
+        raise ValueError(f"expected one target for each of the {len(cache.lengths)} rows, got {len(targets)}")
+    device = cache.lengths.device
+    width = max(map(len, targets), default=0) + 1
+    # Padding with ends is harmless: a decoder is causal, and what follows the first end is left out of the sum.
+    wanted = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
+    given = wanted.roll(1, dims=1)  # (B, T): start, then the target
+    given[:, 0] = start
+    each = log_probabilities(step(given, cache), suppress).gather(-1, wanted[..., None])[..., 0]  # (B, T)
+    past = torch.arange(width, device=device) > torch.tensor([[len(t)] for t in targets], device=device)  # (B, T)
+    totals = each.masked_fill(past, 0).sum(dim=1).tolist()
+    return [Hypothesis.of([*t], total, alpha) for t, total in zip(targets, totals, strict=True)]

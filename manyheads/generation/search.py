@@ -1,0 +1,166 @@
+"""Greedy and beam search over a batch. Finished sentences leave the batch; the order of the input is kept.
+
+A limit is the largest number of tokens a sentence may have before its end. A hypothesis that has that many is closed:
+the end follows, with the probability the model gives it. So every hypothesis is complete, and its log-probability is
+what `score` finds for it. Closing looks at one more position: the cache must hold limit + 1.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from manyheads.generation.protocol import C, Hypothesis, Step, length_penalty, log_probabilities
+
+
+@torch.inference_mode()
+def greedy(
+    step: Step[C],
+    cache: C,
+    *,
+    start: int,
+    end: int,
+    limits: Tensor,
+    suppress: Sequence[int] = (),
+    alpha: float = 0.6,
+) -> list[Hypothesis]:
+    """The most probable token (of equal ones the smallest id) at every position, until it is the end.
+
+    cache     fresh, one row for each sentence.
+    limits    (B,) the most tokens each sentence may have before its end.
+    suppress  ids that are never generated.
+    alpha     of the score that a hypothesis reports; it decides nothing here.
+    """
+    _check(cache, end, limits, suppress)
+    batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
+    limits = limits.to(device)
+    output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
+    rows = torch.arange(batch, device=device)  # (R,) the sentences still in the batch
+    last = torch.full((batch,), start, device=device)  # (R,)
+    totals: Tensor | None = None  # (B,) in the type of the log-probabilities
+    for length in range(longest + 1):
+        each = log_probabilities(step(last[:, None], cache)[:, -1], suppress)  # (R, V)
+        last = each.argmax(dim=-1).masked_fill(limits[rows] == length, end)
+        totals = each.new_zeros(batch) if totals is None else totals
+        totals[rows] += each.gather(1, last[:, None])[:, 0]
+        output[rows, length] = last
+        live = last != end
+        if not live.all():
+            keep = live.nonzero()[:, 0]
+            if not len(keep):
+                break
+            rows, last = rows[keep], last[keep]
+            cache.select(keep)
+    assert totals is not None
+    return [
+        Hypothesis.of(tokens[: tokens.index(end)], total, alpha)
+        for tokens, total in zip(output.tolist(), totals.tolist(), strict=True)
+    ]
+
+
+@torch.inference_mode()
+def beam_search(
+    step: Step[C],
+    cache: C,
+    *,
+    start: int,
+    end: int,
+    limits: Tensor,
+    suppress: Sequence[int] = (),
+    beam: int = 4,
+    alpha: float = 0.6,
+    nbest: int = 1,
+) -> list[list[Hypothesis]]:
+    """The `nbest` best finished hypotheses of each sentence, best first; fewer where fewer exist.
+
+    At each position the candidates are all continuations of the live hypotheses. Those of the best `beam` that end are
+    finished; the best `beam` of the others live on. A sentence is done when `beam` hypotheses are finished, or when
+    none that lives can still enter the n best: log-probabilities only fall, so a live one with log-probability p scores
+    at most p / length_penalty(limit + 1). One beam is therefore greedy search whatever alpha is, and a beam as wide as
+    the number of all outputs is exhaustive search.
+
+    cache   fresh, one row for each sentence; rows are added for the beams.
+    alpha   length penalty, not negative. Other arguments as in `greedy`. ValueError for impossible ones.
+    """
+    _check(cache, end, limits, suppress)
+    if not 1 <= nbest <= beam:
+        raise ValueError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
+    if alpha < 0:
+        raise ValueError(f"alpha must not be negative, got {alpha}")
+    batch, device = len(limits), cache.lengths.device
+    limits = limits.to(device)
+    finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    # (B,) the score that a live hypothesis must be able to beat, and the largest penalty that it can be divided by
+    bar = torch.full((batch,), -torch.inf, dtype=torch.float64, device=device)
+    penalty = torch.tensor(
+        [length_penalty(limit + 1, alpha) for limit in limits.tolist()], dtype=bar.dtype, device=device
+    )
+
+    rows = torch.arange(batch, device=device)  # (R,) the sentences still searched, each with W live hypotheses
+    output = torch.full((batch, 1, 1), start, device=device)  # (R, W, 1 + length)
+    totals = torch.zeros(batch, 1, device=device)  # (R, W) log-probabilities, best first
+    while True:
+        length, width = output.shape[2] - 1, output.shape[1]
+        each = log_probabilities(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress)  # (R * W, V)
+        vocabulary = each.shape[1]
+        scores = each.view(len(rows), width, vocabulary) + totals[:, :, None]  # (R, W, V)
+        closing = limits[rows] == length
+        if closing.any():
+            others = torch.arange(vocabulary, device=device) != end
+            scores = scores.masked_fill(closing[:, None, None] & others, -torch.inf)
+        # Each live hypothesis ends in one way only: among beam + W candidates at least `beam` do not end.
+        count = min(beam + width, width * vocabulary)
+        totals, candidates = _best(scores.flatten(1), count)  # (R, count)
+        parents, tokens = candidates // vocabulary, candidates % vocabulary
+
+        ending = tokens == end
+        for row, rank in (ending[:, :beam] & totals[:, :beam].isfinite()).nonzero().tolist():
+            sentence = int(rows[row])
+            found = finished[sentence]
+            history = output[row, parents[row, rank], 1:].tolist()
+            hypothesis = Hypothesis.of(history, float(totals[row, rank]), alpha)
+            insort(found, hypothesis, key=lambda other: -other.score)
+            if len(found) >= beam:
+                bar[sentence] = torch.inf
+            elif len(found) >= nbest:
+                bar[sentence] = found[nbest - 1].score
+
+        live = ending.byte().argsort(dim=1, stable=True)[:, : count - width]  # the best that do not end, in order
+        totals = totals.gather(1, live)
+        keep = (totals[:, 0] / penalty[rows] > bar[rows]).nonzero()[:, 0]  # (R',)
+        if not len(keep):
+            return [hypotheses[:nbest] for hypotheses in finished]
+        rows, totals, live = rows[keep], totals[keep], live[keep]
+        parents = keep[:, None] * width + parents[keep].gather(1, live)  # (R', W') among the R * W rows of the cache
+        tokens = tokens[keep].gather(1, live)
+        output = torch.cat([output.flatten(0, 1)[parents], tokens[:, :, None]], dim=2)
+        cache.select(parents.flatten())
+
+
+def _best(scores: Tensor, count: int, block: int = 64) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row (R, N) and where they are, largest first, of equal ones the first.
+
+    `topk` leaves the order of equal values open, and a stable sort of everything is slow. But the `count` largest lie
+    in the `count` blocks with the largest maxima, so only these are sorted.
+    """
+    if excess := scores.shape[1] % block:
+        scores = F.pad(scores, (0, block - excess), value=-torch.inf)
+    blocks = scores.unflatten(1, (-1, block))  # (R, N / block, block)
+    order = blocks.amax(dim=2).sort(dim=1, descending=True, stable=True).indices
+    near = order[:, :count].sort(dim=1).values  # (R, count) blocks, in the order of the row
+    values, at = blocks.gather(1, near[:, :, None].expand(-1, -1, block)).flatten(1).sort(descending=True, stable=True)
+    at = at[:, :count]
+    return values[:, :count], near.gather(1, at // block) * block + at % block
+
+
+def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int]) -> None:
+    if limits.shape != cache.lengths.shape:
+        raise ValueError(f"expected one limit for each of the {len(cache.lengths)} rows, got {tuple(limits.shape)}")
+    if limits.numel() and int(limits.min()) < 0:
+        raise ValueError(f"a limit must not be negative, got {int(limits.min())}")
+    if end in suppress:
+        raise ValueError(f"the end ({end}) must not be suppressed: nothing would finish")
