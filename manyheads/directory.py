@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS, EncoderDecoder
 from manyheads.models.transformer import Transformer, TransformerConfig
@@ -54,14 +54,13 @@ class Loaded:
 
 
 def save(
-    path: str | Path, model: nn.Module, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None
+    path: str | Path, model: Transformer, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None
 ) -> str:
     """Write a model directory and return its model type: `manyheads-transformer` where no other tool will open it.
 
     path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
     target_tokenizer  where there are two vocabularies.
     """
-    assert isinstance(model, Transformer)
     config = model.config
     if target_tokenizer is tokenizer:
         target_tokenizer = None
@@ -92,7 +91,7 @@ def load(path: str | Path) -> Loaded:
 
     Raises ValueError, in one line, on whatever is not exactly as the configuration says.
     """
-    path = resolve(path)
+    path, source = resolve(path), path
     family, settings = _settings(path)
     if not (path / WEIGHTS).is_file():
         if (path / PICKLED).is_file():
@@ -100,6 +99,8 @@ def load(path: str | Path) -> Loaded:
                 f"{path}: {PICKLED} is a pickle, which could run code and is never loaded: make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
+        if str(source).startswith("hub:"):  # its other files were not fetched
+            raise ValueError(f"{source}: no {WEIGHTS}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
         raise ValueError(f"{path}: no {WEIGHTS}: the directory is incomplete, copy or save the model again")
     try:
         tensors = load_file(path / WEIGHTS)
@@ -262,6 +263,7 @@ def _tokenizer_settings(config: TransformerConfig, tokenizer: Tokenizer) -> dict
         "eos_token": tokenizer.id_to_token(config.end),
         "pad_token": tokenizer.id_to_token(config.pad),
         "unk_token": getattr(tokenizer.model, "unk_token", None),
+        # transformers 4 would add token types, which no encoder-decoder takes
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": config.max_positions,
         "clean_up_tokenization_spaces": False,

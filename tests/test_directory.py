@@ -67,20 +67,24 @@ def test_ctranslate2_translates_the_same(tmp_path: Path, shape: str) -> None:
     ]
 
 
-def test_padding_is_never_generated_by_ctranslate2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_padding_is_never_generated(tmp_path: Path, shape: str) -> None:
     """All other logits below zero, where the logit of the padding token is: only suppression keeps it away."""
-    model = ours("pegasus", encoder_heads=2, output_bias=True)
+    model = ours(shape, encoder_heads=2, output_bias=True)
     with torch.no_grad():
         assert model.output_bias is not None
-        model.output_bias -= 50.0
+        model.output_bias.sub_(50.0)
         model.output_bias[model.config.pad] = 0.0
     directory.save(tmp_path / "hf", model, tokenizer())
+    expected = translate(model, sources()[0], limit=5)
+    assert model.config.pad not in expected
+    other = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+    assert other.generate(torch.tensor(sources()[:1]), max_new_tokens=5)[0].tolist()[1:5] == expected[:4]
     directory.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1)
     source = [tokenizer().id_to_token(token) for token in sources()[0]]
     result = translator.translate_batch([source], beam_size=1, max_decoding_length=5)[0].hypotheses[0]
-    assert result == [tokenizer().id_to_token(token) for token in translate(model, sources()[0], limit=5)]
-    assert "<pad>" not in result
+    assert result == [tokenizer().id_to_token(token) for token in expected]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ and have layer norms with epsilon 1e-5 and biases in every linear layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
@@ -117,7 +118,11 @@ def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:
 def _computed(config: TransformerConfig) -> dict[str, Tensor]:
     table = sinusoidal(config.max_positions, config.width, "concatenated").float()
     tensors = {f"model.{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
-    return tensors if config.output_bias else {"final_logits_bias": torch.zeros(1, config.target_vocab), **tensors}
+    return (
+        tensors
+        if config.output_bias
+        else {"final_logits_bias": torch.zeros(1, 1).expand(1, config.target_vocab), **tensors}
+    )
 
 
 _ACTIVATION = Choice(
@@ -137,14 +142,14 @@ _COMMON: tuple[Setting | Choice, ...] = (
     Setting("end", "eos_token_id", int),
     Setting("start", "decoder_start_token_id", int),
     Setting("width", "d_model", int, least=1, also=("hidden_size",)),
-    Setting("encoder_layers", "encoder_layers", int, also=("num_hidden_layers",)),
-    Setting("decoder_layers", "decoder_layers", int),
+    Setting("encoder_layers", "encoder_layers", int, most=1000, also=("num_hidden_layers",)),
+    Setting("decoder_layers", "decoder_layers", int, most=1000),
     Setting("encoder_heads", "encoder_attention_heads", int, least=1, also=("num_attention_heads",)),
     Setting("decoder_heads", "decoder_attention_heads", int, least=1),
     Setting("encoder_feed_forward", "encoder_ffn_dim", int, least=1),
     Setting("decoder_feed_forward", "decoder_ffn_dim", int, least=1),
     Setting("scale_embedding", "scale_embedding", bool, default=False),
-    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1),
+    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1, most=1_000_000),
     Setting("dropout", "dropout", float, default=0.1),
     Setting("attention_dropout", "attention_dropout", float, default=0.0),
     Setting("activation_dropout", "activation_dropout", float, default=0.0),
@@ -213,12 +218,14 @@ PEGASUS = EncoderDecoder(
 )
 
 
+_MOST = {"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_000}
 _OWN_IGNORED = "architectures model_type dtype tokenizers forced_eos_token_id"
 
 
 def _own_settings() -> Settings:
     rows = tuple(
-        Setting(f.name, f.name, int if f.default is MISSING else type(f.default)) for f in fields(TransformerConfig)
+        Setting(f.name, f.name, int if f.default is MISSING else type(f.default), most=_MOST.get(f.name, math.inf))
+        for f in fields(TransformerConfig)
     )
     return Settings(rows, {}, {}, {}, frozenset(_OWN_IGNORED.split()))
 

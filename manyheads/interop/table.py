@@ -6,6 +6,7 @@ error that names it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Setting:
 
     kind     int, float, bool or str.
     default  what their library takes where the key is missing (or null): a value, or a function of their settings.
-    least    the smallest number allowed.
+    least    the smallest number allowed, and `most` the largest: a damaged file must not fill the memory.
     also     other names of the key; where present they must agree.
     """
 
@@ -33,6 +34,7 @@ class Setting:
     kind: type
     default: Any = REQUIRED
     least: float = 0
+    most: float = math.inf
     also: tuple[str, ...] = ()
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,8 +44,8 @@ class Setting:
                 raise ValueError(f"{self.theirs!r} is missing: expected {_KINDS[self.kind]}")
             return {self.ours: self.default(theirs) if callable(self.default) else self.default}
         for key, value in given.items():
-            if not _is(value, self.kind) or (self.kind in (int, float) and value < self.least):
-                bound = f" of at least {self.least}" if self.kind in (int, float) else ""
+            if not _is(value, self.kind) or (self.kind in (int, float) and not self.least <= value <= self.most):
+                bound = f" from {self.least} to {self.most}" if self.kind in (int, float) else ""
                 raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
         if len(set(given.values())) > 1:
             both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())

@@ -59,7 +59,7 @@ def randomise(model: M, pad: int, noise: float = 0.2) -> M:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "positions" not in name:
-                parameter += torch.randn_like(parameter) * noise
+                parameter.add_(torch.randn_like(parameter) * noise)
         for module in model.modules():
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                 module.weight[pad] = 0.0

@@ -79,6 +79,8 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, shape: str, settings: d
     assert not any(info.values()), info
     for name, tensor in other.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
+    files = [load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "again")]
+    assert set(files[0]) == set(files[1])
     before, after = other.config.to_dict(), again.config.to_dict()
     assert {key for key in before if before[key] != after.get(key)} <= {"activation_function", "_name_or_path"}
 
@@ -119,7 +121,7 @@ def test_every_key_that_transformers_writes_is_accounted_for(shape: str) -> None
     family = {"marian": MARIAN, "pegasus": PEGASUS}[shape]
     written = CONFIGS[shape]().to_dict()
     full = family.settings.to_ours(written)
-    sizes = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    sizes: tuple[str, ...] = ("vocab_size", "d_model", "pad_token_id", "eos_token_id", "decoder_start_token_id")
     sizes += tuple(f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "ffn_dim"))
     sizes += tuple(f"{side}_attention_heads" for side in ("encoder", "decoder"))
     assert family.settings.to_ours({key: written[key] for key in sizes}) == full, "our defaults are not theirs"
@@ -148,8 +150,10 @@ def test_hub_style_configuration_is_read() -> None:
         ({"num_hidden_layers": 7}, "'encoder_layers': 1, 'num_hidden_layers': 7 contradict"),
         ({"eos_token_id": [0, 1]}, r"'eos_token_id' is \[0, 1\]: expected an integer"),
         ({"d_model": "36"}, "'d_model' is '36': expected an integer"),
-        ({"encoder_attention_heads": 0}, "'encoder_attention_heads' is 0: expected an integer of at least 1"),
+        ({"encoder_attention_heads": 0}, "'encoder_attention_heads' is 0: expected an integer from 1 to inf"),
         ({"encoder_attention_heads": 5}, "36 is not divisible by encoder_heads 5"),
+        ({"decoder_layers": 2**40}, "expected an integer from 0 to 1000"),
+        ({"vocab_size": 2**40, "decoder_vocab_size": 2**40}, r"model.shared.weight is \(50, 36\) in the file"),
         ({"pad_token_id": 50}, "the pad token has id 50, the vocabulary 50 entries"),
         ({"pad_token_id": None}, "'pad_token_id' is missing"),
         ({"quantization_config": {"bits": 4}}, "unknown key 'quantization_config'"),
@@ -185,7 +189,7 @@ def test_mismatch_names_both_sides(tmp_path: Path) -> None:
 
 
 def test_half_precision_files_are_read(tmp_path: Path) -> None:
-    other = theirs("pegasus").to(torch.bfloat16)
+    other = theirs("pegasus").bfloat16()
     other.save_pretrained(tmp_path)
     model = directory.load(tmp_path).model
     assert model.source_embedding.weight.dtype == torch.float32
