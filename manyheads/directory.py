@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -143,8 +142,10 @@ def convert(directory: str | Path, out: str | Path) -> None:
         raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * (path / WEIGHTS).is_file())
     try:
         tensors = torch.load(path / PICKLED, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{path / PICKLED}: not plain weights, refused ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # on damaged bytes it raises whatever it stumbles over
+        raise ValueError(
+            f"{path / PICKLED}: not plain weights, refused ({(str(error).splitlines() or ['damaged'])[0]})"
+        ) from None
     if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
         raise ValueError(f"{path / PICKLED}: not plain weights, refused: expected a dict of names and tensors")
     _read(path, family, settings, tensors)
