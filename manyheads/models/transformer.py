@@ -32,7 +32,8 @@ class TransformerConfig:
     tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
     norm           "post": after each residual sum, as published; "pre": before each sublayer
     final_norm     a norm after each stack (torch.nn.Transformer has them; the paper has not)
-    start          the token that decoding begins from; Marian's, and the default here, is the padding token
+    start          the token that decoding begins from; Marian's is the padding token
+    source_pad     the padding token of a source vocabulary of its own
     """
 
     source_vocab: int
@@ -60,6 +61,7 @@ class TransformerConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    source_pad: int | None = None
 
     def __post_init__(self) -> None:
         if self.tie not in ("all", "target", "none"):
@@ -110,7 +112,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         c = config
-        self.source_embedding = TokenEmbedding(c.source_vocab, c.width, c.pad, scaled=c.scale_embedding)
+        self.source_pad = c.pad if c.source_pad is None else c.source_pad
+        self.source_embedding = TokenEmbedding(c.source_vocab, c.width, self.source_pad, scaled=c.scale_embedding)
         self.target_embedding = (
             self.source_embedding
             if c.tie == "all"

@@ -1,17 +1,22 @@
-"""Translation with Vaswani's encoder-decoder, from the user's parallel corpus or the embedded one."""
+"""Translation with Vaswani's encoder-decoder, from the user's parallel corpus or the embedded one.
+
+Each recipe is a function whose default `config` is the recipe; `_translate` is the run that all of them share.
+"""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.core.runtime import Route, prepare
+from manyheads.analysis import accounting
+from manyheads.core.runtime import Route, prepare, products_per_second
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel, read_splits
 from manyheads.data.report import corpus_report
@@ -19,8 +24,11 @@ from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.run import Run
+from manyheads.tasks import Translator
 from manyheads.tasks.translation import Corpus, TranslationTask
 from manyheads.training import TrainingConfig, claim, train, write_result
+
+UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class TranslationConfig:
     preset        of `models/transformer.py`; `model` overrides its fields
     vocabulary    ids of the joint vocabulary, or of each one with joint=false
     batch_tokens  padded tokens of a micro-batch, on each side
-    max_length    tokens a training sentence may have; a longer one is an error unless truncate=true
+    max_length    tokens a training sentence may have; a longer one is an error, or is cut with truncate=true
     beam, alpha   of the translations that are scored at the end
     """
 
@@ -44,7 +52,7 @@ class TranslationConfig:
     size: int = 30_000
     preset: str = "tiny"
     model: dict[str, Any] = field(default_factory=dict)
-    vocabulary: int = 4000
+    vocabulary: int = 3000
     joint: bool = True
     batch_tokens: int = 2048
     max_length: int = 256
@@ -56,8 +64,151 @@ class TranslationConfig:
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, width=128))
 
 
-@dataclass(frozen=True)
-class _Corpora:
+EMBEDDED = TranslationConfig(
+    # nothing is noisy and nothing repeats: no dropout, and pre-norm learns fastest in three minutes
+    model={"norm": "pre", "final_norm": True, "dropout": 0.0},
+    batch_tokens=1024,
+    beam=1,
+    training=TrainingConfig(
+        width=128, steps=1200, schedule="cosine", learning_rate=3e-3, warmup=150, clip=1.0, validate_every=400,
+        checkpoint_every=400, log_every=20,
+    ),
+)  # fmt: skip
+
+MULTI30K = TranslationConfig(
+    vocabulary=5000,
+    model={"dropout": 0.2},
+    beam=5,
+    alpha=1.0,
+    training=TrainingConfig(
+        width=128, steps=10_000, learning_rate=1.1, warmup=1500, average=10, average_every=520, validate_every=520,
+        checkpoint_every=520, clip=1.0,
+    ),
+)  # fmt: skip
+
+WMT14_BASE = TranslationConfig(
+    preset="base",
+    vocabulary=37_000,
+    batch_tokens=25_000,
+    training=TrainingConfig(
+        width=512, steps=100_000, average=5, average_every=1500, validate_every=5000, checkpoint_every=1500,
+    ),
+)  # fmt: skip
+
+WMT14_BIG = replace(
+    WMT14_BASE,
+    preset="big",
+    training=replace(WMT14_BASE.training, width=1024, steps=300_000, average=20),
+)
+
+
+def translation(config: TranslationConfig = EMBEDDED, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train translation [source=en target=de] [data=CORPUS]
+
+    Without data, phrases of dates, amounts and names from Unicode CLDR in two locales; what is tested are combinations
+    that training has not shown. About three minutes on two cores.
+    """
+    return _translate(config, run)
+
+
+def multi30k(config: TranslationConfig = MULTI30K, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train translation/multi30k data=DIR [source=en target=de]
+
+    Transformer-Tiny of Wu et al. 2021 (2.6 M parameters, BLEU 41.02 lowercased and tokenised, en-de), on raw cased text
+    and with a smaller vocabulary, smaller batches and fewer tokens, to suit two processor cores.
+    """
+    return _translate(config, _with_data(config, run, "train, val and test_2016_flickr of Multi30k"))
+
+
+def wmt14_base(config: TranslationConfig = WMT14_BASE, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train translation/wmt14-base data=DIR source=en target=de
+
+    The base model of Vaswani 2017 (table 2: BLEU 27.3 en-de): 100,000 steps of 25,000 source and target tokens, joint
+    vocabulary of 37,000, the last five checkpoints averaged.
+    """
+    return _translate(config, _with_data(config, run, "WMT14's train, validation and test files"))
+
+
+def wmt14_big(config: TranslationConfig = WMT14_BIG, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train translation/wmt14-big data=DIR source=en target=de
+
+    The big model of Vaswani 2017 (table 2: BLEU 28.4 en-de): 300,000 steps, dropout 0.3, the last twenty checkpoints.
+    """
+    return _translate(config, _with_data(config, run, "WMT14's train, validation and test files"))
+
+
+def _with_data(config: TranslationConfig, run: Run, expected: str) -> Run:
+    if config.data is None and not run.dry_run:
+        raise ValueError(
+            f"{run.recipe} needs its data: data=DIR with {expected}, as train.{config.source} + train.{config.target}"
+        )
+    return run
+
+
+def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
+    """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
+    if run.dry_run:
+        return plan(config, run)
+    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
+    corpora = _read(config, run)
+    print(corpus_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
+    task = _task(config, run, corpora, route)
+    described = corpora.describe(config)
+    # what makes this run another one; where the data lie, and how it is decoded at the end, does not
+    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
+    for name in ("training", "threads", "beam", "alpha", "data", "validation", "test"):
+        del settings[name]
+    summary = train(
+        task, replace(config.training, width=task.model.config.width), run.out, route=route, resume=run.resume,
+        max_minutes=run.max_minutes, settings=settings, resume_command=run.resume_command,
+    )  # fmt: skip
+    if summary.status == "stopped":
+        print(summary.reason, file=sys.stderr)
+        return None
+    print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
+    metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
+    if corpora.test is not None:
+        translator = Translator(directory.load(run.out), route)
+        metrics |= translator.evaluate(corpora.test, config.target, beam=config.beam, alpha=config.alpha)
+    source_length, target_length = task.train.mean_lengths()
+    per_pair = accounting.flops(task.model, source_length, target_length)["training"]
+    return write_result(
+        run.out, recipe=run.recipe, overrides=run.overrides, data=described, metrics=metrics,
+        wall_seconds=summary.seconds,
+        flops=per_pair * summary.tokens / target_length,
+        parameters=sum(p.numel() for p in task.model.parameters()), seed=config.training.seed,
+        decoding={"beam": config.beam, "alpha": config.alpha}, weights=summary.weights, steps=summary.step,
+        target_tokens=summary.tokens, route=route.describe(),
+    )  # fmt: skip
+
+
+def plan(config: TranslationConfig, run: Run) -> dict[str, Any]:
+    """What `--dry-run` prints: the whole configuration, and what the run will cost. Nothing is read or written."""
+    model = accounting.meta_model(planned_model(config))
+    found = accounting.summary(model)
+    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
+    training = config.training
+    per_token = found["flops"]["training"] / found["flops"]["target_tokens"]
+    tokens = None if training.steps is None else training.steps * training.accumulate * config.batch_tokens
+    rate = products_per_second()
+    return {
+        "recipe": run.recipe,
+        "config": asdict(config),
+        "model": found["config"],
+        "parameters": found["parameters"]["total"],
+        "memory_gib": {"weights, gradients and optimiser": round(found["memory"]["training"] / 2**30, 3)},
+        "estimate": {
+            "flops_per_target_token": per_token,
+            "target_tokens": tokens,
+            "hours": None if tokens is None else round(per_token * tokens / rate / UTILISATION / 3600, 2),
+            "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
+        },
+        "device": route.device,
+    }
+
+
+class _Corpora(NamedTuple):
     train: Pairs
     validation: Pairs
     test: Pairs | None
@@ -66,99 +217,90 @@ class _Corpora:
     def describe(self, config: TranslationConfig) -> dict[str, Any]:
         """For result.json: enough to find the test data again, and to see whether it is the same."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        known = {name: pairs for name, pairs in splits.items() if pairs is not None}
         return {
             "source": config.source,
             "target": config.target,
-            "paths": {name: [str(f) for f in p.files] for name, p in splits.items() if p is not None},
+            "paths": {name: [str(file) for file in pairs.files] for name, pairs in known.items()},
             "test": self.test_paths,
             "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
-            "fingerprints": {
-                name: fingerprint([*p.sources, *p.targets])[:16] for name, p in splits.items() if p is not None
-            },
-            "pairs": {name: len(p) for name, p in splits.items() if p is not None},
+            "fingerprints": {name: fingerprint([*p.sources, *p.targets])[:16] for name, p in known.items()},
+            "pairs": {name: len(pairs) for name, pairs in known.items()},
         }
 
 
-def _multi30k() -> TranslationConfig:
-    return TranslationConfig(
-        vocabulary=5000,
-        model={"dropout": 0.2},
-        beam=5,
-        alpha=1.0,
-        training=TrainingConfig(
-            width=128, steps=10_000, learning_rate=1.1, warmup=1500, average=10, average_every=520, validate_every=520,
-            checkpoint_every=520, clip=1.0,
-        ),
-    )  # fmt: skip
-
-
-def multi30k(config: TranslationConfig = _multi30k(), *, run: Run) -> dict[str, Any] | None:  # noqa: B008
-    if config.data is None:
-        raise ValueError("translation/multi30k needs its data: data=DIR with train, val and test_2016_flickr files")
-    return _translate(config, run)
-
-
-def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
-    corpora = _read(config, run.skip_bad_lines)
-    test = corpora.test
-    report = corpus_report(corpora.train, corpora.validation, test)
-    print(report, file=sys.stderr)
-    tokenizer, target_tokenizer = _vocabularies(config, corpora.train)
-    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
-    torch.manual_seed(config.training.seed)
-    model = Transformer(_model_config(config, tokenizer, target_tokenizer))
-    cache = run.out / "state" / "tokens"
-
-    def tokenised(pairs: Pairs) -> Corpus:
-        return Corpus(
-            TokenStore.of(pairs.sources, tokenizer, cache),
-            TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache),
-        )
-
-    task = TranslationTask(
-        model, tokenizer, target_tokenizer, tokenised(corpora.train), tokenised(corpora.validation),
-        route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
-    )  # fmt: skip
-    settings = {**asdict(config), "data": corpora.describe(config)["fingerprints"], "init": run.init}
-    del settings["training"], settings["threads"], settings["beam"], settings["alpha"]
-    summary = train(
-        task, replace(config.training, width=model.config.width), run.out, route=route, resume=run.resume,
-        max_minutes=run.max_minutes, settings=settings, resume_command=run.resume_command,
-    )  # fmt: skip
-    if summary.status == "stopped":
-        return None
-    return {}
-
-
-def _read(config: TranslationConfig, skip_bad_lines: bool) -> _Corpora:
+def _read(config: TranslationConfig, run: Run) -> _Corpora:
     if config.data is None:
         corpus = cldr_pairs(config.source, config.target, seed=config.training.seed, size=config.size)
         return _Corpora(*corpus, test_paths=[])
-    train_pairs, validation = read_splits(
-        config.data, config.source, config.target, validation=config.validation, skip_bad_lines=skip_bad_lines
-    )
-    paths = find_splits(config.data, config.source, config.target, test=config.test).test
-    tests = [read_parallel(path, config.source, config.target, skip_bad_lines=skip_bad_lines) for path in paths]
-    return _Corpora(train_pairs, validation, tests[0] if tests else None, paths)
+    languages, skip = (config.source, config.target), run.skip_bad_lines
+    training, validation = read_splits(config.data, *languages, validation=config.validation, skip_bad_lines=skip)
+    paths = find_splits(config.data, *languages, test=config.test).test
+    test = read_parallel(paths[0], *languages, skip_bad_lines=skip) if paths else None
+    for pairs in (training, validation, test):
+        for reason, count in (pairs.skips if pairs else {}).items():
+            print(f"skipped {count:,} lines of {reason}", file=sys.stderr)
+    return _Corpora(training, validation, test, [str(Path(path).absolute()) for path in paths])
+
+
+def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) -> TranslationTask:
+    """Vocabularies and model: new ones, or those of the model to start from."""
+    torch.manual_seed(config.training.seed)
+    if run.init is None:
+        tokenizer, target_tokenizer = _vocabularies(config, corpora.train)
+        model = Transformer(_model_config(config, tokenizer, target_tokenizer or tokenizer))
+    else:
+        loaded = directory.load(run.init)
+        if loaded.tokenizer is None or loaded.target_tokenizer is None:
+            raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
+        tokenizer = loaded.tokenizer
+        target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
+        model = _continued(loaded.model, config, run.init)
+    limit = min(config.max_length, model.config.max_positions)
+
+    def tokenised(pairs: Pairs) -> Corpus:
+        cache = run.out / "state" / "tokens"
+        sources = TokenStore.of(pairs.sources, tokenizer, cache)
+        targets = TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache)
+        return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
+
+    return TranslationTask(
+        model, tokenizer, target_tokenizer, tokenised(corpora.train), tokenised(corpora.validation),
+        route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
+    )  # fmt: skip
 
 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    if config.joint:
-        return train_bpe([*pairs.sources, *pairs.targets], config.vocabulary), None
-    return train_bpe(pairs.sources, config.vocabulary), train_bpe(pairs.targets, config.vocabulary)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        first = train_bpe([*pairs.sources, *pairs.targets] if config.joint else pairs.sources, config.vocabulary)
+        second = None if config.joint else train_bpe(pairs.targets, config.vocabulary)
+    for warning in told:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    return first, second
 
 
-def _model_config(config: TranslationConfig, tokenizer: Tokenizer, target: Tokenizer | None) -> TransformerConfig:
-    written = target or tokenizer
-    return preset(
-        config.preset,
-        **{
-            "source_vocab": tokenizer.get_vocab_size(),
-            "target_vocab": written.get_vocab_size(),
-            "pad": written.token_to_id(PAD),
-            "end": written.token_to_id(END),
-            "start": written.token_to_id(PAD),
-            **config.model,
-        },
-    )
+def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> TransformerConfig:
+    pad, end = target.token_to_id(PAD), target.token_to_id(END)
+    sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
+    special = {"pad": pad, "end": end, "start": pad, "source_pad": source.token_to_id(PAD)}
+    return preset(config.preset, **{**sizes, **special, **config.model})
+
+
+def planned_model(config: TranslationConfig) -> TransformerConfig:
+    """The model as it will be if the text yields the whole vocabulary that is asked for."""
+    size = config.vocabulary
+    special = {"pad": size - 1, "end": 0, "start": size - 1}
+    return preset(config.preset, **{"source_vocab": size, "target_vocab": size, **special, **config.model})
+
+
+def _continued(model: Transformer, config: TranslationConfig, name: str) -> Transformer:
+    """The model to start from, with the settings that do not change its weights (dropout) replaced."""
+    changed = Transformer(replace(model.config, **config.model))
+    shapes, given = ({n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (changed, model))
+    if shapes != given:
+        differing = sorted(n for n in {**shapes, **given} if shapes.get(n) != given.get(n))
+        raise ValueError(f"{name} has other weights than these settings ask for: {', '.join(differing[:5])}")
+    changed.load_state_dict(model.state_dict())
+    print(f"starting from {name}: all {len(given)} tensors are its own, none is new", file=sys.stderr)
+    return changed

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 CHUNK = 512  # positions at once: 512 x 10,000 float32 logits are 20 MB, which stay in the cache of a processor
 
@@ -79,6 +80,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (factor,) = gradients
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
