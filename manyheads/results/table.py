@@ -1,0 +1,49 @@
+"""`python -m manyheads.results.table`: put the table of measured runs between the markers of README.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean
+
+from manyheads.results import describe, duration, groups, records, scores
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+
+def table() -> str:
+    """The measured runs in Markdown, one row per recipe and data."""
+    found = groups(records())
+    metrics = list(dict.fromkeys(name for group in found for name in group[0]["metrics"]))
+    rows = [["recipe", "run", "parameters", *metrics, "time", "processor"]]
+    for group in found:
+        score, first = scores(group), group[0]
+        hardware = first["hardware"]
+        machine = hardware.get("gpu") or f"{hardware['threads']} threads, {hardware['cpu']}"
+        rows.append([
+            f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}", *(score.get(m, "") for m in metrics),
+            duration(mean(record["wall_seconds"] for record in group)), machine,
+        ])  # fmt: skip
+    rows.insert(1, ["---", "---", "--:", *["--:"] * len(metrics), "--:", "---"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def filled(text: str) -> str:
+    """`text` with the present table between its markers."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"expected {BEGIN} and {END} once each")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+def main(file: Path = Path("README.md")) -> int:
+    try:
+        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
+    except (ValueError, OSError) as error:
+        print(f"{file}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

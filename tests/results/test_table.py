@@ -1,0 +1,57 @@
+"""Shown scores come from records, and the README shows the present ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads import results
+from manyheads.results import table
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "recipe": "translation", "overrides": {"training.seed": seed}, "data": {"source": "en", "target": "de"},
+        "metrics": {"bleu_13a": {"value": bleu, "signature": "s"}, "exact_match": {"value": 0.5}},
+        "wall_seconds": 7200.0, "hardware": {"cpu": "Some CPU", "threads": 2}, "parameters": 1_234_567, "seed": seed,
+        **changes,
+    }  # fmt: skip
+
+
+def test_readme_is_up_to_date() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == table.filled(text), "run `make results`"
+
+
+def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    french = record(1, 50.0, data={"source": "en", "target": "fr"})
+    found = [record(1, 40.0), record(2, 42.0), french, record(1, 10.0, recipe="other")]
+    monkeypatch.setattr(results, "records", lambda: found)
+    assert results.measured("translation") == [
+        "en-de, 2 seeds: bleu_13a 41.0 ± 1.4, exact_match 0.500 ± 0.000 in 2.0 h",
+        "en-fr: bleu_13a 50.0, exact_match 0.500 in 2.0 h",
+    ]
+
+
+def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "records", lambda: [record(1, 40.0)])
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    assert table.main(file) == 0
+    text = file.read_text()
+    assert text.startswith(f"before\n{table.BEGIN}\n| recipe |")
+    assert text.endswith(f"|\n{table.END}\nafter\n")
+    assert "| `translation` | en-de | 1,234,567 | 40.0 | 0.500 | 2.0 h | 2 threads, Some CPU |" in text
+    assert "old" not in text
+    file.write_text("no markers")
+    assert table.main(file) == 2
+    assert file.read_text() == "no markers"
+
+
+def test_records_have_what_the_design_promises() -> None:
+    for found in results.records():
+        assert {"recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed",
+                "commit"} <= set(found)  # fmt: skip
+        assert all("value" in metric for metric in found["metrics"].values())

@@ -1,0 +1,251 @@
+"""The verbs' contract: what goes to stdout, how mistakes are told, with which exit status."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads import cli
+from manyheads.tasks.translation import Translation
+
+VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Runs what must fail; returns the one line that it wrote."""
+    assert cli.main(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("manyheads: ")
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_help_answers_at_once() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "manyheads", "--help"], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.5
+    assert [verb for verb in VERBS if f"  {verb}" in done.stdout] == list(VERBS)
+    assert "serve" not in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--help"])
+    assert left.value.code == 0
+    assert f"manyheads {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: VERB"),
+        (["trian", "translation"], "unknown VERB 'trian': did you mean train?"),
+        (["train"], "required: RECIPE"),
+        (["train", "translatoin"], "unknown recipe 'translatoin': did you mean translation?"),
+        (["train", "translation/multi30k"], "data=DIR"),
+        (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
+        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, got 'abc'"),
+        (["train", "translation/multi30k", "steps"], "expected key=value"),
+        (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["train", "translation", "--precision", "bf61"], "unknown P 'bf61': did you mean bf16?"),
+        (["train", "translation", "--max-minutes", "-1"], "expected a positive number, got '-1'"),
+        (["train", "translation", "--resum"], "unknown option --resum: did you mean --resume?"),
+        (["translate", "absent", "--beam", "0", "x"], "expected a positive integer, got '0'"),
+        (["translate", "absent", "x"], "absent"),
+        (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "goes without --nbest"),
+        (["evaluate", "absent"], "absent"),
+        (["evaluate", "absent", "more"], "unexpected 'more'"),
+        (["compare", "absent"], "required: SECOND"),
+        (["summary", "transformer/bse"], "did you mean transformer/base?"),
+        (["export", "absent", "out"], "required: --format"),
+        (["export", "absent", "out", "--format", "onx"], "unknown FORMAT 'onx'"),
+        (["convert", "absent", "out"], "absent"),
+    ],
+)
+def test_mistakes_take_one_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_traceback_is_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--debug", "summary", "absent"], ["summary", "absent", "--debug"]):
+        assert cli.main(arguments) == 2
+        assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "/full/disk"), 2, "/full/disk: No space left on device"),
+        (ValueError("two\nlines"), 2, "two lines"),
+        (TypeError("a bug"), 1, "TypeError: a bug (--debug shows where)"),
+    ],
+)
+def test_exit_status(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_recipes", fail)
+    assert cli.main(["recipes"]) == status
+    assert capsys.readouterr().err == f"manyheads: {message}\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    talk = "from manyheads import cli; cli._recipes = lambda _: print('x' * 10**6); "
+    code = f"{talk}raise SystemExit(cli.main(['recipes']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["recipes", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [r["recipe"] for r in found][:2] == ["translation", "translation/multi30k"]
+    assert cli.main(["recipes"]) == 0
+    text = capsys.readouterr().out
+    assert all(r["recipe"] in text and r["paper"] in text for r in found)
+
+
+def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary", "transformer/base", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"]["total"] == 63_082_496
+    assert found["parameters"]["non_embedding"] == 44_138_496
+    assert found["flops"]["forward"] > 0
+    assert found["training_cost"]["agrees"]
+    assert cli.main(["summary", "transformer/big"]) == 0
+    assert "2.298e+19 FLOPs, published 2.3e+19: agrees" in capsys.readouterr().out
+
+
+def test_the_formats_are_those_of_the_directory() -> None:
+    from manyheads.directory import FORMATS
+
+    export = cli._parsers()[1]["export"]
+    (action,) = (a for a in export._actions if a.dest == "format")
+    assert tuple(action.choices or ()) == FORMATS
+
+
+class Echo:
+    """Stands in for a translator: the text in capitals, `nbest` times."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def nbest(
+        self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
+    ) -> list[list[Translation]]:
+        self.asked.append(list(texts))
+        for number, text in enumerate(texts, 1):
+            if len(text) > 99 and not truncate:
+                raise ValueError(f"text {number} has {len(text)} tokens, the model takes 99")
+        return [[Translation(t.upper(), 0.0 - i, -2.0) for i in range(count)] for t in texts]
+
+    def score(self, sources: list[str], targets: list[str], alpha: float) -> list[Translation]:
+        return [Translation(t, -0.5, -1.0) for t in targets]
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
+    model = Echo()
+    monkeypatch.setattr("manyheads.tasks.load", lambda name: model)
+    return model
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], None]:
+    def give(content: bytes) -> None:
+        path = tmp_path / "stdin"
+        path.write_bytes(content)
+        monkeypatch.setattr(sys, "stdin", path.open("rb"))
+
+    return give
+
+
+def test_texts_among_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["translate", "m", "one", "--beam", "2", "two", "--alpha", "-1", "three\nlines"]) == 0
+    assert capsys.readouterr().out == "ONE\nTWO\nTHREE LINES\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", ""),
+        (b"one\n", "ONE\n"),
+        (b"one\n\n \ntwo", "ONE\n\n \nTWO\n"),
+        ("a\u2028b\x0bc\x85d\rE\n".encode(), "A\u2028B\x0bC\x85D E\n"),  # no line break but \n
+        (b"".join(b"line %d\n" % i for i in range(20_000)), "".join(f"LINE {i}\n" for i in range(20_000))),
+    ],
+)
+def test_one_line_in_one_line_out(
+    content: bytes, expected: str, echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(content)
+    assert cli.main(["translate", "m"]) == 0
+    assert capsys.readouterr().out == expected
+    assert all(sum(len(text) + 1 for text in chunk) < 2 * cli.READ for chunk in echo.asked)
+
+
+def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+    os.write(write, b"one\ntw")
+    chunks = cli._stdin()
+    assert next(chunks) == ["one"]
+    os.write(write, b"o\n")
+    assert next(chunks) == ["two"]
+    os.close(write)
+    assert list(chunks) == []
+
+
+def test_nbest_scores_and_json(
+    echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["translate", "m", "a", "b", "--nbest", "2"]) == 0
+    assert capsys.readouterr().out == "1\t0.0000\tA\n1\t-1.0000\tA\n2\t0.0000\tB\n2\t-1.0000\tB\n"
+    stdin(b"a\n\nb\n")
+    assert cli.main(["translate", "m", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [item["source"] for item in found] == ["a", "", "b"]
+    assert found[2]["translations"] == [{"text": "B", "score": 0.0, "log_probability": -2.0}]
+    targets = tmp_path / "targets.de"
+    targets.write_text("x\ny\n")
+    assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets)]) == 0
+    assert capsys.readouterr().out == "-0.5000\t-1.0000\n" * 2
+    assert f"{targets}: 2 lines for 1 sources" in refused(capsys, "translate", "m", "a", "--score-target", str(targets))
+
+
+def test_faults_of_stdin_name_its_line(
+    echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin(b"fine\n\xff\n")
+    assert "<stdin>:2: invalid UTF-8" in refused(capsys, "translate", "m")
+    monkeypatch.setattr(cli, "READ", 4)  # the fault is in a later chunk
+    stdin(b"one\ntwo\n" + b"x" * 100 + b"\n")
+    assert cli.main(["translate", "m"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "ONE\nTWO\n"
+    assert shown.err == "manyheads: <stdin>: line 3 has 100 tokens, the model takes 99\n"
+    assert "text 1 has 100 tokens" in refused(capsys, "translate", "m", "x" * 100)
+    assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0

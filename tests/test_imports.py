@@ -1,0 +1,143 @@
+"""The laws of the house: who imports whom, attention written once, short files, light dependencies."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "manyheads"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# core <- models <- {generation, interop, analysis} <- directory <- tasks <- recipes <- {bench, serve} <- cli
+LAYERS = [
+    ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("tasks",), ("recipes",),
+    ("bench", "serve"), ("cli",), ("__main__",),
+]  # fmt: skip
+ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
+FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
+
+EXTRAS = (
+    "conllu", "ctranslate2", "datasets", "kornia", "pandas", "pytest", "sacremoses", "scipy", "sklearn", "starlette",
+    "transformers", "uvicorn",
+)  # fmt: skip
+
+
+def allowed(room: str) -> set[str]:
+    if room in ASIDE or room == "results":
+        return {room, "core"} if room == "training" else {room}  # it runs on the machine that core/runtime.py knows
+    level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
+    assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
+    below = {name for rooms in LAYERS[:level] for name in rooms} | {room}
+    if level > LAYERS.index(("directory",)):
+        below |= set(ASIDE)
+    return below | {"results"} if room in ("recipes", "bench", "cli") else below
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The rooms of manyheads that a file names in imports, type-checking and function-local ones included."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            names = [f"manyheads.{a.name}" for a in node.names] if module == "manyheads" else [module]
+        for name in names:
+            if name.startswith("manyheads."):
+                yield name.split(".")[1]
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def forbidden(file: Path, tree: ast.AST) -> set[str]:
+    rooms = set(imported(tree)) - {"__version__"}
+    return set() if room_of(file) == FACADE else rooms - allowed(room_of(file))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_imports_point_down_the_house(file: Path) -> None:
+    assert not forbidden(file, ast.parse(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("core/x.py", "import manyheads.models.transformer"),
+        ("data/x.py", "from manyheads.core import masks"),
+        ("training/x.py", "from manyheads import models"),
+        ("models/x.py", "def f():\n    from manyheads.data.store import TokenStore"),
+        ("interop/x.py", "import manyheads.generation"),
+        ("recipes/x.py", "from manyheads.cli import main"),
+    ],
+)
+def test_the_walk_sees_wrong_arrows(file: str, line: str) -> None:
+    assert forbidden(PACKAGE / file, ast.parse(line))
+
+
+@pytest.mark.parametrize("room", ["core", "data"])
+def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
+    roots = set()
+    for file in (PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                roots |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                roots.add((node.module or "").split(".")[0])
+    others = roots - set(sys.stdlib_module_names) - {"manyheads"}
+    if room == "core":
+        assert others == {"torch"}
+    else:
+        assert "torch" not in others
+
+
+def test_attention_is_written_once() -> None:
+    sources = {file: file.read_text(encoding="utf-8") for file in FILES}
+    calls = [file for file, text in sources.items() for _ in range(text.count("scaled_dot_product_attention("))]
+    assert calls == [PACKAGE / "core" / "attention.py"]
+
+
+def test_files_are_short_and_have_names_of_their_own() -> None:
+    tests = sorted(Path(__file__).parent.rglob("*.py"))
+    lengths = {str(file): len(file.read_text(encoding="utf-8").splitlines()) for file in [*FILES, *tests]}
+    assert {name: n for name, n in lengths.items() if n > 500} == {}
+    assert not [file for file in FILES if file.name == "utils.py"]
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_every_module_imports_with_the_core_dependencies_alone() -> None:
+    modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
+    names = [m.removesuffix(".__init__") for m in modules if not m.endswith("__main__")]
+    done = python(
+        f"import sys, importlib\nfor name in {EXTRAS!r}: sys.modules[name] = None\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_or_the_command_line_is_light() -> None:
+    done = python(
+        "import sys, manyheads, manyheads.cli; print([m for m in ('torch', 'numpy', 'yaml') if m in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_facade_hands_out_its_names_and_no_others() -> None:
+    import manyheads
+    from manyheads.core import tap
+
+    assert manyheads.record is tap.record
+    assert manyheads.edit is tap.edit
+    assert callable(manyheads.load)
+    assert callable(manyheads.train)
+    assert set(manyheads.__all__) == set(dir(manyheads))
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        manyheads.lod  # noqa: B018
