@@ -56,7 +56,8 @@ RECIPES: dict[str, Recipe] = {
         _TRANSLATION + "wmt14_big", _VASWANI, "the paper's big model, 300,000 steps", "data=DIR: WMT14 training files"
     ),
     "translation/ablate": Recipe(
-        _TRANSLATION + "ablate", _VASWANI, "the rows of the paper's table 3 at a small budget, on any corpus"
+        "manyheads.recipes.ablation:ablate", _VASWANI,
+        "the rows of the paper's table 3 at a small budget, on any corpus",
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -41,7 +41,7 @@ class TranslationConfig:
     vocabulary    ids of the joint vocabulary, or of each one with joint=false
     batch_tokens  padded tokens of a micro-batch, on each side
     max_length    tokens a training sentence may have; a longer one is an error, or is cut with truncate=true
-    beam, alpha   of the translations that are scored at the end
+    scored        which data are translated and scored at the end, with `beam` and `alpha`
     """
 
     data: str | None = None
@@ -58,6 +58,7 @@ class TranslationConfig:
     max_length: int = 256
     truncate: bool = False
     smoothing: float = 0.1
+    scored: Literal["test", "validation"] = "test"
     beam: int = 4
     alpha: float = 0.6
     threads: int | None = None
@@ -157,7 +158,7 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     described = corpora.describe(config)
     # what makes this run another one; where the data lie, and how it is decoded at the end, does not
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "beam", "alpha", "data", "validation", "test"):
+    for name in ("training", "threads", "scored", "beam", "alpha", "data", "validation", "test"):
         del settings[name]
     summary = train(
         task, replace(config.training, width=task.model.config.width), run.out, route=route, resume=run.resume,
@@ -168,9 +169,10 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         return None
     print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
-    if corpora.test is not None:
+    held = corpora.validation if config.scored == "validation" else corpora.test
+    if held is not None:
         translator = Translator(directory.load(run.out), route)
-        metrics |= translator.evaluate(corpora.test, config.target, beam=config.beam, alpha=config.alpha)
+        metrics |= translator.evaluate(held, config.target, beam=config.beam, alpha=config.alpha)
     source_length, target_length = task.train.mean_lengths()
     per_pair = accounting.flops(task.model, source_length, target_length)["training"]
     return write_result(
