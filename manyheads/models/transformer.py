@@ -172,7 +172,8 @@ class Transformer(nn.Module):
             dtype=memory.dtype, device=memory.device,
         )  # fmt: skip
         for layer, block in enumerate(self.decoder.blocks):
-            assert isinstance(block, Block) and block.cross is not None
+            assert isinstance(block, Block)
+            assert block.cross is not None
             key, value = block.cross.keys_values(memory)
             cache.set_cross(layer, key, value, source_lengths)
         return cache
