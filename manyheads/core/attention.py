@@ -53,7 +53,7 @@ def attend(
                is the faster one on a CPU while the map is small.
     """
     assert (key is None) == (scores is not None), "scores come from a key or are given"
-    queries, keys = query.shape[-2], value.shape[-2]
+    queries, keys, dims = query.shape[-2], value.shape[-2], query.dim()
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     # Mask and bias are prepared here, before any branch, so that the two ways of computing cannot drift apart.
     triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
@@ -63,11 +63,11 @@ def attend(
         """The map of some heads and query rows (all by default): (B, h, ..., tq, Tk)."""
         if scores is None:
             assert key is not None
-            raw = _product(_pick(query, heads, rows), _pick(key, heads, None), scale)
+            raw = _product(_pick(query, heads, rows, dims), _pick(key, heads, None, dims), scale)
         else:
-            raw = _pick(scores, heads, rows)
-        raw = raw if bias is None else raw + _pick(bias, heads, rows)
-        return _normalise(raw, None if allowed is None else _pick(allowed, heads, rows), normalise)
+            raw = _pick(scores, heads, rows, dims)
+        raw = raw if bias is None else raw + _pick(bias, heads, rows, dims)
+        return _normalise(raw, None if allowed is None else _pick(allowed, heads, rows, dims), normalise)
 
     if explicit is None:
         explicit = query.device.type == "cpu" and queries * keys <= SMALL_MAP
@@ -97,11 +97,12 @@ def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
         return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
 
 
-def _pick(tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Tensor:
-    """Some heads (dimension 1) and rows (dimension -2); a dimension of size 1 is broadcast and stays."""
-    if heads is not None and tensor.dim() > 3 and tensor.shape[1] > 1:
-        tensor = tensor[:, list(heads)]
-    if rows is not None and tensor.shape[-2] > 1:
+def _pick(tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None, dims: int) -> Tensor:
+    """Some heads and rows of what broadcasts to (B, H, ..., T, X) of `dims` dimensions; those it broadcasts stay."""
+    axis = tensor.dim() - dims + 1  # of the heads: a bias (H, Tq, Tk) or (Tq, Tk) has it further left, or has none
+    if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
+        tensor = tensor[(slice(None),) * axis + (list(heads),)]
+    if rows is not None and tensor.dim() > 1 and tensor.shape[-2] > 1:
         tensor = tensor[..., list(rows), :]
     return tensor
 

@@ -15,6 +15,7 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     On a CPU the probability is rounded to 1/256 and the scale is exact for the rounded one; what would round to
     never or always, and other devices, are left to PyTorch.
     """
+    assert 0.0 <= probability <= 1.0, f"a probability of dropping is between 0 and 1, got {probability}"
     if not training or probability == 0.0:
         return x
     kept = 256 - round(probability * 256)

@@ -40,7 +40,10 @@ class Mask:
             raise ValueError(f"a dense mask is boolean (True: may look), got {self.dense.dtype}; pass floats as a bias")
 
     def __and__(self, other: Mask) -> Mask:
-        """Both rules at once. A rule that both state differently is spelled out, so nothing is lost."""
+        """Both rules at once. A field that both state raises ValueError, as does an offset that one of two lacks."""
+        positional = [mask for mask in (self, other) if mask.causal or mask.window is not None]
+        if len(positional) == 2 and (self.offset is None) != (other.offset is None):
+            raise ValueError("both masks compare positions but only one states an offset; give both the same one")
         merged = {}
         for name in ("key_lengths", "offset", "window", "segments", "dense"):
             mine, theirs = getattr(self, name), getattr(other, name)

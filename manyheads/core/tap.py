@@ -141,7 +141,8 @@ class Edit:
         new: Tensor | Change,
     ) -> None:
         def change(tensor: Tensor) -> Tensor:
-            chosen = list(range(tensor.shape[1])) if heads is None else list(heads)
+            count = tensor.shape[1]
+            chosen = list(range(count)) if heads is None else [head % count for head in heads]
             part = tensor[:, chosen]
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
             if replacement.shape != part.shape:

@@ -1,0 +1,118 @@
+"""Blocks and stacks against torch.nn's Transformer layers with the same weights."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.layers import FeedForward
+from manyheads.core.masks import Mask
+from tests.core.porting import port_block, port_stack, randomise
+
+B, T, TM, WIDTH, HEADS, HIDDEN = 3, 5, 6, 12, 3, 20
+LENGTHS, MEMORY_LENGTHS = torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])
+CAUSAL = torch.ones(T, T).triu(1).bool()
+FORMS = [(norm, activation) for norm in ("post", "pre") for activation in ("relu", "gelu")]
+
+
+def block(norm: str, activation: str, cross: bool) -> Block:
+    return Block(
+        Attention(WIDTH, HEADS),
+        FeedForward(WIDTH, HIDDEN, activation),
+        Attention(WIDTH, HEADS) if cross else None,
+        norm=norm,  # type: ignore[arg-type]
+    )
+
+
+def settings(norm: str, activation: str) -> dict:
+    return {
+        "d_model": WIDTH, "nhead": HEADS, "dim_feedforward": HIDDEN, "dropout": 0.0, "activation": activation,
+        "batch_first": True, "norm_first": norm == "pre",
+    }  # fmt: skip
+
+
+def padding(lengths: Tensor, longest: int) -> Tensor:
+    return torch.arange(longest) >= lengths[:, None]
+
+
+def same(ours: Tensor, theirs: Tensor, real: Tensor, inputs: Iterable[Tensor]) -> None:
+    """Outputs at real positions, and the gradients of the inputs, agree."""
+    assert torch.isfinite(ours).all()
+    torch.testing.assert_close(ours[real], theirs[real], atol=1e-5, rtol=1e-5)
+    inputs = list(inputs)
+    weight = torch.randn_like(ours)[real]
+    got = torch.autograd.grad((ours[real] * weight).sum(), inputs, retain_graph=True)
+    expected = torch.autograd.grad((theirs[real] * weight).sum(), inputs, retain_graph=True)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("norm", "activation"), FORMS)
+def test_encoder_layer(norm: str, activation: str, training: bool) -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(**settings(norm, activation))
+    randomise(theirs)
+    ours = block(norm, activation, cross=False)
+    port_block(theirs, ours)
+    theirs.train(training)
+    ours.train(training)
+    x = torch.randn(B, T, WIDTH, requires_grad=True)
+    outside = padding(LENGTHS, T)
+    expected = theirs(x, src_key_padding_mask=outside)
+    same(ours(x, mask=Mask(key_lengths=LENGTHS)), expected, ~outside, [x])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("norm", "activation"), FORMS)
+def test_decoder_layer(norm: str, activation: str, training: bool) -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerDecoderLayer(**settings(norm, activation))
+    randomise(theirs)
+    ours = block(norm, activation, cross=True)
+    port_block(theirs, ours)
+    theirs.train(training)
+    ours.train(training)
+    x, memory = torch.randn(B, T, WIDTH, requires_grad=True), torch.randn(B, TM, WIDTH, requires_grad=True)
+    outside, beyond = padding(LENGTHS, T), padding(MEMORY_LENGTHS, TM)
+    expected = theirs(x, memory, tgt_mask=CAUSAL, tgt_key_padding_mask=outside, memory_key_padding_mask=beyond)
+    out = ours(
+        x,
+        mask=Mask(causal=True, key_lengths=LENGTHS),
+        memory=memory,
+        memory_mask=Mask(key_lengths=MEMORY_LENGTHS),
+    )
+    same(out, expected, ~outside, [x, memory])
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("final", [False, True])
+def test_encoder_stack(norm: str, final: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(**settings(norm, "relu"))
+    theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(WIDTH) if final else None, enable_nested_tensor=False)
+    for copied in theirs.layers:  # they start as copies of one layer, which would hide a mix-up
+        for parameter in copied.parameters():
+            nn.init.normal_(parameter, std=0.3)
+    ours = Stack([block(norm, "relu", cross=False) for _ in range(3)], nn.LayerNorm(WIDTH) if final else None)
+    port_stack(theirs, ours)
+    x = torch.randn(B, T, WIDTH, requires_grad=True)
+    outside = padding(LENGTHS, T)
+    expected = theirs(x, src_key_padding_mask=outside)
+    same(ours(x, mask=Mask(key_lengths=LENGTHS)), expected, ~outside, [x])
+
+
+def test_residual_dropout_is_on_what_a_sublayer_adds() -> None:
+    """With everything dropped a pre-norm block is the identity, while training only."""
+    x = torch.randn(B, T, WIDTH)
+    whole = Block(Attention(WIDTH, HEADS), FeedForward(WIDTH, HIDDEN), norm="pre", dropout=1.0)
+    assert torch.equal(whole(x), x)
+    assert not torch.allclose(whole.eval()(x), x)
+
+
+def test_unknown_norm() -> None:
+    with pytest.raises(ValueError, match="'post' or 'pre', got 'middle'"):
+        block("middle", "relu", cross=False)

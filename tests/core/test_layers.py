@@ -1,0 +1,75 @@
+"""Feed-forward activations, token embeddings, initialisation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding, xavier_uniform
+
+THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward(activation: str) -> None:
+    layer = FeedForward(6, 10, activation)
+    x = torch.randn(2, 3, 6)
+    expected = nn.Sequential(layer.expand, THEIRS[activation], layer.contract)(x)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_two_gelus_differ_a_little() -> None:
+    """BERT's and GPT-2's original code has the tanh form, transformers' "gelu" is the erf form: at most 4.7e-4."""
+    x = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
+    erf = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+    torch.testing.assert_close(ACTIVATIONS["gelu"](x), erf)
+    assert float((erf - ACTIVATIONS["gelu_tanh"](x)).abs().max()) == pytest.approx(4.7e-4, abs=1e-5)
+
+
+def test_feed_forward_dropout_acts_on_hidden_activations() -> None:
+    torch.manual_seed(0)
+    layer = FeedForward(4, 400, dropout=0.5)
+    with torch.no_grad():
+        layer.expand.weight.zero_()
+        layer.expand.bias.fill_(1.0)
+        layer.contract.weight.fill_(1.0)
+        layer.contract.bias.zero_()
+    out = layer(torch.zeros(1, 4))
+    assert torch.equal(out, out[:, :1].expand(1, 4))  # every output sums the same kept activations
+    assert float(out[0, 0]) != 400.0
+    assert float(out[0, 0]) == pytest.approx(400.0, abs=100)
+    assert float(layer.eval()(torch.zeros(1, 4))[0, 0]) == 400.0
+
+
+def test_unknown_activation_names_the_valid_ones() -> None:
+    with pytest.raises(ValueError, match=r"'swish'.*relu, silu, gelu, gelu_tanh"):
+        FeedForward(4, 8, "swish")
+
+
+def test_embedding_scale_and_padding() -> None:
+    torch.manual_seed(0)
+    plain, scaled = TokenEmbedding(500, 64, pad=499), TokenEmbedding(500, 64, pad=499, scaled=True)
+    scaled.load_state_dict(plain.state_dict())
+    tokens = torch.tensor([[3, 499, 7]])
+    torch.testing.assert_close(plain(tokens), F.embedding(tokens, plain.weight))
+    torch.testing.assert_close(scaled(tokens), plain(tokens) * 8)
+    assert torch.equal(plain(tokens)[0, 1], torch.zeros(64))
+    # Vaswani's scale and the drawn N(0, 1/D) together: inputs of unit variance
+    assert float(scaled(torch.arange(499)).std()) == pytest.approx(1.0, abs=0.03)
+    scaled(tokens).sum().backward()
+    assert scaled.weight.grad is not None
+    assert scaled.weight.grad[[3, 499]].sum(1).tolist() == [64 * 8, 0]
+
+
+def test_xavier_leaves_embeddings_and_norms_alone() -> None:
+    module = nn.ModuleDict({"linear": nn.Linear(30, 60), "embedding": TokenEmbedding(9, 30), "norm": nn.LayerNorm(30)})
+    before = {name: p.clone() for name, p in module.named_parameters()}
+    xavier_uniform(module)
+    weight = module["linear"].weight
+    assert isinstance(weight, torch.Tensor)
+    bound = math.sqrt(6 / (30 + 60))
+    assert bound * 0.95 < float(weight.abs().max()) <= bound
+    changed = {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"linear.weight", "linear.bias"}
