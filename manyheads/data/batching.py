@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _STRIP = 4  # batches a strip holds at least; measured on Multi30k: 2 to 6 differ little, 4 pads least
-
-T = TypeVar("T")
 
 
 def token_batches(
@@ -73,59 +67,3 @@ def pad(sequences: Sequence[ArrayLike], value: int) -> NDArray[np.int64]:
     for row, array in zip(rows, arrays, strict=True):
         row[: len(array)] = array
     return rows
-
-
-class Prefetch(Generic[T]):
-    """Iterates over `items` up to `depth` ahead in a thread, in order. What the items raise is raised here, in its
-    place. `close`, or leaving the `with` block, stops the thread; so does dropping out of the loop at the end."""
-
-    def __init__(self, items: Iterable[T], depth: int = 4) -> None:
-        # each entry: (item, None), (None, error), or None at the end
-        self._queue: queue.Queue[tuple[T | None, BaseException | None] | None] = queue.Queue(depth)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._fill, args=(items,), name="prefetch", daemon=True)
-        self._thread.start()
-
-    def _fill(self, items: Iterable[T]) -> None:
-        try:
-            for item in items:
-                self._put((item, None))
-                if self._closed.is_set():
-                    return
-            self._put(None)
-        except BaseException as error:
-            self._put((None, error))
-
-    def _put(self, entry: tuple[T | None, BaseException | None] | None) -> None:
-        while not self._closed.is_set():
-            try:
-                return self._queue.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        entry = None if self._closed.is_set() else self._queue.get()
-        if entry is None:
-            self.close()
-            raise StopIteration
-        item, error = entry
-        if error is not None:
-            self.close()
-            raise error
-        return item  # type: ignore[return-value]  # None only if T allows it
-
-    def close(self) -> None:
-        """Stops the thread; the items left are dropped. May be called again."""
-        self._closed.set()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

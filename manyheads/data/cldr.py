@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from babel import Locale, UnknownLocaleError, dates, lists, localedata, numbers, units
+from babel.languages import get_official_languages
 
 from manyheads.data.parallel import Pairs
 
@@ -77,7 +78,12 @@ class _Writer:
         self.locales = (source, target)
         self.random = random
         self.targets: dict[str, str] = {}  # a source has one target, wherever it occurs
-        codes = {identifier.split("_")[0] for identifier in localedata.locale_identifiers()}
+        # the languages that are official somewhere: a model of three minutes can learn that many names
+        codes = {
+            str(language).split("_")[0]
+            for territory in filter(str.isalpha, source.territories)
+            for language in get_official_languages(territory, de_facto=True)
+        }
         self.territories = self._names("territory", lambda x: {k: v for k, v in x.territories.items() if k.isalpha()})
         self.languages = self._names("language", lambda x: {k: v for k, v in x.languages.items() if k in codes})
         self.names = self.territories + self.languages

@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from manyheads.data.batching import Prefetch, pad, token_batches
+from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.subword import encode_all, train_bpe
 
@@ -100,42 +98,3 @@ def test_pad() -> None:
     assert rows.tolist() == [[1, 2], [3, 9], [9, 9]]
     assert rows.dtype == np.int64
     assert pad([], 0).shape == (0, 0)
-
-
-def test_prefetch_keeps_the_order_and_works_ahead() -> None:
-    made: list[int] = []
-
-    def items() -> Iterator[int]:
-        for i in range(50):
-            made.append(i)
-            yield i
-
-    with Prefetch(items(), depth=3) as ahead:
-        assert next(ahead) == 0
-        deadline = time.monotonic() + 5
-        while len(made) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert 4 <= len(made) <= 6
-        assert list(ahead) == list(range(1, 50))
-        assert list(ahead) == []
-
-
-def test_prefetch_raises_in_place() -> None:
-    def items() -> Iterator[int]:
-        yield 1
-        raise RuntimeError("line 2 is bad")
-
-    ahead = Prefetch(items())
-    assert next(ahead) == 1
-    with pytest.raises(RuntimeError, match="line 2 is bad"):
-        next(ahead)
-    assert list(ahead) == []
-
-
-def test_prefetch_closes_while_the_queue_is_full() -> None:
-    before = threading.active_count()
-    with Prefetch(iter(int, 1), depth=2) as ahead:  # zeros without end
-        assert next(ahead) == 0
-    assert threading.active_count() == before
-    ahead.close()
-    assert list(ahead) == []
