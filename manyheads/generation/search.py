@@ -77,11 +77,12 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The `nbest` best finished hypotheses of each sentence, best first; fewer where fewer exist.
 
-    At each position the candidates are all continuations of the live hypotheses. Those of the best `beam` that end are
-    finished; the best `beam` of the others live on. A sentence is done when `beam` hypotheses are finished, or when
-    none that lives can still enter the n best: log-probabilities only fall, so a live one with log-probability p scores
-    at most p / length_penalty(limit + 1). One beam is therefore greedy search whatever alpha is, and a beam as wide as
-    the number of all outputs is exhaustive search.
+    A beam is a number of places. At each position the best continuations of the live hypotheses take the places that
+    are left; one that ends keeps its place for good, so the best live hypothesis cannot be crowded out by poor ones
+    that end early. A sentence is done when every place has ended, or when none that lives can still enter the n best:
+    log-probabilities only fall, so a live one with log-probability p scores at most p / length_penalty(limit + 1).
+    One beam is therefore greedy search whatever alpha is, and a beam as wide as the number of all outputs is
+    exhaustive search.
 
     cache   fresh, one row for each sentence; rows are added for the beams.
     alpha   length penalty, not negative. Other arguments as in `greedy`. ValueError for impossible ones.
@@ -112,25 +113,25 @@ def beam_search(
         if closing.any():
             others = torch.arange(vocabulary, device=device) != end
             scores = scores.masked_fill(closing[:, None, None] & others, -torch.inf)
-        # Each live hypothesis ends in one way only: among beam + W candidates at least `beam` do not end.
-        count = min(beam + width, width * vocabulary)
-        totals, candidates = _best(scores.flatten(1), count)  # (R, count)
+        totals, candidates = _best(scores.flatten(1), min(beam, width * vocabulary))  # (R, at most beam)
         parents, tokens = candidates // vocabulary, candidates % vocabulary
+        places = torch.tensor([beam - len(finished[sentence]) for sentence in rows.tolist()], device=device)
+        placed = (torch.arange(totals.shape[1], device=device) < places[:, None]) & totals.isfinite()
 
-        ending = tokens == end
-        for row, rank in (ending[:, :beam] & totals[:, :beam].isfinite()).nonzero().tolist():
+        ending = placed & (tokens == end)
+        for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
             found = finished[sentence]
             history = output[row, parents[row, rank], 1:].tolist()
             hypothesis = Hypothesis.of(history, float(totals[row, rank]), alpha)
             insort(found, hypothesis, key=lambda other: -other.score)
-            if len(found) >= beam:
-                bar[sentence] = torch.inf
-            elif len(found) >= nbest:
+            if len(found) >= nbest:
                 bar[sentence] = found[nbest - 1].score
 
-        live = ending.byte().argsort(dim=1, stable=True)[:, : count - width]  # the best that do not end, in order
-        totals = totals.gather(1, live)
+        going_on = placed & ~ending
+        totals = totals.masked_fill(~going_on, -torch.inf)  # what has no place has no continuations either
+        live = (~going_on).byte().argsort(dim=1, stable=True)[:, : max(1, int(going_on.sum(dim=1).max()))]
+        totals = totals.gather(1, live)  # (R, W') the live ones, best first
         keep = (totals[:, 0] / penalty[rows] > bar[rows]).nonzero()[:, 0]  # (R',)
         if not len(keep):
             return [hypotheses[:nbest] for hypotheses in finished]
