@@ -57,7 +57,10 @@ def attend(
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     # Mask and bias are prepared here, before any branch, so that the two ways of computing cannot drift apart.
     triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
-    allowed = None if mask is None else mask.materialise(queries, keys, query.device)
+
+    def allowed() -> Tensor | None:
+        """The mask spelt out; not needed where the kernel knows the triangle."""
+        return None if mask is None else mask.materialise(queries, keys, query.device)
 
     def weights(heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
         """The map of some heads and query rows (all by default): (B, h, ..., tq, Tk)."""
@@ -67,7 +70,8 @@ def attend(
         else:
             raw = _pick(scores, heads, rows, dims)
         raw = raw if bias is None else raw + _pick(bias, heads, rows, dims)
-        return _normalise(raw, None if allowed is None else _pick(allowed, heads, rows, dims), normalise)
+        looked = allowed()
+        return _normalise(raw, None if looked is None else _pick(looked, heads, rows, dims), normalise)
 
     if explicit is None:
         explicit = query.device.type == "cpu" and queries * keys <= SMALL_MAP
@@ -80,10 +84,9 @@ def attend(
         assert key is not None
         if tap is not None:
             tap.record(weights, query.shape[1], queries)
-        table: Tensor | None = None if triangle else allowed
+        table = None if triangle else allowed()
         if bias is not None:
-            table = bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
-            table = table.to(query.dtype)
+            table = (bias if table is None else bias.masked_fill(~table, -math.inf)).to(query.dtype)
         mixed = F.scaled_dot_product_attention(
             query, key, value, attn_mask=table, dropout_p=dropout, is_causal=triangle, scale=scale
         )

@@ -222,10 +222,14 @@ _MOST = {"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_
 _OWN_IGNORED = "architectures model_type dtype tokenizers forced_eos_token_id"
 
 
+def _kind(default: Any) -> type:
+    """Of a setting: what has no default, or may be left out, is a number of something."""
+    return int if default is MISSING or default is None else type(default)
+
+
 def _own_settings() -> Settings:
     rows = tuple(
-        Setting(f.name, f.name, int if f.default is MISSING else type(f.default), most=_MOST.get(f.name, math.inf))
-        for f in fields(TransformerConfig)
+        Setting(f.name, f.name, _kind(f.default), most=_MOST.get(f.name, math.inf)) for f in fields(TransformerConfig)
     )
     return Settings(rows, {}, {}, {}, frozenset(_OWN_IGNORED.split()))
 

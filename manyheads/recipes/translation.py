@@ -52,7 +52,7 @@ class TranslationConfig:
     size: int = 30_000
     preset: str = "tiny"
     model: dict[str, Any] = field(default_factory=dict)
-    vocabulary: int = 3000
+    vocabulary: int = 2000
     joint: bool = True
     batch_tokens: int = 2048
     max_length: int = 256
@@ -67,7 +67,7 @@ class TranslationConfig:
 
 EMBEDDED = TranslationConfig(
     # nothing is noisy and nothing repeats: no dropout, and pre-norm learns fastest in three minutes
-    model={"norm": "pre", "final_norm": True, "dropout": 0.0},
+    model={"norm": "pre", "final_norm": True, "dropout": 0.0, "encoder_layers": 3, "decoder_layers": 3},
     batch_tokens=1024,
     beam=1,
     training=TrainingConfig(
@@ -257,7 +257,7 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
             raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
         tokenizer = loaded.tokenizer
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
-        model = _continued(loaded.model, config, run.init)
+        model = _continued(loaded.model, run)
     limit = min(config.max_length, model.config.max_positions)
 
     def tokenised(pairs: Pairs) -> Corpus:
@@ -296,13 +296,16 @@ def planned_model(config: TranslationConfig) -> TransformerConfig:
     return preset(config.preset, **{"source_vocab": size, "target_vocab": size, **special, **config.model})
 
 
-def _continued(model: Transformer, config: TranslationConfig, name: str) -> Transformer:
-    """The model to start from, with the settings that do not change its weights (dropout) replaced."""
-    changed = Transformer(replace(model.config, **config.model))
-    shapes, given = ({n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (changed, model))
-    if shapes != given:
-        differing = sorted(n for n in {**shapes, **given} if shapes.get(n) != given.get(n))
-        raise ValueError(f"{name} has other weights than these settings ask for: {', '.join(differing[:5])}")
+def _continued(model: Transformer, run: Run) -> Transformer:
+    """The model to start from; of the user's settings, those that do not change its weights (dropout) are applied."""
+    if fixed := {"preset", "vocabulary", "joint"} & set(run.overrides):
+        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
+    given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
+    changed = Transformer(replace(model.config, **given))
+    shapes, found = ({name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (changed, model))
+    if shapes != found:
+        differing = sorted(name for name in {**shapes, **found} if shapes.get(name) != found.get(name))
+        raise ValueError(f"{run.init} has other weights than these settings ask for: {', '.join(differing[:5])}")
     changed.load_state_dict(model.state_dict())
-    print(f"starting from {name}: all {len(given)} tensors are its own, none is new", file=sys.stderr)
+    print(f"starting from {run.init}: all {len(found)} tensors are its own, none is new", file=sys.stderr)
     return changed

@@ -64,6 +64,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 true_log_p, true_logit = log_p[at, t], logits[at, t]
                 smooth = h @ column + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
                 total -= (on_true * true_log_p + share * smooth).sum()
+                if not any(ctx.needs_input_grad):
+                    continue  # a validation wants the value alone
                 probability = log_p.exp_()
                 probability[at, t] -= on_true
                 torch.mm(probability, table, out=grad).sub_(column, alpha=share)

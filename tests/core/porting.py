@@ -42,7 +42,7 @@ def port_stack(theirs: nn.TransformerEncoder | nn.TransformerDecoder, ours: Stac
         assert isinstance(our_block, Block)
         port_block(their_block, our_block)  # type: ignore[arg-type]
     assert (theirs.norm is None) == (ours.norm is None)
-    if ours.norm is not None:
+    if ours.norm is not None and theirs.norm is not None:
         ours.norm.load_state_dict(theirs.norm.state_dict())
 
 

@@ -1,6 +1,7 @@
 """Recording and editing attention: what is seen is what was computed, and looking changes nothing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from manyheads.core import attention as attention_module
 from manyheads.core.attention import Attention, attend
 from manyheads.core.masks import Mask
-from manyheads.core.tap import Tap, edit, record, tapped
+from manyheads.core.tap import Maps, Tap, edit, record, tapped
 from manyheads.models.transformer import Transformer, preset
 from tests.core.porting import port_attention
 
@@ -58,7 +59,7 @@ def test_layers_are_named_in_order(model: Transformer) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_maps_are_the_weights_that_were_applied(training: bool, batch: tuple[Tensor, ...]) -> None:
     """Maps of both ways agree, are normalised, and masked where they should be; dropout comes after."""
-    maps = {}
+    maps: dict[bool, Maps] = {}
     for way in (True, False):
         model = translator(dropout=0.4 if training else 0.0).train(training)
         explicit(model, way)
@@ -210,7 +211,9 @@ def test_an_error_inside_is_not_hidden_and_recording_ends(model: Transformer) ->
         ({"layers": 0, "queries": [6]}, "query row 6 does not exist: valid are 0 to 5"),
     ],
 )
-def test_what_does_not_exist(wanted: dict, message: str, model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_what_does_not_exist(
+    wanted: dict[str, Any], message: str, model: Transformer, batch: tuple[Tensor, ...]
+) -> None:
     with pytest.raises(ValueError, match=message), record(model, **wanted):
         model(*batch)
 

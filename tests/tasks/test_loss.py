@@ -1,0 +1,111 @@
+"""The chunked loss against torch.nn.functional.cross_entropy, value and gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from manyheads.tasks import loss as module
+from manyheads.tasks.loss import smoothed_cross_entropy
+
+D, V = 6, 11
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 4)
+
+
+def inputs(count: int, pad: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in ((count, D), (V, D), (V,))
+    )
+    target = torch.randint(0, V, (count,), generator=generator)
+    target[::3] = pad
+    return hidden, weight, bias, target
+
+
+def reference(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int
+) -> Tensor:
+    """PyTorch's own, on logits from which the padding token's column is taken out."""
+    real = target != pad
+    others = torch.arange(V) != pad
+    logits = F.linear(hidden, weight, bias)[real][:, others]
+    shifted = target[real] - (target[real] > pad).long()
+    return F.cross_entropy(logits, shifted, label_smoothing=smoothing, reduction="sum")
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("count", [1, 2, 5, 13])  # fewer than a chunk, and several with a rest
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("pad", [V - 1, 0, 4])
+@pytest.mark.parametrize("biased", [True, False])
+def test_value_and_gradients(count: int, smoothing: float, pad: int, biased: bool) -> None:
+    results = []
+    for way in ("ours", "theirs"):
+        hidden, weight, bias, target = inputs(count, pad)
+        some = bias if biased else None
+        if way == "ours":
+            total = smoothed_cross_entropy(hidden, weight, some, target, smoothing=smoothing, pad=pad)
+        else:
+            total = reference(hidden, weight, some, target, smoothing, pad)
+        (total * 0.37).backward()
+        results.append([total.detach(), hidden.grad, weight.grad, *([bias.grad] if biased else [])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_gradcheck() -> None:
+    hidden, weight, bias, target = inputs(6, V - 1)
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: smoothed_cross_entropy(h, w, b, target, smoothing=0.1, pad=V - 1), (hidden, weight, bias)
+    )
+
+
+def test_only_padding_is_zero_and_so_are_its_gradients() -> None:
+    hidden, weight, bias, target = inputs(5, 3)
+    target.fill_(3)
+    total = smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.1, pad=3)
+    assert float(total) == 0.0
+    total.backward()
+    for tensor in (hidden, weight, bias):
+        assert tensor.grad is not None
+        assert torch.equal(tensor.grad, torch.zeros_like(tensor))
+
+
+def test_the_padding_row_gets_no_gradient() -> None:
+    hidden, weight, bias, target = inputs(9, V - 1)
+    smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.1, pad=V - 1).backward()
+    assert weight.grad is not None
+    assert bias.grad is not None
+    assert torch.equal(weight.grad[-1], torch.zeros(D, dtype=torch.float64))
+    assert float(bias.grad[-1]) == 0.0
+    assert (weight.grad[:-1] != 0).all()
+
+
+def test_bf16_states_are_summed_in_float32() -> None:
+    hidden, weight, bias, target = inputs(200, V - 1, torch.float32)
+    rounded = hidden.detach().bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total = smoothed_cross_entropy(rounded, weight, bias, target, smoothing=0.1, pad=V - 1)
+    assert total.dtype == torch.float32
+    expected = reference(rounded.detach().double(), weight.double(), bias.double(), target, 0.1, V - 1)
+    assert float(total) == pytest.approx(float(expected), rel=1e-5)
+    total.backward()
+    assert rounded.grad is not None
+    assert rounded.grad.dtype == torch.bfloat16
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """The gradients are computed with the value, as constants: differentiating them again would be silently wrong."""
+    hidden, weight, bias, target = inputs(4, V - 1)
+    total = smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.1, pad=V - 1)
+    (gradient,) = torch.autograd.grad(total.square(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
