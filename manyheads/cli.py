@@ -241,8 +241,8 @@ def _compare(options: argparse.Namespace) -> None:
     ])  # fmt: skip
     print()
     for name, test in found["bootstrap"].items():
-        verdict = "differ" if test["p_value"] is not None and test["p_value"] < 0.05 else "no difference beyond chance"
-        print(f"{name}: paired bootstrap p = {test['p_value']:.4f}: {verdict}")
+        verdict = "they differ" if test["p_value"] < 0.05 else "no difference beyond chance"
+        print(f"{name}: paired bootstrap, p = {test['p_value']:.3f}: {verdict}")
     for item in found["most_changed"]:
         print(f"\n{item['change']:+.1f} chrF   {item['source']}")
         print(f"    1 {item['first']}\n    2 {item['second']}\n    = {item['reference']}")

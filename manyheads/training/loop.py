@@ -50,7 +50,9 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         return "finished"
     if (out / "state").is_dir():  # claimed; nothing to resume before the first checkpoint
         return "unfinished" if any((out / "state").glob("checkpoint-*.json")) else "none"
-    return "foreign" if out.exists() and (not out.is_dir() or any(out.iterdir())) else "none"
+    if out.is_dir():  # runs/translation may hold runs/translation/multi30k
+        return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
+    return "foreign" if out.exists() else "none"
 
 
 def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None:
