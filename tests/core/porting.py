@@ -40,7 +40,7 @@ def port_block(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, 
 def port_stack(theirs: nn.TransformerEncoder | nn.TransformerDecoder, ours: Stack) -> None:
     for their_block, our_block in zip(theirs.layers, ours.blocks, strict=True):
         assert isinstance(our_block, Block)
-        port_block(their_block, our_block)  # type: ignore[arg-type]
+        port_block(their_block, our_block)
     assert (theirs.norm is None) == (ours.norm is None)
     if ours.norm is not None and theirs.norm is not None:
         ours.norm.load_state_dict(theirs.norm.state_dict())

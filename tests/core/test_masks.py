@@ -17,7 +17,7 @@ OF_QUERY = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2], [5, 5, 5, 5]])
 OF_KEY = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 2, 2], [4, 4, 4, 5, 5, 5]])
 DENSE = torch.rand(B, H, TQ, TK, generator=torch.Generator().manual_seed(0)) < 0.6
 
-Rule = Callable[[int, int, int, int], bool]
+Rule = Callable[[int, int, int, int], bool | torch.Tensor]
 
 RULES: dict[str, tuple[Mask, Rule]] = {
     "lengths": (Mask(key_lengths=LENGTHS), lambda b, h, q, k: k < LENGTHS[b]),
