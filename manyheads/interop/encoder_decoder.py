@@ -45,10 +45,11 @@ class EncoderDecoder:
         ours = self.settings.to_ours(settings)
         bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
         config = TransformerConfig(**{"output_bias": bias is not None and bool(bias.count_nonzero()), **ours})
-        for token in ("pad", "end", "start"):
-            size = min(config.source_vocab, config.target_vocab)
-            if getattr(config, token) >= size:
-                raise ValueError(f"the {token} token has id {getattr(config, token)}, the vocabulary {size} entries")
+        source_pad = config.pad if config.source_pad is None else config.source_pad
+        ids = [(getattr(config, token), config.target_vocab, token) for token in ("pad", "end", "start")]
+        for index, size, token in [*ids, (source_pad, config.source_vocab, "source's pad")]:
+            if index >= size:
+                raise ValueError(f"the {token} token has id {index}, the vocabulary {size} entries")
         with torch.device("meta"):
             expected = dict(Transformer(config).named_parameters())  # tied ones once
         rows = self.weights(config, expected)
@@ -222,14 +223,13 @@ _MOST = {"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_
 _OWN_IGNORED = "architectures model_type dtype tokenizers forced_eos_token_id"
 
 
-def _kind(default: Any) -> type:
-    """Of a setting: what has no default, or may be left out, is a number of something."""
-    return int if default is MISSING or default is None else type(default)
-
-
 def _own_settings() -> Settings:
+    """Every field of ours, under its own name. What may be None is a number and may be missing."""
     rows = tuple(
-        Setting(f.name, f.name, _kind(f.default), most=_MOST.get(f.name, math.inf)) for f in fields(TransformerConfig)
+        Setting(f.name, f.name, int, default=None, most=_MOST.get(f.name, math.inf))
+        if f.default is None
+        else Setting(f.name, f.name, int if f.default is MISSING else type(f.default), most=_MOST.get(f.name, math.inf))
+        for f in fields(TransformerConfig)
     )
     return Settings(rows, {}, {}, {}, frozenset(_OWN_IGNORED.split()))
 
