@@ -1,4 +1,4 @@
-"""Measured runs, one JSON record each (`result.json` of a run); every score shown anywhere is generated from them."""
+"""What was measured, one JSON record each: `runs/` (`result.json` of a run) and `bench/`. All scores shown are theirs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
 
 
-def records() -> list[dict[str, Any]]:
-    """All records, by file name."""
-    found = sorted((f for f in files("manyheads.results").iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
+def records(kind: str = "runs") -> list[dict[str, Any]]:
+    """The records of `runs`, or of `bench`: side-by-side measurements; by file name."""
+    folder = files("manyheads.results") / kind
+    if not folder.is_dir():
+        return []
+    found = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
     return [json.loads(f.read_text(encoding="utf-8")) for f in found]
 
 

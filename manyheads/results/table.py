@@ -28,12 +28,27 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def bench_table() -> str:
+    """The side-by-side measurements, with the physical limit beside them; empty where there are none."""
+    rows = [["bench", "ours", "peer", "ratio (min to max)", "limit", "processor"], ["---", *["--:"] * 4, "---"]]
+    for record in records("bench"):
+        rates, ratio, hardware = record["target_tokens_per_second"], record["ratio"], record["hardware"]
+        rows.append([
+            f"`{record['bench']}`, {record['model']}, {record['precision']}: target tokens/s",
+            f"{rates['ours']['median']:,.0f}", f"{rates['peer']['median']:,.0f}",
+            f"{ratio['median']:.1f} ({ratio['min']:.1f} to {ratio['max']:.1f})",
+            f"{record['limit']['target_tokens_per_second']:,}", f"{hardware['threads']} threads, {hardware['cpu']}",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else ""
+
+
 def filled(text: str) -> str:
     """`text` with the present table between its markers."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"expected {BEGIN} and {END} once each")
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+    tables = "\n\n".join(filter(None, (table(), bench_table())))
+    return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
 
 
 def main(file: Path = Path("README.md")) -> int:
