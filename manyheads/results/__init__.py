@@ -1,4 +1,4 @@
-"""What was measured, one JSON record each: `runs/` (`result.json` of a run) and `bench/`. All scores shown are theirs."""
+"""What was measured, as JSON records: `runs/` (`result.json` of a run) and `bench/`. All scores shown are theirs."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import pytest
 
 from manyheads import results
 from manyheads.results import table
+from manyheads.results.keep import without_folders
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,3 +56,8 @@ def test_records_have_what_the_design_promises() -> None:
         assert {"recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed",
                 "commit"} <= set(found)  # fmt: skip
         assert all("value" in metric for metric in found["metrics"].values())
+
+
+def test_kept_records_name_no_folder() -> None:
+    given = {"data": "/home/someone/corpus/train", "pairs": 3, "files": ["a/b.en", "c.de"], "none": None}
+    assert without_folders(given) == {"data": "train", "pairs": 3, "files": ["b.en", "c.de"], "none": None}

@@ -1,0 +1,37 @@
+"""`python -m manyheads.results.keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`.
+
+Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
+tell whether they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+
+def without_folders(value: Any) -> Any:
+    """The same with every path cut to its last part."""
+    if isinstance(value, dict):
+        return {key: without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_folders(item) for item in value]
+    return PurePath(value).name if isinstance(value, str) and "/" in value else value
+
+
+def main(run: str, name: str) -> Path:
+    record = json.loads((Path(run) / "result.json").read_text(encoding="utf-8"))
+    for part in ("data", "overrides"):
+        record[part] = without_folders(record[part])
+    kept = Path(__file__).parent / "runs" / f"{name}.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return kept
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python -m manyheads.results.keep RUN NAME")
+    print(main(*sys.argv[1:]))
