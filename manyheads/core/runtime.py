@@ -7,11 +7,12 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor
 
 Precision = Literal["float32", "bf16"]
 
@@ -38,10 +39,9 @@ class Route:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=torch.bfloat16)
 
-    def compile(self, model: nn.Module) -> None:
-        """Compile the model in place where the route asks for it (needs a C++ compiler on the CPU)."""
-        if self.compiled:
-            model.compile(dynamic=True)
+    def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The function, compiled where the route asks for it (needs a C++ compiler on the CPU)."""
+        return torch.compile(function, dynamic=True) if self.compiled else function
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint keeps: a resumed run is bit-exact on the same route, torch and processor."""
@@ -49,9 +49,17 @@ class Route:
 
 
 def prepare(
-    precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
+    precision: Precision = "float32",
+    threads: int | None = None,
+    compile: bool = False,
+    device: str | None = None,
+    matmul: str | None = None,
 ) -> Route:
-    """Set the process up and say how it runs. `device`: a GPU where there is one, unless named."""
+    """Set the process up and say how it runs.
+
+    device  a GPU where there is one, unless named
+    matmul  measured, unless named: a resumed run names what it began with
+    """
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(get_args(Precision))}")
     if threads is not None:
@@ -59,7 +67,7 @@ def prepare(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if precision == "bf16" and device == "cpu" and not torch.cpu._is_avx512_bf16_supported():
         print("warning: this processor has no bf16 products: precision bf16 will be slower here", file=sys.stderr)
-    matmul = "high" if device == "cuda" else _fastest_products()
+    matmul = matmul or ("high" if device == "cuda" else _fastest_products())
     torch.set_float32_matmul_precision(matmul)
     return Route(device, precision, torch.get_num_threads(), matmul, compile)
 
@@ -93,7 +101,7 @@ def products_per_second() -> float:
     return 2 * 1024**3 / _seconds(a, a)
 
 
-def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:
+def _seconds(a: Tensor, b: Tensor) -> float:
     times = []
     for _ in range(6):
         start = time.perf_counter()

@@ -126,6 +126,7 @@ class TranslationTask:
         self.tokenizer, self.target_tokenizer = tokenizer, target_tokenizer
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
+        self._hidden = route.compile(self.model.hidden)
         self.saved_as = ""  # the model type, when it is saved
 
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -152,7 +153,7 @@ class TranslationTask:
 
     def _loss(self, batch: Batch, smoothing: float) -> Tensor:
         batch = batch.to(self.route.device)
-        hidden = self.model.hidden(batch.source, batch.source_lengths, batch.read)  # (B, Tt, D)
+        hidden = self._hidden(batch.source, batch.source_lengths, batch.read)  # (B, Tt, D)
         return smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=self.model.config.pad,

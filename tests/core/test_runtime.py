@@ -60,3 +60,17 @@ def test_bf16_products_are_never_taken_for_float32(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(runtime, "_seconds", lambda a, b: 1.0)  # no clear winner
     assert runtime.prepare(device="cpu").matmul == "highest"
+
+
+def test_compile_is_applied_where_asked_and_only_there() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert runtime.Route("cpu", "float32", 1, "highest", compiled=False).compile(double) is double
+    assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
+
+
+def test_a_named_product_route_is_kept() -> None:
+    before = torch.get_float32_matmul_precision()
+    assert runtime.prepare(matmul="highest").matmul == "highest" == torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before)
