@@ -11,14 +11,13 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 if [ -f "$out/result.json" ]; then
   say "$out holds the trained model (rm -r $out to train it anew)"
+  say "\$ manyheads evaluate $out"
+  "$manyheads" evaluate "$out"
 else
   say "\$ manyheads train translation source=$source target=$target --out $out"
   resume=$([ ! -d "$out/state" ] || echo --resume)
   "$manyheads" train translation "source=$source" "target=$target" --out "$out" $resume
 fi
-
-say "\$ manyheads evaluate $out"
-"$manyheads" evaluate "$out"
 
 if [ "$source" = en ]; then
   say "\$ manyheads translate $out < lines"
@@ -30,10 +29,9 @@ Italy, Japan, and Peru
 fi
 
 say "Now type"
-cat <<END
-  .venv/bin/manyheads translate $out "July 4, 1999"      translate your own text
-  .venv/bin/manyheads translate $out --nbest 3 "in 5 days"
-  .venv/bin/manyheads summary $out                       what is inside
-  .venv/bin/manyheads recipes                            what else can be trained
-  make demo DEMO_TARGET=fr                               another language
-END
+hint() { printf '  %-62s %s\n' "$1" "$2"; }
+hint ".venv/bin/manyheads translate $out \"July 4, 1999\"" "a text of your own"
+hint ".venv/bin/manyheads translate $out --nbest 3 \"in 5 days\"" "the three best, with scores"
+hint ".venv/bin/manyheads summary $out" "what is inside"
+hint ".venv/bin/manyheads recipes" "what else can be trained"
+hint "make demo DEMO_TARGET=fr" "another language"
