@@ -90,8 +90,8 @@ def beam_search(
     _check(cache, end, limits, suppress)
     if not 1 <= nbest <= beam:
         raise ValueError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
-    if alpha < 0:
-        raise ValueError(f"alpha must not be negative, got {alpha}")
+    if not 0 <= alpha < float("inf"):  # nan neither
+        raise ValueError(f"alpha must be a finite number and not negative, got {alpha}")
     batch, device = len(limits), cache.lengths.device
     limits = limits.to(device)
     finished: list[list[Hypothesis]] = [[] for _ in range(batch)]

@@ -270,7 +270,8 @@ def test_bfloat16_logits_are_summed_in_float32() -> None:
     [
         ({"nbest": 5}, r"nbest must be between 1 and the beam \(4\), got 5"),
         ({"beam": 0}, r"nbest must be between 1 and the beam \(0\)"),
-        ({"alpha": -1.0}, "alpha must not be negative, got -1.0"),
+        ({"alpha": -1.0}, "alpha must be a finite number and not negative, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be a finite number and not negative, got nan"),
         ({"suppress": (END,)}, r"the end \(0\) must not be suppressed"),
         ({"limits": torch.tensor([3])}, "expected one limit for each of the 2 rows"),
         ({"limits": torch.tensor([3, -1])}, "a limit must not be negative, got -1"),
