@@ -26,7 +26,12 @@ def held_data(model: Path, data: str | None) -> Held:
     """What a run is tested on, as its result.json tells; or `data`, a corpus as training takes it, or a directory
     with a test file. Raises ValueError for a model that was not trained here, unless `data` is "a.en,b.de"."""
     record = model / "result.json"
-    known: dict[str, Any] = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    try:
+        known: Any = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
     trained_on = known.get("data", {})
     decoding = known.get("decoding", {"beam": 4, "alpha": 0.6})
     source, target = trained_on.get("source"), trained_on.get("target")
