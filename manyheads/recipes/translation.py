@@ -71,8 +71,8 @@ EMBEDDED = TranslationConfig(
     batch_tokens=1024,
     beam=1,
     training=TrainingConfig(
-        width=128, steps=1200, schedule="cosine", learning_rate=3e-3, warmup=150, clip=1.0, validate_every=400,
-        checkpoint_every=400, log_every=20,
+        width=128, steps=1700, schedule="cosine", learning_rate=3e-3, warmup=150, clip=1.0, validate_every=500,
+        checkpoint_every=500, log_every=20,
     ),
 )  # fmt: skip
 
