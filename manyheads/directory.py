@@ -338,7 +338,10 @@ def _write(directory: Path, files: Mapping[str, Any]) -> None:
                 if isinstance(content, (str, bytes)):
                     temporary[name].write_bytes(content if isinstance(content, bytes) else content.encode())
                 else:
+                    temporary[name].touch()
+                    mode = temporary[name].stat().st_mode  # what the user's umask gives; save_file gives 0600
                     save_file(content, temporary[name], metadata={"format": "pt"})
+                    temporary[name].chmod(mode)
                 _sync(temporary[name])
             for name, path in temporary.items():
                 os.replace(path, directory / name)

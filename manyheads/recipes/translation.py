@@ -71,7 +71,7 @@ EMBEDDED = TranslationConfig(
     batch_tokens=1024,
     beam=1,
     training=TrainingConfig(
-        width=128, steps=1700, schedule="cosine", learning_rate=3e-3, warmup=150, clip=1.0, validate_every=500,
+        width=128, steps=1500, schedule="cosine", learning_rate=3e-3, warmup=150, clip=1.0, validate_every=500,
         checkpoint_every=500, log_every=20,
     ),
 )  # fmt: skip
@@ -80,7 +80,7 @@ MULTI30K = TranslationConfig(
     vocabulary=5000,
     model={"dropout": 0.2},
     beam=5,
-    alpha=1.0,
+    alpha=1.4,
     training=TrainingConfig(
         width=128, steps=10_000, learning_rate=1.1, warmup=1500, average=10, average_every=520, validate_every=520,
         checkpoint_every=520, clip=1.0,
@@ -168,12 +168,15 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if summary.status == "stopped":
         print(summary.reason, file=sys.stderr)
         return None
-    print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
+    if task.saved_as:  # not where the run had been finished before
+        print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     held = corpora.validation if config.scored == "validation" else corpora.test
     if held is not None:
         translator = Translator(directory.load(run.out), route)
-        metrics |= translator.evaluate(held, config.target, beam=config.beam, alpha=config.alpha)
+        metrics |= translator.evaluate(
+            held, config.target, beam=config.beam, alpha=config.alpha, truncate=config.truncate
+        )
     source_length, target_length = task.train.mean_lengths()
     per_pair = accounting.flops(task.model, source_length, target_length)["training"]
     return write_result(
@@ -181,7 +184,8 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         wall_seconds=summary.seconds,
         flops=per_pair * summary.tokens / target_length,
         parameters=sum(p.numel() for p in task.model.parameters()), seed=config.training.seed,
-        decoding={"beam": config.beam, "alpha": config.alpha}, weights=summary.weights, steps=summary.step,
+        decoding={"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate},
+        weights=summary.weights, steps=summary.step,
         target_tokens=summary.tokens, route=route.describe(),
     )  # fmt: skip
 
@@ -238,7 +242,10 @@ def _read(config: TranslationConfig, run: Run) -> _Corpora:
         return _Corpora(*corpus, test_paths=[])
     languages, skip = (config.source, config.target), run.skip_bad_lines
     training, validation = read_splits(config.data, *languages, validation=config.validation, skip_bad_lines=skip)
-    paths = find_splits(config.data, *languages, test=config.test).test
+    splits = find_splits(config.data, *languages, validation=config.validation, test=config.test)
+    if splits.validation is None:
+        print(f"no validation data: {len(validation):,} pairs of the training data are held out", file=sys.stderr)
+    paths = splits.test
     test = read_parallel(paths[0], *languages, skip_bad_lines=skip) if paths else None
     for pairs in (training, validation, test):
         for reason, count in (pairs.skips if pairs else {}).items():
@@ -261,12 +268,16 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
         model = _continued(loaded.model, run)
     limit = min(config.max_length, model.config.max_positions)
 
-    def tokenised(pairs: Pairs) -> Corpus:
+    def tokenised(pairs: Pairs, limit: int = limit) -> Corpus:
         cache = run.out / "state" / "tokens"
         sources = TokenStore.of(pairs.sources, tokenizer, cache)
         targets = TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache)
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
+    if corpora.test is not None:
+        tokenised(
+            corpora.test, model.config.max_positions
+        )  # too long a sentence should be told now, not after the training
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenised(corpora.train), tokenised(corpora.validation),
         route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,

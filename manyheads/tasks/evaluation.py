@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel
+from manyheads.data.store import fingerprint
 from manyheads.tasks.metrics import Metrics, most_changed, paired_bootstrap, translation_metrics
 from manyheads.tasks.translation import Translator
 
@@ -20,6 +21,7 @@ class Held(NamedTuple):
     target: str
     beam: int
     alpha: float
+    truncate: bool
 
 
 def held_data(model: Path, data: str | None) -> Held:
@@ -33,7 +35,7 @@ def held_data(model: Path, data: str | None) -> Held:
     if not isinstance(known, dict):
         raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
     trained_on = known.get("data", {})
-    decoding = known.get("decoding", {"beam": 4, "alpha": 0.6})
+    decoding = known.get("decoding", {})
     source, target = trained_on.get("source"), trained_on.get("target")
     if source is None and data and "," in data:
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
@@ -50,15 +52,21 @@ def held_data(model: Path, data: str | None) -> Held:
         pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).test
     elif trained_on.get("test"):
         pairs = read_parallel(trained_on["test"][0], source, target)
+        if fingerprint([*pairs.sources, *pairs.targets])[:16] != trained_on["fingerprints"]["test"]:
+            raise ValueError(
+                f"{trained_on['test'][0]}: the test data are not those of the run any more; to score on them as they "
+                f"are: --data {trained_on['test'][0]}"
+            )
     else:
         raise ValueError(f"{model} was trained without test data: name some with --data")
-    return Held(pairs, source, target, decoding["beam"], decoding["alpha"])
+    beam, alpha = decoding.get("beam", 4), decoding.get("alpha", 0.6)
+    return Held(pairs, source, target, beam, alpha, decoding.get("truncate", False))
 
 
 def evaluate(translator: Translator, data: str | None = None) -> Metrics:
     """Metrics on the run's test data, or on `data`, decoded as the run's recipe says."""
     test = held_data(translator.path, data)
-    return translator.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha)
+    return translator.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
 
 
 def compare(first: Translator, second: Translator, data: str | None = None) -> dict[str, Any]:
@@ -69,7 +77,7 @@ def compare(first: Translator, second: Translator, data: str | None = None) -> d
         raise ValueError(f"{first.path} and {second.path} have different test data: name one corpus with --data")
     references = test.pairs.targets
     one, two = (
-        translator.translate(test.pairs.sources, beam=settings.beam, alpha=settings.alpha)
+        translator.translate(test.pairs.sources, beam=settings.beam, alpha=settings.alpha, truncate=settings.truncate)
         for translator, settings in ((first, test), (second, own))
     )
     return {

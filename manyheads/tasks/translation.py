@@ -56,7 +56,7 @@ class Corpus:
             over = np.flatnonzero(store.lengths > self.limit)
             if len(over):
                 name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
-                told = f"{name}: {len(over):,} sentences are longer than {self.limit} tokens"
+                told = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise ValueError(
                         f"{told}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
@@ -235,15 +235,17 @@ class Translator:
         c = self.model.config
         encoded = self._encode(sources, truncate=False)
         wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
-        for number, ids in enumerate(wanted, 1):
+        for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
+            if ids and not source:
+                raise ValueError(f"source {number} is blank, but its target is not: there is nothing to score")
             if len(ids) >= c.max_positions:
                 raise ValueError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         found = [Translation(text, 0.0, 0.0) for text in targets]
         for rows in self._batches(encoded, 1):
-            source, lengths = self._pad([encoded[i] for i in rows])
+            padded, lengths = self._pad([encoded[i] for i in rows])
             chosen = [wanted[i] for i in rows]
             with torch.inference_mode(), self.route.autocast():
-                cache = self.model.start(source, lengths, max(map(len, chosen)) + 1)
+                cache = self.model.start(padded, lengths, max(map(len, chosen)) + 1)
                 scored = score(
                     self.model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha
                 )
@@ -251,9 +253,12 @@ class Translator:
                 found[row] = Translation(targets[row], h.score, h.log_probability)
         return found
 
-    def evaluate(self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6) -> Metrics:
+    def evaluate(
+        self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
+    ) -> Metrics:
         """Translate the sources and score against the targets; `language` is the target's."""
-        return translation_metrics(self.translate(pairs.sources, beam=beam, alpha=alpha), pairs.targets, language)
+        translations = self.translate(pairs.sources, beam=beam, alpha=alpha, truncate=truncate)
+        return translation_metrics(translations, pairs.targets, language)
 
     @property
     def _never(self) -> list[int]:

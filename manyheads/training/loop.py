@@ -48,8 +48,13 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
     """What `out` holds: nothing, a run of ours, or something else."""
     if (out / "state" / "finished.json").exists():
         return "finished"
-    if (out / "state").is_dir():  # claimed; nothing to resume before the first checkpoint
-        return "unfinished" if any((out / "state").glob("checkpoint-*.json")) else "none"
+    if (out / "state").is_dir():
+        inside = [path.name for path in (out / "state").iterdir()]
+        if any(name.startswith("checkpoint-") and name.endswith(".json") for name in inside):
+            return "unfinished"
+        # claimed, but nothing to resume before the first checkpoint is whole
+        ours = all(name == "tokens" or name.startswith((".", "checkpoint-", "weights-")) for name in inside)
+        return "none" if ours else "foreign"
     if out.is_dir():  # runs/translation may hold runs/translation/multi30k
         return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
     return "foreign" if out.exists() else "none"
@@ -64,9 +69,10 @@ def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None
         hint = resume_command or f"the same command with --out {out} --resume"
         raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
     if not resume and status == "finished":
-        raise ValueError(f"{out} holds a finished run; choose another directory (--out)")
-    if resume and status == "none":
-        say(f"{out}: nothing to resume, starting from the beginning")
+        remedy = "choose another directory (--out)"
+        if not (out / "result.json").exists():
+            remedy = f"--resume scores it, which was cut short; or {remedy}"
+        raise ValueError(f"{out} holds a finished run; {remedy}")
     try:
         (out / "state").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -124,6 +130,8 @@ def train(
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
     else:
+        if resume:
+            say(f"{out}: nothing to resume, starting from the beginning")
         seed_all(config.seed)
 
     started, seconds_before = time.monotonic(), counters.seconds

@@ -216,3 +216,47 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "E-learned-positions"))
     assert two["parameters"] - one["parameters"] == 512 * 32
     assert load_file(tmp_path / "a" / "E-learned-positions" / "model.safetensors")
+
+
+def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    (folder / "test.en").write_text("dog\n" + "cat " * 600 + "\n", encoding="utf-8")
+    (folder / "test.de").write_text("Hund\nKatze\n", encoding="utf-8")
+    settings = {**SMALL, "data": str(folder), "training.steps": 1}
+    with pytest.raises(ValueError, match=r"test\.en: 1 of 2 sentences are longer than 512 tokens"):
+        train("translation", settings, out=tmp_path / "run")
+    result = train("translation", {**settings, "truncate": True}, out=tmp_path / "cut")
+    assert result["decoding"]["truncate"]
+
+
+def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    train("translation", {**SMALL, "data": str(folder), "training.steps": 1}, out=tmp_path / "run")
+    (folder / "test.en").write_text("red dog\n", encoding="utf-8")
+    (folder / "test.de").write_text("rot Hund\n", encoding="utf-8")
+    translator = manyheads.load(tmp_path / "run")
+    with pytest.raises(ValueError, match="not those of the run any more"):
+        evaluate(translator)
+    assert evaluate(translator, str(folder / "test"))["exact_match"]["value"] <= 1
+
+
+def test_held_out_validation_data_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    train("translation", {**SMALL, "data": str(folder / "train"), "training.steps": 1}, out=tmp_path / "run")
+    assert "pairs of the training data are held out" in capsys.readouterr().err
+
+
+def test_weights_are_readable_like_the_other_files(run: Path) -> None:
+    assert (run / "model.safetensors").stat().st_mode == (run / "config.json").stat().st_mode
+
+
+def test_a_blank_source_has_nothing_to_score(run: Path) -> None:
+    with pytest.raises(ValueError, match="source 2 is blank"):
+        manyheads.load(run).score(["dog", " "], ["Hund", "Katze"])
+
+
+def test_a_state_folder_of_somebody_else_is_left_alone(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs" / "state").mkdir(parents=True)
+    (tmp_path / "theirs" / "state" / "mine.txt").write_text("keep")
+    with pytest.raises(ValueError, match="holds no run"):
+        train("translation", {**SMALL, "data": str(corpus), "training.steps": 1}, out=tmp_path / "theirs")
