@@ -24,8 +24,7 @@ class Route:
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32
     threads    of PyTorch on the CPU
     matmul     torch's float32 matmul precision. On a CPU "medium" sends products through oneDNN: twice as fast as the
-               default where the processor has AVX-512, ten times slower than it on some that have not, and real bf16
-               where there is AMX. So it is measured, and never taken on AMX.
+               default where there is AVX-512, slower where there is not, and real bf16 where there is AMX.
     """
 
     device: str
@@ -49,17 +48,9 @@ class Route:
 
 
 def prepare(
-    precision: Precision = "float32",
-    threads: int | None = None,
-    compile: bool = False,
-    device: str | None = None,
-    matmul: str | None = None,
+    precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
 ) -> Route:
-    """Set the process up and say how it runs.
-
-    device  a GPU where there is one, unless named
-    matmul  measured, unless named: a resumed run names what it began with
-    """
+    """Set the process up and say how it runs. `device`: a GPU where there is one, unless named."""
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(get_args(Precision))}")
     if threads is not None:
@@ -67,7 +58,7 @@ def prepare(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if precision == "bf16" and device == "cpu" and not torch.cpu._is_avx512_bf16_supported():
         print("warning: this processor has no bf16 products: precision bf16 will be slower here", file=sys.stderr)
-    matmul = matmul or ("high" if device == "cuda" else _fastest_products())
+    matmul = "high" if device == "cuda" else _float32_route()
     torch.set_float32_matmul_precision(matmul)
     return Route(device, precision, torch.get_num_threads(), matmul, compile)
 
@@ -82,16 +73,11 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _fastest_products() -> str:
-    """Time the products of a small and of a larger layer on both of the CPU's float32 routes."""
-    if torch.cpu._is_amx_tile_supported():
-        return "highest"
-    seconds = {}
-    for matmul in ("highest", "medium"):
-        torch.set_float32_matmul_precision(matmul)
-        seconds[matmul] = sum(_seconds(torch.ones(1024, width), torch.ones(width, 512)) for width in (128, 512))
-    # "medium" has to win clearly: noise should not make two runs on one machine differ
-    return "medium" if seconds["medium"] < 0.8 * seconds["highest"] else "highest"
+def _float32_route() -> str:
+    """By what the processor has, not by a stopwatch: two runs on one machine must take the same route."""
+    if torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
+        return "medium"
+    return "highest"
 
 
 def products_per_second() -> float:

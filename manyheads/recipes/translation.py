@@ -26,7 +26,7 @@ from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.run import Run
 from manyheads.tasks import Translator
 from manyheads.tasks.translation import Corpus, TranslationTask
-from manyheads.training import TrainingConfig, claim, recorded_environment, train, write_result
+from manyheads.training import TrainingConfig, claim, train, write_result
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 
@@ -151,8 +151,7 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         return plan(config, run)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
-    began_with = recorded_environment(run.out).get("matmul") if run.resume else None
-    route = prepare(run.precision or "float32", config.threads, run.compile, matmul=began_with)  # type: ignore[arg-type]
+    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
     print(corpus_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
     task = _task(config, run, corpora, route)

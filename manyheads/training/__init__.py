@@ -1,6 +1,5 @@
 """Training: one straight-line loop over a `Task`. Knows no model."""
 
-from manyheads.training.checkpoints import recorded_environment
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import NonFiniteError, Summary, claim, run_status, train
@@ -16,7 +15,6 @@ __all__ = [
     "Task",
     "TrainingConfig",
     "claim",
-    "recorded_environment",
     "run_status",
     "train",
     "write_result",

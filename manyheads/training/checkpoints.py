@@ -163,18 +163,6 @@ class Checkpoints:
         return content
 
 
-def recorded_environment(out: Path) -> dict[str, Any]:
-    """The environment and kernel route that the run in `out` was last computed with; empty where that is unknown."""
-    for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
-        try:
-            environment = json.loads(path.read_bytes())["content"]["environment"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # `latest` says what is wrong with it
-        if isinstance(environment, dict):
-            return environment
-    return {}
-
-
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -70,7 +70,8 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
     assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
 
 
-def test_a_named_product_route_is_kept() -> None:
-    before = torch.get_float32_matmul_precision()
-    assert runtime.prepare(matmul="highest").matmul == "highest" == torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(before)
+def test_the_float32_route_follows_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for avx512, amx, expected in ((True, False, "medium"), (False, False, "highest"), (True, True, "highest")):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda has=avx512: has)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=amx: has)
+        assert runtime.prepare(device="cpu").matmul == expected == torch.get_float32_matmul_precision()
