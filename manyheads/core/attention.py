@@ -55,7 +55,7 @@ def attend(
     assert (key is None) == (scores is not None), "scores come from a key or are given"
     queries, keys, dims = query.shape[-2], value.shape[-2], query.dim()
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    # Mask and bias are prepared here, before any branch, so that the two ways of computing cannot drift apart.
+    # What both ways of computing read is defined here, before the branch, so that they cannot drift apart.
     triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
 
     def allowed() -> Tensor | None:

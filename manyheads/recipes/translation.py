@@ -118,7 +118,8 @@ def multi30k(config: TranslationConfig = MULTI30K, *, run: Run) -> dict[str, Any
     Transformer-Tiny of Wu et al. 2021 (2.6 M parameters, BLEU 41.02 lowercased and tokenised, en-de), on raw cased text
     and with a smaller vocabulary, smaller batches and fewer tokens, to suit two processor cores.
     """
-    return _translate(config, _with_data(config, run, "train, val and test_2016_flickr of Multi30k"))
+    _require_data(config, run, "train, val and test_2016_flickr of Multi30k")
+    return _translate(config, run)
 
 
 def wmt14_base(config: TranslationConfig = WMT14_BASE, *, run: Run) -> dict[str, Any] | None:
@@ -127,7 +128,8 @@ def wmt14_base(config: TranslationConfig = WMT14_BASE, *, run: Run) -> dict[str,
     The base model of Vaswani 2017 (table 2: BLEU 27.3 en-de): 100,000 steps of 25,000 source and target tokens, joint
     vocabulary of 37,000, the last five checkpoints averaged.
     """
-    return _translate(config, _with_data(config, run, "WMT14's train, validation and test files"))
+    _require_data(config, run, "WMT14's train, validation and test files")
+    return _translate(config, run)
 
 
 def wmt14_big(config: TranslationConfig = WMT14_BIG, *, run: Run) -> dict[str, Any] | None:
@@ -135,15 +137,15 @@ def wmt14_big(config: TranslationConfig = WMT14_BIG, *, run: Run) -> dict[str, A
 
     The big model of Vaswani 2017 (table 2: BLEU 28.4 en-de): 300,000 steps, dropout 0.3, the last twenty checkpoints.
     """
-    return _translate(config, _with_data(config, run, "WMT14's train, validation and test files"))
+    _require_data(config, run, "WMT14's train, validation and test files")
+    return _translate(config, run)
 
 
-def _with_data(config: TranslationConfig, run: Run, expected: str) -> Run:
+def _require_data(config: TranslationConfig, run: Run, expected: str) -> None:
     if config.data is None and not run.dry_run:
         raise ValueError(
             f"{run.recipe} needs its data: data=DIR with {expected}, as train.{config.source} + train.{config.target}"
         )
-    return run
 
 
 def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
@@ -274,9 +276,8 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
     if corpora.test is not None:
-        tokenised(
-            corpora.test, model.config.max_positions
-        )  # too long a sentence should be told now, not after the training
+        # too long a sentence is told now, not after the training
+        tokenised(corpora.test, model.config.max_positions)
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenised(corpora.train), tokenised(corpora.validation),
         route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
