@@ -3,8 +3,8 @@
     config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
     target_tokenizer.json            only beside a `model_type` of our own, with two vocabularies
 
-A joint vocabulary makes it a Marian directory (post-norm without final norms) or a Pegasus directory (pre-norm with
-final norms), which other tools open. Everything else gets the model type `manyheads-transformer`.
+A translator's joint vocabulary makes it a Marian directory (post-norm without final norms) or a Pegasus directory
+(pre-norm with final norms), which other tools open. What no other tool knows gets a model type `manyheads-...`.
 
 Nothing here unpickles, but for `convert`, which does it with `weights_only=True`; nothing reaches the network, but for
 names that begin with `hub:`.
@@ -27,10 +27,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS, EncoderDecoder
-from manyheads.models.transformer import Transformer, TransformerConfig
+from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
+from manyheads.interop.family import Family
+from manyheads.models.transformer import Transformer
 
-FAMILIES: dict[str, EncoderDecoder] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN)}
+# of several that can represent a model, the first is written
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN)}
 FORMATS = ("hf", "ctranslate2")
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
@@ -45,41 +47,43 @@ class Loaded:
     family            the model type.
     """
 
-    model: Transformer
+    model: Any  # an nn.Module with its `config`; whoever uses it knows which
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     family: str
     path: Path
 
 
-def save(
-    path: str | Path, model: Transformer, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None
-) -> str:
-    """Write a model directory and return its model type: `manyheads-transformer` where no other tool will open it.
+def save(path: str | Path, model: Any, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None) -> str:
+    """Write a model directory and return its model type: `manyheads-...` where no other tool will open it.
 
     path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
     target_tokenizer  where there are two vocabularies.
     """
-    config = model.config
     if target_tokenizer is tokenizer:
         target_tokenizer = None
-    if tokenizer is not None and target_tokenizer is None and config.source_vocab != config.target_vocab:
-        raise ValueError(
-            f"the model has two vocabularies, of {config.source_vocab} and {config.target_vocab} tokens: give the"
-            " target's tokenizer too"
-        )
     # no other tool expects a second tokenizer: it would write the target with the source's pieces
-    family = _family(config) if target_tokenizer is None else OWN
+    family = _family(model) if target_tokenizer is None else OWN
+    sizes = family.vocabularies(model.config)
+    if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1]:
+        raise ValueError(
+            f"the model has two vocabularies, of {sizes[0]} and {sizes[1]} tokens: give the target's tokenizer too"
+        )
     pair = zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True)
     tokenizers = {name: each for name, each in pair if each is not None}
-    settings = family.settings_of(config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
-    if family is OWN:
+    settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    if family.own:
         settings["tokenizers"] = list(tokenizers)
     files: dict[str, Any] = {WEIGHTS: {name: tensor.contiguous() for name, tensor in family.tensors_of(model).items()}}
     files |= {name: each.to_str(pretty=True) for name, each in tokenizers.items()}
     if tokenizer is not None:
-        files["tokenizer_config.json"] = _json(_tokenizer_settings(config, tokenizer))
-    files["generation_config.json"] = _json(_generation_settings(config))
+        about = {
+            "clean_up_tokenization_spaces": False,
+            "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
+        }
+        files["tokenizer_config.json"] = _json(family.tokenizer(model.config, tokenizer) | about)
+    if family.generation is not None:
+        files["generation_config.json"] = _json(family.generation(model.config))
     files[CONFIG] = _json(settings)  # last: a directory without it is no model
     _write(Path(path), files)
     return family.model_type
@@ -106,11 +110,11 @@ def load(path: str | Path) -> Loaded:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path / WEIGHTS}: truncated or damaged ({error}): copy or save the model again") from None
     config, parameters = _read(path, family, settings, tensors)
-    listed = settings.get("tokenizers") if family is OWN else ["tokenizer.json"]
+    listed = settings.get("tokenizers") if family.own else ["tokenizer.json"]
     if not (isinstance(listed, list) and listed == list(TOKENIZERS[: len(listed)])):
         raise ValueError(f"{path / CONFIG}: 'tokenizers' is {listed!r}: expected some of {list(TOKENIZERS)}")
-    tokenizers = _tokenizers(path, listed, (config.source_vocab, config.target_vocab))
-    model = Transformer(config)
+    tokenizers = _tokenizers(path, listed, family.vocabularies(config))
+    model = family.module(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(parameters[name])
@@ -186,18 +190,21 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     return family
 
 
-def _family(config: TransformerConfig) -> EncoderDecoder:
-    """The first that can represent a configuration; our own can represent all."""
+def _family(model: Any) -> Family:
+    """The first that can represent a model."""
+    obstacles = []
     for family in FAMILIES.values():
-        try:
-            family.settings_of(config)
-        except ValueError:
-            continue
-        return family
-    raise AssertionError(config)
+        if isinstance(model, family.module):
+            try:
+                family.settings_of(model.config)
+            except ValueError as error:
+                obstacles.append(f"{family.model_type}: {error}")
+                continue
+            return family
+    raise ValueError(f"no model type can represent this {type(model).__name__}: {'; '.join(obstacles) or 'unknown'}")
 
 
-def _settings(path: Path) -> tuple[EncoderDecoder, dict[str, Any]]:
+def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
     """config.json, and the family that it names."""
     file = path / CONFIG
     if not path.is_dir():
@@ -222,8 +229,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _read(
-    path: Path, family: EncoderDecoder, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    path: Path, family: Family, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[Any, dict[str, Tensor]]:
     try:
         return family.read(settings, tensors)
     except ValueError as error:
@@ -257,39 +264,11 @@ def _tokenizers(path: Path, names: list[str], sizes: tuple[int, int]) -> tuple[T
     return (found[0], found[-1]) if found else (None, None)
 
 
-def _tokenizer_settings(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer. The end token is added by the post-processor in tokenizer.json."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": tokenizer.id_to_token(config.end),
-        "pad_token": tokenizer.id_to_token(config.pad),
-        "unk_token": getattr(tokenizer.model, "unk_token", None),
-        # transformers 4 would add token types, which no encoder-decoder takes
-        "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": config.max_positions,
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
-    }
-
-
-def _generation_settings(config: TransformerConfig) -> dict[str, Any]:
-    return {
-        "decoder_start_token_id": config.start,
-        "eos_token_id": config.end,
-        "forced_eos_token_id": config.end,
-        "pad_token_id": config.pad,
-        "bad_words_ids": [[config.pad]],  # its row is zero, so its logit is zero and not small
-        "max_length": config.max_positions,
-        "num_beams": 1,
-        "do_sample": False,
-    }
-
-
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
     """What its converter would fail on, or convert into another model without a word."""
     c = loaded.model.config
-    if loaded.family == OWN.model_type:
-        return f"it knows Marian and Pegasus directories, this one is {OWN.model_type}"
+    if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
+        return f"it knows Marian and Pegasus directories, this one is {loaded.family}"
     if loaded.tokenizer is None:
         return "it needs a tokenizer.json"
     if c.encoder_heads != c.decoder_heads:

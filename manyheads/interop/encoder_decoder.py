@@ -10,63 +10,17 @@ and have layer norms with epsilon 1e-5 and biases in every linear layer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
-from manyheads.interop.table import Choice, Setting, Settings, Weight, slots, weights_to_ours, weights_to_theirs
+from manyheads.interop.family import Family, own_family
+from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.transformer import Transformer, TransformerConfig
-
-
-@dataclass(frozen=True)
-class EncoderDecoder:
-    """One way to write a Transformer down.
-
-    weights   the rows for a configuration, given the names of its parameters.
-    computed  tensors of a file that follow from the configuration; `stored` names those that are written.
-    """
-
-    model_type: str
-    architecture: str
-    settings: Settings
-    weights: Callable[[TransformerConfig, Iterable[str]], list[Weight]]
-    computed: Callable[[TransformerConfig], dict[str, Tensor]]
-    stored: tuple[str, ...]
-
-    def read(
-        self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-        """Our configuration and parameters. Raises ValueError on all that is not exactly representable."""
-        ours = self.settings.to_ours(settings)
-        bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
-        config = TransformerConfig(**{"output_bias": bias is not None and bool(bias.count_nonzero()), **ours})
-        source_pad = config.pad if config.source_pad is None else config.source_pad
-        ids = [(getattr(config, token), config.target_vocab, token) for token in ("pad", "end", "start")]
-        for index, size, token in [*ids, (source_pad, config.source_vocab, "source's pad")]:
-            if index >= size:
-                raise ValueError(f"the {token} token has id {index}, the vocabulary {size} entries")
-        with torch.device("meta"):
-            expected = dict(Transformer(config).named_parameters())  # tied ones once
-        rows = self.weights(config, expected)
-        return config, weights_to_ours(rows, expected, tensors, self.computed(config))
-
-    def settings_of(self, config: TransformerConfig) -> dict[str, Any]:
-        """config.json of a model, but for its number format. Raises ValueError on what the family has not."""
-        fixed = {"architectures": [self.architecture], "model_type": self.model_type, "forced_eos_token_id": config.end}
-        return fixed | self.settings.to_theirs(asdict(config))
-
-    def tensors_of(self, model: Transformer) -> dict[str, Tensor]:
-        """The weights of a model under the names of the family, tied ones once."""
-        ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
-        like = next(iter(ours.values()))
-        theirs = weights_to_theirs(self.weights(model.config, ours), ours)
-        computed = {name: tensor.to(like) for name, tensor in self.computed(model.config).items()}
-        return {name: computed[name] for name in self.stored if name in computed} | theirs
 
 
 def _row(ours: str, theirs: str) -> list[Weight]:
@@ -184,9 +138,51 @@ def _settings(rows: tuple[Setting | Choice, ...], ours: dict[str, Any], theirs: 
     )
 
 
-MARIAN = EncoderDecoder(
-    "marian",
-    "MarianMTModel",
+def _vocabularies(config: TransformerConfig) -> tuple[int, int]:
+    return config.source_vocab, config.target_vocab
+
+
+def _architecture(name: str) -> Callable[[TransformerConfig], str]:
+    return lambda config: name
+
+
+def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
+    return {"output_bias": bias is not None and bool(bias.count_nonzero())}
+
+
+def _forced_end(config: TransformerConfig) -> dict[str, Any]:
+    return {"forced_eos_token_id": config.end}
+
+
+def _tokenizer(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """For AutoTokenizer. The end token is added by the post-processor in tokenizer.json."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokenizer.id_to_token(config.end),
+        "pad_token": tokenizer.id_to_token(config.pad),
+        "unk_token": getattr(tokenizer.model, "unk_token", None),
+        # transformers 4 would add token types, which no encoder-decoder takes
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": config.max_positions,
+    }
+
+
+def _generation(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "decoder_start_token_id": config.start,
+        "eos_token_id": config.end,
+        "forced_eos_token_id": config.end,
+        "pad_token_id": config.pad,
+        "bad_words_ids": [[config.pad]],  # its row is zero, so its logit is zero and not small
+        "max_length": config.max_positions,
+        "num_beams": 1,
+        "do_sample": False,
+    }
+
+
+MARIAN = Family(
+    "marian", TransformerConfig, Transformer,
     _settings(
         (
             Setting("target_vocab", "decoder_vocab_size", int, default=lambda theirs: theirs["vocab_size"], least=1),
@@ -200,45 +196,25 @@ MARIAN = EncoderDecoder(
         {"norm": "post", "final_norm": False},
         {"normalize_before": False, "add_final_layer_norm": False},
     ),
-    _weights,
-    _computed,
+    _weights, _architecture("MarianMTModel"), _vocabularies, _tokenizer, _generation, _infer, _computed,
     stored=("final_logits_bias",),
-)
-PEGASUS = EncoderDecoder(
-    "pegasus",
-    "PegasusForConditionalGeneration",
+    also_written=_forced_end,
+)  # fmt: skip
+PEGASUS = Family(
+    "pegasus", TransformerConfig, Transformer,
     _settings(
         (Setting("target_vocab", "vocab_size", int, least=1),),
         {"norm": "pre", "final_norm": True, "tie": "all"},
         # transformers ignores the first two; without them CTranslate2's converter fails
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     ),
-    _weights,
+    _weights, _architecture("PegasusForConditionalGeneration"), _vocabularies, _tokenizer, _generation, _infer,
     _computed,
     stored=("final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-)
-
-
-_MOST = {"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_000}
-_OWN_IGNORED = "architectures model_type dtype tokenizers forced_eos_token_id"
-
-
-def _own_settings() -> Settings:
-    """Every field of ours, under its own name. What may be None is a number and may be missing."""
-    rows = tuple(
-        Setting(f.name, f.name, int, default=None, most=_MOST.get(f.name, math.inf))
-        if f.default is None
-        else Setting(f.name, f.name, int if f.default is MISSING else type(f.default), most=_MOST.get(f.name, math.inf))
-        for f in fields(TransformerConfig)
-    )
-    return Settings(rows, {}, {}, {}, frozenset(_OWN_IGNORED.split()))
-
-
-OWN = EncoderDecoder(
-    "manyheads-transformer",
-    "Transformer",
-    _own_settings(),
-    lambda config, names: [Weight(pattern, pattern) for pattern in {slots(name)[0]: None for name in names}],
-    lambda config: {},
-    stored=(),
-)
+    also_written=_forced_end,
+)  # fmt: skip
+OWN = own_family(
+    "manyheads-transformer", TransformerConfig, Transformer,
+    vocabularies=_vocabularies, tokenizer=_tokenizer, generation=_generation,
+    most={"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_000},
+)  # fmt: skip

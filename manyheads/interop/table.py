@@ -21,9 +21,9 @@ SHOWN = 8  # tensors of each kind that the message about a mismatch names
 
 @dataclass(frozen=True)
 class Setting:
-    """A number or a string that both sides have.
+    """A number, a string or strings that both sides have.
 
-    kind     int, float, bool or str.
+    kind     int, float, bool, str, or tuple for strings.
     default  what their library takes where the key is missing (or null): a value, or a function of their settings.
     least    the smallest number allowed, and `most` the largest: a damaged file must not fill the memory.
     also     other names of the key; where present they must agree.
@@ -47,10 +47,11 @@ class Setting:
             if not _is(value, self.kind) or (self.kind in (int, float) and not self.least <= value <= self.most):
                 bound = f" from {self.least} to {self.most}" if self.kind in (int, float) else ""
                 raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
-        if len(set(given.values())) > 1:
+        first, *others = given.values()
+        if any(value != first for value in others):
             both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())
             raise ValueError(f"{both} contradict each other: they are one setting")
-        return {self.ours: self.kind(next(iter(given.values())))}
+        return {self.ours: self.kind(first)}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         return {self.theirs: ours[self.ours]}
@@ -130,12 +131,14 @@ class Settings:
         return theirs
 
 
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list of strings"}
 
 
 def _is(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
+    if kind is tuple:
+        return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     return isinstance(value, (int, float) if kind is float else kind)
 
 

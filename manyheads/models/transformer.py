@@ -71,6 +71,11 @@ class TransformerConfig:
                 f"one matrix for source and target needs one vocabulary, got {self.source_vocab} and "
                 f"{self.target_vocab} tokens: train a joint one, or use tie='target'"
             )
+        source_pad = self.pad if self.source_pad is None else self.source_pad
+        ids = [(getattr(self, token), self.target_vocab, token) for token in ("pad", "end", "start")]
+        for index, size, token in [*ids, (source_pad, self.source_vocab, "source's pad")]:
+            if index >= size:
+                raise ValueError(f"the {token} token has id {index}, the vocabulary {size} entries")
         for side, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
             if self.width % heads:
                 raise ValueError(f"width {self.width} is not divisible by {side}_heads {heads}")

@@ -200,7 +200,8 @@ def test_half_precision_files_are_read(tmp_path: Path) -> None:
 def test_every_preset_has_a_form(name: str) -> None:
     config = preset(name, source_vocab=90, target_vocab=90, pad=89, end=0, start=89)
     family = OWN if name == "blog" else MARIAN
-    assert directory._family(config) is family
+    with torch.device("meta"):
+        assert directory._family(Transformer(config)) is family
     assert TransformerConfig(**{"output_bias": False} | family.settings.to_ours(family.settings_of(config))) == config
 
 

@@ -1,0 +1,109 @@
+"""How a model is written down: its config.json, its weights and what lies beside them, in both directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from manyheads.interop.table import REQUIRED, Setting, Settings, Weight, slots, weights_to_ours, weights_to_theirs
+
+
+def _nothing(*_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to write a model down.
+
+    model_type    of config.json.
+    config        our dataclass; `module` is built from it.
+    settings      the rows of config.json.
+    weights       the rows for a configuration, given the names of its parameters.
+    architecture  what `architectures` says.
+    vocabularies  of source and target: the sizes that tokenizers must fit into.
+    tokenizer     tokenizer_config.json; `generation` is generation_config.json, None for what does not generate.
+    infer         fields that config.json tells only through `architectures`, or the weights alone; given both.
+    computed      tensors of a file that follow from the configuration; `stored` names those that are written.
+    also_written  keys of config.json that are for other tools only: `settings` ignores them.
+    own           no other tool knows it; then config.json lists the names of the tokenizers.
+    """
+
+    model_type: str
+    config: type[Any]
+    module: type[nn.Module]
+    settings: Settings
+    weights: Callable[[Any, Iterable[str]], list[Weight]]
+    architecture: Callable[[Any], str]
+    vocabularies: Callable[[Any], tuple[int, int]]
+    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]]
+    generation: Callable[[Any], dict[str, Any]] | None = None
+    infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
+    computed: Callable[[Any], dict[str, Tensor]] = _nothing
+    stored: tuple[str, ...] = ()
+    also_written: Callable[[Any], dict[str, Any]] = _nothing
+    own: bool = False
+
+    def read(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+        """Our configuration and parameters. Raises ValueError on all that is not exactly representable."""
+        config = self.config(**{**self.infer(settings, tensors), **self.settings.to_ours(settings)})
+        with torch.device("meta"):
+            expected = dict(self.module(config).named_parameters())  # tied ones once
+        rows = self.weights(config, expected)
+        return config, weights_to_ours(rows, expected, tensors, self.computed(config))
+
+    def settings_of(self, config: Any) -> dict[str, Any]:
+        """config.json of a model, but for its number format. Raises ValueError on what the family has not."""
+        fixed = {"architectures": [self.architecture(config)], "model_type": self.model_type}
+        return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
+
+    def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
+        """The weights of a model under the names of the family, tied ones once."""
+        config: Any = model.config
+        ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        like = next(iter(ours.values()))
+        theirs = weights_to_theirs(self.weights(config, ours), ours)
+        computed = {name: tensor.to(like) for name, tensor in self.computed(config).items()}
+        return {name: computed[name] for name in self.stored if name in computed} | theirs
+
+
+def own_family(
+    model_type: str,
+    config: type[Any],
+    module: type[nn.Module],
+    *,
+    vocabularies: Callable[[Any], tuple[int, int]],
+    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]],
+    generation: Callable[[Any], dict[str, Any]] | None = None,
+    most: Mapping[str, float] | None = None,
+) -> Family:
+    """A family that no other tool knows: every field of the dataclass `config` and every parameter under our name.
+
+    most  the largest value of a field, where a damaged file could fill the memory.
+    """
+    rows = tuple(
+        # what may be None is a number, and may be missing
+        Setting(f.name, f.name, _kind(f.default), default=None if f.default is None else REQUIRED,
+                most=(most or {}).get(f.name, math.inf))
+        for f in fields(config)
+    )  # fmt: skip
+    ignored = frozenset({"architectures", "model_type", "dtype", "tokenizers"})
+    return Family(
+        model_type, config, module, Settings(rows, {}, {}, {}, ignored),
+        weights=_own_weights, architecture=lambda config: module.__name__,
+        vocabularies=vocabularies, tokenizer=tokenizer, generation=generation, own=True,
+    )  # fmt: skip
+
+
+def _own_weights(config: Any, names: Iterable[str]) -> list[Weight]:
+    return [Weight(pattern, pattern) for pattern in dict.fromkeys(slots(name)[0] for name in names)]
+
+
+def _kind(default: Any) -> type:
+    return int if default is None or default is MISSING else type(default)
