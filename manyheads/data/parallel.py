@@ -11,7 +11,6 @@ A directory holds one such corpus per split: `train`, `val`|`valid`|`validation`
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from manyheads.data.splits import UTF8, Splits, held_out, lines_of, splits_among
+
 _TABLES = (".tsv", ".jsonl", ".parquet")
-_VALIDATION = ("val", "valid", "validation", "dev")
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,12 @@ class Pairs:
         return replace(self, sources=[self.sources[i] for i in rows], targets=[self.targets[i] for i in rows])
 
 
-class Splits(NamedTuple):
-    """Corpora as `read_parallel` takes them."""
-
-    train: str | None
-    validation: str | None
-    test: list[str]
-
-
 class _Row(NamedTuple):
     place: str  # file:line of the row, or of its faulty side
     source: str
     target: str
     fault: str = ""  # why the row cannot be used
     remedy: str = ""
-
-
-_UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 
 
 def read_parallel(path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False) -> Pairs:
@@ -109,15 +98,7 @@ def find_splits(
     found = Splits(str(data), None, [])
     folder = Path(data)
     if folder.is_dir():
-        names = _corpora(folder, source, target)
-        train = [n for n in names if _is_split(n, ("train",))]
-        held = [n for n in names if _is_split(n, _VALIDATION)]
-        for role, several in (("training", train), ("validation", held)):
-            if len(several) > 1:
-                raise ValueError(f"{folder}: several {role} corpora ({', '.join(several)}); name one: data=DIR/NAME")
-        tests = [str(folder / n) for n in names if n.startswith("test")]
-        first_train, first_held = (str(folder / several[0]) if several else None for several in (train, held))
-        found = Splits(first_train, first_held, tests)
+        found = splits_among(folder, _corpora(folder, source, target))
         if found == (None, None, []):
             there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
             raise FileNotFoundError(
@@ -147,21 +128,11 @@ def read_splits(
 def hold_out(pairs: Pairs, fraction: float = 0.05) -> tuple[Pairs, Pairs]:
     """(kept, held out): decided by a hash of the source alone, so all copies of a source fall on one side, whatever
     else the corpus holds and in whatever order. At least one source is held out."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction to hold out is {fraction}; expected a number between 0 and 1")
-    hashes = [int.from_bytes(hashlib.blake2b(s.encode(), digest_size=8).digest()) for s in pairs.sources]
-    lowest, highest = min(hashes, default=0), max(hashes, default=0)
-    if lowest == highest:
-        where = f"{pairs.files[0]}: " if pairs.files else ""
-        raise ValueError(f"{where}one distinct source sentence cannot be split; give validation data")
-    limit = min(max(int(fraction * 2**64), lowest + 1), highest)
-    kept = [i for i, h in enumerate(hashes) if h >= limit]
-    held = [i for i, h in enumerate(hashes) if h < limit]
+    try:
+        kept, held = held_out(pairs.sources, fraction, what="source sentence")
+    except ValueError as error:
+        raise ValueError(f"{pairs.files[0]}: {error}" if pairs.files else str(error)) from None
     return pairs.subset(kept), pairs.subset(held)
-
-
-def _is_split(name: str, splits: tuple[str, ...]) -> bool:
-    return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)
 
 
 def _corpora(folder: Path, source: str, target: str) -> list[str]:
@@ -195,25 +166,8 @@ def _locate(path: str, source: str, target: str) -> list[Path]:
     return files
 
 
-def _lines(file: Path) -> list[str | None]:
-    """Lines of a UTF-8 file, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also splits at
-    U+2028, \\x0b, \\x85 and lose the alignment."""
-    data = file.read_bytes().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n")
-    try:
-        return [line.removesuffix("\r") for line in data.decode().split("\n")]
-    except UnicodeDecodeError:
-        return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")]
-
-
-def _decode(line: bytes) -> str | None:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def _two_files(source_file: Path, target_file: Path) -> Iterator[_Row]:
-    sources, targets = _lines(source_file), _lines(target_file)
+    sources, targets = lines_of(source_file), lines_of(target_file)
     if len(sources) != len(targets):
         raise ValueError(
             f"{source_file} has {len(sources):,} lines but {target_file} has {len(targets):,} (from line"
@@ -221,13 +175,13 @@ def _two_files(source_file: Path, target_file: Path) -> Iterator[_Row]:
         )
     for number, (a, b) in enumerate(zip(sources, targets, strict=True), 1):
         if a is None or b is None:
-            yield _Row(f"{source_file if a is None else target_file}:{number}", "", "", *_UTF8)
+            yield _Row(f"{source_file if a is None else target_file}:{number}", "", "", *UTF8)
         else:
             yield _Row(f"{source_file}:{number}", a, b)
 
 
 def _tsv(file: Path, source: str, target: str) -> Iterator[_Row]:
-    lines = _lines(file)
+    lines = lines_of(file)
     names = (lines[0] or "").split("\t")
     columns, width = (0, 1), 2
     for wanted in ((source, target), ("source", "target")):
@@ -238,7 +192,7 @@ def _tsv(file: Path, source: str, target: str) -> Iterator[_Row]:
     for number, line in enumerate(lines[header:], 1 + header):
         place = f"{file}:{number}"
         if line is None:
-            yield _Row(place, "", "", *_UTF8)
+            yield _Row(place, "", "", *UTF8)
             continue
         cells = line.split("\t")
         if len(cells) == width:
@@ -251,10 +205,10 @@ def _tsv(file: Path, source: str, target: str) -> Iterator[_Row]:
 
 
 def _jsonl(file: Path, source: str, target: str) -> Iterator[_Row]:
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(lines_of(file), 1):
         place = f"{file}:{number}"
         if line is None:
-            yield _Row(place, "", "", *_UTF8)
+            yield _Row(place, "", "", *UTF8)
         elif not line.strip():
             yield _Row(place, "", "")
         else:

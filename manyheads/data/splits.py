@@ -1,0 +1,93 @@
+"""What the readers of all formats share: lines of text, the splits of a directory, and data that are held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+VALIDATION = ("val", "valid", "validation", "dev")
+UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
+
+
+class Splits(NamedTuple):
+    """What each split is read from: a file, or a corpus as `read_parallel` takes it."""
+
+    train: str | None
+    validation: str | None
+    test: list[str]
+
+
+def splits_among(folder: Path, names: Iterable[str]) -> Splits:
+    """The splits among the corpora of a directory, by how their names begin: `train.txt`, `dev-v1.1.json`, `test_b`.
+
+    Raises ValueError where several could be the training data, or the validation data.
+    """
+    names = sorted(names)
+    train = [n for n in names if _is_split(n, ("train",))]
+    held = [n for n in names if _is_split(n, VALIDATION)]
+    for role, several in (("training", train), ("validation", held)):
+        if len(several) > 1:
+            raise ValueError(f"{folder}: several {role} corpora ({', '.join(several)}); name one: data=DIR/NAME")
+    first_train, first_held = (str(folder / several[0]) if several else None for several in (train, held))
+    return Splits(first_train, first_held, [str(folder / n) for n in names if n.startswith("test")])
+
+
+def find_files(
+    data: str | Path, suffixes: tuple[str, ...], *, validation: str | None = None, test: str | None = None
+) -> Splits:
+    """The files behind `data`: those of a directory's splits, or one file as the training data.
+
+    `validation` and `test` name files that take precedence over those found. Raises FileNotFoundError.
+    """
+    found = Splits(str(data), None, [])
+    folder = Path(data)
+    if folder.is_dir():
+        names = [p.name for p in folder.iterdir() if p.is_file() and p.suffix in suffixes]
+        found = splits_among(folder, names)
+        if found == (None, None, []):
+            there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+            raise FileNotFoundError(
+                f"{folder}: no data there; expected train{suffixes[0]} (or {', '.join(suffixes[1:])}), and val, test"
+                f" likewise; found {there}"
+            )
+    for file in filter(None, (None if folder.is_dir() else str(data), validation, test)):
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"{file}: no such file; give an existing file or a directory with train, val, test")
+    return Splits(found.train, validation or found.validation, [test] if test else found.test)
+
+
+def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
+    """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
+    else the corpus holds and in whatever order. At least one key is held out, and one kept."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction to hold out is {fraction}; expected a number between 0 and 1")
+    hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) for key in keys]
+    lowest, highest = min(hashes, default=0), max(hashes, default=0)
+    if lowest == highest:
+        raise ValueError(f"one distinct {what} cannot be split; give validation data")
+    limit = min(max(int(fraction * 2**64), lowest + 1), highest)
+    kept = [i for i, h in enumerate(hashes) if h >= limit]
+    return kept, [i for i, h in enumerate(hashes) if h < limit]
+
+
+def lines_of(file: Path) -> list[str | None]:
+    """Lines of a UTF-8 file, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also splits at
+    U+2028, \\x0b, \\x85 and would count lines as no editor does."""
+    data = file.read_bytes().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n")
+    try:
+        return [line.removesuffix("\r") for line in data.decode().split("\n")]
+    except UnicodeDecodeError:
+        return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")]
+
+
+def _is_split(name: str, splits: tuple[str, ...]) -> bool:
+    return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)
+
+
+def _decode(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None
