@@ -1,0 +1,143 @@
+"""CoNLL columns: every fault named by file and line; the splits; the words of raw text."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from manyheads.data.conll import Tagged, find_splits, read_conll, read_splits, words_of
+
+GOOD = "EU B-ORG\nrejects O\nNew B-LOC\nYork I-LOC\n\n\nPeter B-PER\n"
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_words_tags_and_where_they_stand(tmp_path: Path) -> None:
+    read = read_conll(write(tmp_path / "a.txt", GOOD))
+    assert read.words == [["EU", "rejects", "New", "York"], ["Peter"]]
+    assert read.tags == [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
+    assert read.place(0, 3) == f"{tmp_path}/a.txt:4"
+    assert read.place(1, 0) == f"{tmp_path}/a.txt:7"
+    assert read.labels == ["O", "B-LOC", "I-LOC", "B-ORG", "B-PER"]
+    assert len(read.subset([1])) == 1
+    assert read.subset([1]).place(0, 0).endswith(":7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n-DOCSTART- -X- O O\nPeter NNP B-NP B-PER",
+        "EU\tB-ORG\r\nrejects\tO\r\n\r\n \t\r\nPeter\tB-PER\r\n",
+        b"\xef\xbb\xbfEU B-ORG\nrejects O \n\nPeter  B-PER\n\n\n",
+    ],
+    ids=["documents and four columns", "tabs and CRLF", "byte order mark and stray spaces"],
+)
+def test_forms_of_the_same_sentences(tmp_path: Path, text: str | bytes) -> None:
+    read = read_conll(write(tmp_path / "a.txt", text))
+    assert read.words == [["EU", "rejects"], ["Peter"]]
+    assert read.tags == [["B-ORG", "O"], ["B-PER"]]
+
+
+def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
+    assert read_conll(write(tmp_path / "a.txt", "10\u00a0000 O\n")).words == [["10\u00a0000"]]
+    assert read_conll(write(tmp_path / "b.txt", "New York\tB-LOC\n")).words == [["New York"]]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "message"),
+    [
+        ("a O\nb\n", ":2: a word without a tag; expected the word first and its tag last"),
+        ("a O\nb X O\n", ":2: 3 columns where 2 were expected; separate them"),
+        (b"a O\nb\xff O\n", ":2: invalid UTF-8; convert the file"),
+        ("a O\nb I-PER\n", ":2: I-PER after O breaks IOB2; expected B-PER"),
+        ("a B-LOC\nb I-PER\n", ":2: I-PER after B-LOC breaks IOB2"),
+        ("a I-PER\n", ":1: I-PER at the start of a sentence breaks IOB2"),
+        ("a O\nb S-PER\n", ":2: 'S-PER' is no IOB2 tag; expected O, B-KIND or I-KIND"),
+        ("a B-\n", ":1: 'B-' is no IOB2 tag"),
+    ],
+)
+def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
+    content = faulty if isinstance(faulty, bytes) else faulty.encode()
+    file = write(tmp_path / "a.txt", content + b"\n" + GOOD.encode())
+    with pytest.raises(ValueError) as told:
+        read_conll(file)
+    assert str(told.value).startswith(f"{file}{message}")
+    assert "\n" not in str(told.value)
+    read = read_conll(file, skip_bad_lines=True)
+    assert read.words == [["EU", "rejects", "New", "York"], ["Peter"]]
+    assert sum(read.skips.values()) == 1
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no usable sentence"):
+        read_conll(write(tmp_path / "a.txt", "\n\n"))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_conll(tmp_path / "b.txt")
+
+
+@pytest.mark.parametrize("name", ["dev.txt", "valid.conll", "val.tsv", "validation.txt"])
+def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
+    for file in ("train.txt", name, "test.txt"):
+        write(tmp_path / file, GOOD)
+    train, validation, test = read_splits(tmp_path)
+    assert [split.file.name for split in (train, validation, test) if split and split.file] == [
+        "train.txt", name, "test.txt"
+    ]  # fmt: skip
+    write(tmp_path / "other.txt", "x O\n")
+    assert find_splits(tmp_path, test=str(tmp_path / "other.txt")).test == [str(tmp_path / "other.txt")]
+    write(tmp_path / "train.b.txt", GOOD)
+    with pytest.raises(ValueError, match="several training corpora"):
+        read_splits(tmp_path)
+
+
+def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> None:
+    text = "".join(f"word{i % 150} O\n\n" for i in range(300))  # every sentence twice
+    train, validation, test = read_splits(write(tmp_path / "a.txt", text))
+    assert test is None
+    assert len(train) + len(validation) == 300
+    assert 2 <= len(validation) <= 40
+    assert not {tuple(w) for w in train.words} & {tuple(w) for w in validation.words}
+    assert train.place(0, 0).startswith(str(tmp_path / "a.txt"))
+    with pytest.raises(ValueError, match="one distinct sentence"):
+        read_splits(write(tmp_path / "b.txt", "a O\n"))
+    with pytest.raises(FileNotFoundError, match="found b.md"):
+        (tmp_path / "none").mkdir()
+        write(tmp_path / "none" / "b.md", "")
+        read_splits(tmp_path / "none")
+
+
+def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
+    read = read_conll(write(tmp_path / "a.txt", GOOD))
+    read.check_labels(read.labels)
+    with pytest.raises(ValueError, match=r"a\.txt:7: the tag 'B-PER' does not occur in the training data"):
+        read.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("EU rejects German call.", ["EU", "rejects", "German", "call", "."]),
+        (" (3:45\u00a0PM)  ", ["(", "3:45", "PM", ")"]),
+        ("€1,234.50, 1996-08-22!", ["€", "1,234.50", ",", "1996-08-22", "!"]),
+        ("don't\n...", ["don't", ".", ".", "."]),
+        ("हिन्दी 中文。", ["हिन्दी", "中文", "。"]),
+        ("", []),
+    ],
+)
+def test_words_of_raw_text(text: str, words: list[str]) -> None:
+    spans = words_of(text)
+    assert [text[start:end] for start, end in spans] == words
+    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+
+
+def test_conll_2003(real_data: Callable[[str], Path]) -> None:
+    train, validation, test = read_splits(real_data("conll2003"))
+    assert test is not None
+    assert [len(split) for split in (train, validation, test)] == [14_041, 3_250, 3_453]
+    starts = [tag[2:] for tags in train.tags for tag in tags if tag.startswith("B-")]
+    assert {kind: starts.count(kind) for kind in set(starts)} == {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}
+    validation.check_labels(train.labels)
+    assert isinstance(train, Tagged)
