@@ -12,19 +12,21 @@ CHUNK = 512  # positions at once: 512 x 10,000 float32 logits are 20 MB, which s
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
     """Sum over the real targets of the cross-entropy with smoothed labels (Szegedy 2016; Vaswani 2017, section 5.4).
 
     hidden (N, D), weight (V, D), bias (V,), target (N,) -> 0-dim float32
 
     The true token gets 1 - smoothing, and smoothing is spread evenly over the V - 1 tokens other than padding. The
-    padding token has probability zero: it is never a target, and its row of `weight` gets no gradient from here.
+    padding token has probability zero: it is never a target, and its row of `weight` gets no gradient from here. A
+    vocabulary may have none (pad=None, for which smoothing must be 0). Positions with a negative target are left out.
 
     The logits are made, used for value and gradients, and dropped a chunk at a time: for a small model they are most
     of the memory and half of the time.
     """
-    real = target != pad
+    assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
+    real = target >= 0 if pad is None else (target >= 0) & (target != pad)
     total = _SmoothedCrossEntropy.apply(hidden[real], weight, bias, target[real], smoothing, pad)
     assert isinstance(total, Tensor)
     return total
@@ -41,13 +43,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int | None
     ) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rows, table = hidden.to(wide), weight.to(wide)
         on_true, share = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
-        column = table.sum(0) - table[pad]  # (D,)
-        bias_sum = 0.0 if bias is None else bias.sum() - bias[pad]
+        never = [] if pad is None else [pad]
+        column = table.sum(0) - table[never].sum(0)  # (D,)
+        bias_sum = 0.0 if bias is None else bias.sum() - bias[never].sum()
         grad_hidden = torch.empty_like(rows)
         grad_weight = torch.zeros_like(table)
         grad_bias = None if bias is None else torch.zeros_like(bias)
@@ -58,7 +61,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 logits = torch.mm(h, table.T, out=buffer[: len(h)])  # (n, V)
                 if bias is not None:
                     logits += bias
-                logits[:, pad] = -torch.inf
+                logits[:, never] = -torch.inf
                 log_p = logits.log_softmax(-1)
                 at = torch.arange(len(t), device=t.device)
                 true_log_p, true_logit = log_p[at, t], logits[at, t]
@@ -74,10 +77,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad_bias += probability.sum(0)
             correction = share * rows.sum(0)  # (D,)
             grad_weight -= correction
-            grad_weight[pad] = 0.0
+            grad_weight[never] = 0.0
             if grad_bias is not None:
                 grad_bias -= share * len(rows)
-                grad_bias[pad] = 0.0
+                grad_bias[never] = 0.0
         ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype), grad_bias)
         return total
 

@@ -109,3 +109,18 @@ def test_a_second_derivative_is_refused() -> None:
     (gradient,) = torch.autograd.grad(total.square(), hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_without_a_padding_token_negative_targets_are_left_out() -> None:
+    results = []
+    for way in ("ours", "theirs"):
+        hidden, weight, bias, target = inputs(13, pad=-100)
+        if way == "ours":
+            total = smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.0, pad=None)
+        else:
+            total = F.cross_entropy(F.linear(hidden, weight, bias), target, ignore_index=-100, reduction="sum")
+        total.backward()
+        results.append([total.detach(), hidden.grad, weight.grad, bias.grad])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
