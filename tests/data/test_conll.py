@@ -1,6 +1,7 @@
 """CoNLL columns: every fault named by file and line; the splits; the words of raw text."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,9 @@ def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> 
     assert train.place(0, 0).startswith(str(tmp_path / "a.txt"))
     with pytest.raises(ValueError, match="one distinct sentence"):
         read_splits(write(tmp_path / "b.txt", "a O\n"))
+    (tmp_path / "none").mkdir()
+    write(tmp_path / "none" / "b.md", "")
     with pytest.raises(FileNotFoundError, match="found b.md"):
-        (tmp_path / "none").mkdir()
-        write(tmp_path / "none" / "b.md", "")
         read_splits(tmp_path / "none")
 
 
@@ -130,7 +131,7 @@ def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
 def test_words_of_raw_text(text: str, words: list[str]) -> None:
     spans = words_of(text)
     assert [text[start:end] for start, end in spans] == words
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
 def test_conll_2003(real_data: Callable[[str], Path]) -> None:
