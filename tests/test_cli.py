@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from manyheads import cli
-from manyheads.tasks.translation import Translation
+from manyheads.cli import lines
+from manyheads.tasks.translator import Translation
 
 VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert")
 
@@ -104,13 +105,13 @@ def test_exit_status(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "_recipes", fail)
+    monkeypatch.setattr(cli.training, "_recipes", fail)
     assert cli.main(["recipes"]) == status
     assert capsys.readouterr().err == f"manyheads: {message}\n"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    talk = "from manyheads import cli; cli._recipes = lambda _: print('x' * 10**6); "
+    talk = "from manyheads import cli; cli.training._recipes = lambda _: print('x' * 10**6); "
     code = f"{talk}raise SystemExit(cli.main(['recipes']))"
     read, write = os.pipe()
     os.close(read)
@@ -204,14 +205,14 @@ def test_one_line_in_one_line_out(
     stdin(content)
     assert cli.main(["translate", "m"]) == 0
     assert capsys.readouterr().out == expected
-    assert all(sum(len(text) + 1 for text in chunk) < 2 * cli.READ for chunk in echo.asked)
+    assert all(sum(len(text) + 1 for text in chunk) < 2 * lines.READ for chunk in echo.asked)
 
 
 def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
     os.write(write, b"one\ntw")
-    chunks = cli._stdin()
+    chunks = lines.stdin()
     assert next(chunks) == ["one"]
     os.write(write, b"o\n")
     assert next(chunks) == ["two"]
@@ -241,11 +242,11 @@ def test_faults_of_stdin_name_its_line(
 ) -> None:
     stdin(b"fine\n\xff\n")
     assert "<stdin>:2: invalid UTF-8" in refused(capsys, "translate", "m")
-    monkeypatch.setattr(cli, "READ", 4)  # the fault is in a later chunk
+    monkeypatch.setattr(lines, "READ", 4)  # the fault is in a later chunk
     stdin(b"one\ntwo\n" + b"x" * 100 + b"\n")
     assert cli.main(["translate", "m"]) == 2
     shown = capsys.readouterr()
     assert shown.out == "ONE\nTWO\n"
-    assert shown.err == "manyheads: <stdin>: line 3 has 100 tokens, the model takes 99\n"
+    assert shown.err == "manyheads: <stdin>:3: has 100 tokens, the model takes 99\n"
     assert "text 1 has 100 tokens" in refused(capsys, "translate", "m", "x" * 100)
     assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from manyheads.core.runtime import Route
+from manyheads.tasks.metrics import Metrics
+from manyheads.training import Summary, Task, TrainingConfig, train, write_result
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,41 @@ class Run:
         for option, given in (("--skip-bad-lines", self.skip_bad_lines), ("--compile", self.compile)):
             words += [option] if given else []
         return shlex.join([*words, "--resume"])
+
+
+def carry_out(
+    run: Run,
+    task: Task,
+    training: TrainingConfig,
+    *,
+    route: Route,
+    settings: Mapping[str, Any],
+    data: Mapping[str, Any],
+    evaluate: Callable[[], Metrics],
+    flops: Callable[[Summary], float] | None = None,
+    **more: Any,
+) -> dict[str, Any] | None:
+    """Train, save, score and record: what every recipe does once it has its task. None where the run was stopped.
+
+    settings  what would make this another run; where the data lie and how the result is used would not.
+    data      for result.json: enough to find the test data again and to see whether they are the same.
+    evaluate  called when the model is saved; its metrics join those of the last validation.
+    flops     of the whole training; `more` goes into result.json.
+    """
+    summary = train(
+        task, training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes, settings=dict(settings),
+        resume_command=run.resume_command,
+    )  # fmt: skip
+    if summary.status == "stopped":
+        print(summary.reason, file=sys.stderr)
+        return None
+    metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
+    return write_result(
+        run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | evaluate(),
+        wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
+        parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
+        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **more,
+    )  # fmt: skip
 
 
 def _word(value: Any) -> str:

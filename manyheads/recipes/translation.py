@@ -23,10 +23,11 @@ from manyheads.data.report import corpus_report
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
-from manyheads.recipes.run import Run
-from manyheads.tasks import Translator
+from manyheads.recipes.run import Run, carry_out
+from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
-from manyheads.training import TrainingConfig, claim, train, write_result
+from manyheads.tasks.translator import Translator
+from manyheads.training import Summary, TrainingConfig, claim
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 
@@ -162,32 +163,25 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
     for name in ("training", "threads", "scored", "beam", "alpha", "data", "validation", "test"):
         del settings[name]
-    summary = train(
-        task, replace(config.training, width=task.model.config.width), run.out, route=route, resume=run.resume,
-        max_minutes=run.max_minutes, settings=settings, resume_command=run.resume_command,
-    )  # fmt: skip
-    if summary.status == "stopped":
-        print(summary.reason, file=sys.stderr)
-        return None
-    if task.saved_as:  # not where the run had been finished before
-        print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
-    metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
-    held = corpora.validation if config.scored == "validation" else corpora.test
-    if held is not None:
+    decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
+
+    def evaluate() -> Metrics:
+        if task.saved_as:  # not where the run had been finished before
+            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
+        held = corpora.validation if config.scored == "validation" else corpora.test
+        if held is None:
+            return {}
         translator = Translator(directory.load(run.out), route)
-        metrics |= translator.evaluate(
-            held, config.target, beam=config.beam, alpha=config.alpha, truncate=config.truncate
-        )
-    source_length, target_length = task.train.mean_lengths()
-    per_pair = accounting.flops(task.model, source_length, target_length)["training"]
-    return write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data=described, metrics=metrics,
-        wall_seconds=summary.seconds,
-        flops=per_pair * summary.tokens / target_length,
-        parameters=sum(p.numel() for p in task.model.parameters()), seed=config.training.seed,
-        decoding={"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate},
-        weights=summary.weights, steps=summary.step,
-        target_tokens=summary.tokens, route=route.describe(),
+        return translator.evaluate(held, config.target, **decoding).metrics
+
+    def flops(summary: Summary) -> float:
+        source, target = task.train.mean_lengths()
+        return accounting.flops(task.model, source, target)["training"] * summary.tokens / target
+
+    return carry_out(
+        run, task, replace(config.training, width=task.model.config.width), route=route, settings=settings,
+        data=described, evaluate=evaluate, flops=flops,
+        decoding=decoding,
     )  # fmt: skip
 
 

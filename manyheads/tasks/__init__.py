@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
-from manyheads.tasks.translation import Translator
+from manyheads.tasks.translator import Translator
 
 
 def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Translator:

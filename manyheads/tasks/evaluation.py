@@ -1,89 +1,106 @@
-"""Scoring a translator on test data, and two of them against each other."""
+"""Scoring a model on test data, and two of them against each other, whatever they do."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Protocol
 
-from manyheads.data.cldr import cldr_pairs
-from manyheads.data.parallel import Pairs, find_splits, read_parallel
-from manyheads.data.store import fingerprint
-from manyheads.tasks.metrics import Metrics, most_changed, paired_bootstrap, translation_metrics
-from manyheads.tasks.translation import Translator
+import numpy as np
 
+from manyheads.tasks.metrics import Metrics
 
-class Held(NamedTuple):
-    """Test data, their languages, and how the run decodes."""
-
-    pairs: Pairs
-    source: str
-    target: str
-    beam: int
-    alpha: float
-    truncate: bool
+RESAMPLES, SHOWN = 1000, 5
 
 
-def held_data(model: Path, data: str | None) -> Held:
-    """What a run is tested on, as its result.json tells; or `data`, a corpus as training takes it, or a directory
-    with a test file. Raises ValueError for a model that was not trained here, unless `data` is "a.en,b.de"."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a model did on test data, item by item.
+
+    quality  of each output, more is better: 1.0 or 0.0 for right or wrong, where nothing finer is said.
+    metrics  on all of them.
+    """
+
+    unit: ClassVar[str] = "right"
+
+    inputs: list[str]
+    outputs: list[str]
+    references: list[str]
+    quality: list[float]
+    metrics: Metrics
+
+    def bootstrap(self, other: Outcome) -> dict[str, Any]:
+        """Is `other` better by more than chance (Koehn 2004)? The mean quality of 1,000 resamples of the items.
+
+        p_value is the share of resamples whose difference is as far from the observed one as zero is.
+        """
+        mine, theirs = np.array(self.quality), np.array(other.quality)
+        change = theirs - mine
+        random, items = np.random.default_rng(1), len(change)
+        resampled = np.array([change[random.integers(items, size=items)].mean() for _ in range(RESAMPLES)])
+        extreme = np.abs(resampled - change.mean()) >= abs(change.mean())
+        return {
+            self.unit: {
+                "first": float(mine.mean()), "second": float(theirs.mean()), "difference": float(change.mean()),
+                "p_value": float((extreme.sum() + 1) / (RESAMPLES + 1)), "resamples": RESAMPLES,
+            }
+        }  # fmt: skip
+
+
+class Predictor(Protocol):
+    """What `manyheads.load` gives: a model with its verbs."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def outcome(self, data: str | None = None) -> Outcome:
+        """On the run's own test data, or on `data`. Raises ValueError where there are none."""
+        ...
+
+
+def record_of(model: Path) -> dict[str, Any]:
+    """The result.json of a run; nothing for a model that was not trained here."""
     record = model / "result.json"
     try:
-        known: Any = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
     except ValueError:
         known = None
     if not isinstance(known, dict):
         raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
-    trained_on = known.get("data", {})
-    decoding = known.get("decoding", {})
-    source, target = trained_on.get("source"), trained_on.get("target")
-    if source is None and data and "," in data:
-        source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
-    if not (source and target):
+    return known
+
+
+def same_test(name: str, recorded: str, now: str) -> None:
+    """Raises ValueError where test data have another fingerprint than the one (or the part of it) in the record."""
+    if not now.startswith(recorded):
         raise ValueError(
-            f"{model} has no result.json that tells its languages: name the test files as --data FILE.en,FILE.de"
+            f"{name}: the test data are not those of the run any more; to score on them as they are: --data {name}"
         )
-    if data is not None:
-        tests = find_splits(data, source, target).test if Path(data).is_dir() else [data]
-        if not tests:
-            raise ValueError(f"{data}: no test.{source} + test.{target} there; name the corpus itself")
-        pairs = read_parallel(tests[0], source, target)
-    elif cldr := trained_on.get("cldr"):
-        pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).test
-    elif trained_on.get("test"):
-        pairs = read_parallel(trained_on["test"][0], source, target)
-        if fingerprint([*pairs.sources, *pairs.targets])[:16] != trained_on["fingerprints"]["test"]:
-            raise ValueError(
-                f"{trained_on['test'][0]}: the test data are not those of the run any more; to score on them as they "
-                f"are: --data {trained_on['test'][0]}"
-            )
-    else:
-        raise ValueError(f"{model} was trained without test data: name some with --data")
-    beam, alpha = decoding.get("beam", 4), decoding.get("alpha", 0.6)
-    return Held(pairs, source, target, beam, alpha, decoding.get("truncate", False))
 
 
-def evaluate(translator: Translator, data: str | None = None) -> Metrics:
-    """Metrics on the run's test data, or on `data`, decoded as the run's recipe says."""
-    test = held_data(translator.path, data)
-    return translator.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
+def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
+    """Metrics on the run's test data, or on `data`."""
+    return predictor.outcome(data).metrics
 
 
-def compare(first: Translator, second: Translator, data: str | None = None) -> dict[str, Any]:
-    """Both on the first one's test data: metrics, a paired bootstrap, the items that changed most."""
-    test = held_data(first.path, data)
-    own = held_data(second.path, data)
-    if own.pairs.sources != test.pairs.sources:
+def compare(first: Predictor, second: Predictor, data: str | None = None) -> dict[str, Any]:
+    """Both on the same test data: metrics, a paired bootstrap, the items that changed most."""
+    one, two = first.outcome(data), second.outcome(data)
+    if (one.inputs, one.references) != (two.inputs, two.references):
         raise ValueError(f"{first.path} and {second.path} have different test data: name one corpus with --data")
-    references = test.pairs.targets
-    one, two = (
-        translator.translate(test.pairs.sources, beam=settings.beam, alpha=settings.alpha, truncate=settings.truncate)
-        for translator, settings in ((first, test), (second, own))
-    )
+    changes = [
+        {"input": given, "reference": right, "first": a, "second": b, "change": round(after - before, 2)}
+        for given, right, a, b, before, after in zip(
+            one.inputs, one.references, one.outputs, two.outputs, one.quality, two.quality, strict=True
+        )
+    ]
+    changes.sort(key=lambda item: -abs(item["change"]))
     return {
-        "first": {"model": str(first.path), "metrics": translation_metrics(one, references, test.target)},
-        "second": {"model": str(second.path), "metrics": translation_metrics(two, references, test.target)},
-        "pairs": len(test.pairs),
-        "bootstrap": paired_bootstrap(one, two, references),
-        "most_changed": most_changed(test.pairs.sources, one, two, references),
+        "first": {"model": str(first.path), "metrics": one.metrics},
+        "second": {"model": str(second.path), "metrics": two.metrics},
+        "items": len(one.inputs),
+        "unit": one.unit,
+        "bootstrap": one.bootstrap(two),
+        "most_changed": [item for item in changes if item["change"]][:SHOWN],
     }

@@ -76,16 +76,7 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
     return found
 
 
-def most_changed(
-    sources: Sequence[str], first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = 5
-) -> list[dict[str, Any]]:
-    """The items whose sentence chrF changed most from the first system to the second, both ways."""
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF of each sentence, 0 to 100."""
     chrf = CHRF()
-    changes = []
-    for source, one, two, reference in zip(sources, first, second, references, strict=True):
-        before, after = (chrf.sentence_score(text, [reference]).score for text in (one, two))
-        changes.append(
-            {"source": source, "reference": reference, "first": one, "second": two, "change": round(after - before, 2)}
-        )
-    changes.sort(key=lambda item: -abs(item["change"]))
-    return changes[:count]
+    return [chrf.sentence_score(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]

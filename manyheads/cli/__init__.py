@@ -1,0 +1,78 @@
+"""The command `manyheads`: one verb per job. Results go to stdout, everything else to stderr.
+
+Nothing heavy is imported before a verb needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from manyheads.cli import directories, scoring, summary, training, translate
+from manyheads.cli.parser import Parser, Verbs
+
+VERBS = (training, scoring, translate, summary, directories)  # in the order of --help
+FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit status: 2 for what the user can put right, told in one line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        options = _parse(given)
+        if sys.stdout is None:
+            raise ValueError("standard output is closed: there is nowhere to print results")
+        options.verb(options)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:  # the reader has left: nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt as error:
+        return _fail(INTERRUPTED, str(error) or "interrupted", debug)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(BAD_INPUT, f"{place}{error.strerror or error}", debug)
+    except ValueError as error:
+        return _fail(BAD_INPUT, str(error), debug)
+    except Exception as error:
+        return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
+
+
+def _fail(status: int, message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print("manyheads:", " ".join(message.split("\n")), file=sys.stderr)
+    return status
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser, verbs = _parsers()
+    options, extra = parser.parse_known_args(arguments)
+    unknown = [word for word in extra if word.startswith("-") and word != "-"]
+    if unknown:
+        flags = [flag for action in verbs[options.name]._actions for flag in action.option_strings]
+        close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
+    if extra:  # what argparse leaves over when options stand between: `translate MODEL --beam 5 TEXT`
+        if not hasattr(options, "rest"):
+            verbs[options.name].error(f"unexpected {extra[0]!r}")
+        options.rest += extra
+    return options
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    from manyheads import __version__
+
+    parser = Parser(prog="manyheads", description="Train, use and open up Transformers.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    verbs = Verbs(parser)
+    for module in VERBS:
+        module.add(verbs)
+    return parser, verbs.found

@@ -1,0 +1,63 @@
+"""The command line's grammar: errors in one line, with the nearest valid name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line, with the nearest valid name."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} ({self.prog} --help)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            close = get_close_matches(str(value), known, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
+            raise argparse.ArgumentError(None, f"unknown {action.metavar or action.dest} {value!r}: {remedy}")
+
+
+class Verbs:
+    """The parser of the command, to which every verb adds its own."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
+        self.found: dict[str, Parser] = {}
+
+    def add(
+        self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
+        as_json: bool = False,
+    ) -> Parser:  # fmt: skip
+        """A verb: what it runs, its positionals with their help, and whether it has --json."""
+        parser = self._parsers.add_parser(name, help=help, description=help, allow_abbrev=False)
+        parser.set_defaults(verb=function)
+        parser.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
+        if as_json:
+            parser.add_argument("--json", action="store_true", help="print one JSON document")
+        for metavar, text in positionals:
+            parser.add_argument(metavar.lower(), metavar=metavar, help=text)
+        self.found[name] = parser
+        return parser
+
+
+def positive(kind: type[int] | type[float]) -> Any:
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(0)
+        if not value > 0:
+            what = "a positive integer" if kind is int else "a positive number"
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+        return value
+
+    return read

@@ -1,0 +1,75 @@
+"""`manyheads summary`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from manyheads.cli.output import document, table
+from manyheads.cli.parser import Verbs
+
+
+def add(verbs: Verbs) -> None:
+    verbs.add("summary", _summary, "parameters per part, FLOPs, memory",
+              ("MODEL", "a model, a recipe, or a preset such as transformer/base"), as_json=True)  # fmt: skip
+
+
+def _summary(options: argparse.Namespace) -> None:
+    from manyheads.analysis import accounting, wmt14
+    from manyheads.recipes import RECIPES
+
+    name = options.model
+    cost = None
+    if name in accounting.preset_names():
+        model, cost = accounting.preset_model(name), wmt14.training_cost(name)
+    elif name in RECIPES:
+        from manyheads.recipes.translation import planned_model
+
+        model = accounting.meta_model(planned_model(RECIPES[name].load()[1]))
+    else:
+        names = [*accounting.preset_names(), *RECIPES]
+        close = get_close_matches(name, names, n=1)
+        if not name.startswith("hub:") and not Path(name).exists():
+            remedy = f"did you mean {close[0]}?" if close else f"presets and recipes are {', '.join(names)}"
+            raise ValueError(f"{name}: no such directory, recipe or preset: {remedy}")
+        from manyheads.directory import load
+
+        model = load(name).model
+    found = accounting.summary(model)
+    if options.json:
+        return document({"name": name, **found, **({"training_cost": cost} if cost else {})})
+    _print_summary(name, found)
+    if cost:
+        verdict = "agrees" if cost["agrees"] else "DIFFERS"
+        print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
+        print(f", published {cost['published']:.1e}: {verdict}")
+        print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
+        print(f"source           {cost['source']}")
+
+
+def _print_summary(name: str, found: Mapping[str, Any]) -> None:
+    parameters, flops, memory = found["parameters"], found["flops"], found["memory"]
+    parts = dict.fromkeys([*parameters["parts"], *flops["parts"]])
+    print(f"{name}: {parameters['total']:,} parameters, {parameters['non_embedding']:,} without embeddings")
+    print(f"tied: {found['config']['tie']}\n")
+
+    def mflops(count: float) -> str:
+        return f"{count / 1e6:,.1f}"
+
+    pair = f"{flops['source_tokens']} -> {flops['target_tokens']} tokens"
+    table([
+        ("part", "parameters", "MFLOPs"),
+        *((p, parameters["parts"].get(p, ""), mflops(flops["parts"][p]) if p in flops["parts"] else "") for p in parts),
+        ("total", parameters["total"], mflops(flops["forward"])),
+    ])  # fmt: skip
+    print(f"\nFLOPs            forward pass of one sentence pair, {pair}; {flops['convention']}")
+    print(f"  per token      {mflops(flops['forward_per_target_token'])} MFLOPs forward, training on it 3 times that")
+    print(f"memory           {memory['weights'] / 1e6:,.1f} MB of weights (float32)")
+    print(f"  training       {memory['training'] / 1e6:,.1f} MB with gradients and Adam's moments, without activations")
+    print(
+        f"  decoding       {memory['cache_per_target_token']:,} bytes of cache per target token,"
+        f" {memory['cache_per_source_token']:,} per source token"
+    )

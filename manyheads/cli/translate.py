@@ -1,0 +1,68 @@
+"""`manyheads translate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyheads.cli.lines import answered, lines_of, one_line, stdin
+from manyheads.cli.output import document
+from manyheads.cli.parser import MODEL, Verbs, positive
+
+if TYPE_CHECKING:
+    from manyheads.tasks.translator import Translation, Translator
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("translate", _translate, "translate texts, or stdin line by line", MODEL, as_json=True)
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
+    verb.add_argument("--beam", type=positive(int), default=4, metavar="N", help="1 is greedy (default: 4)")
+    verb.add_argument("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
+    verb.add_argument("--nbest", type=positive(int), metavar="N",
+                           help="the N best of every line, as line number, score, text")  # fmt: skip
+    verb.add_argument("--score-target", metavar="FILE",
+                           help="score the lines of FILE as translations: score, log-probability")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+
+
+def _translate(options: argparse.Namespace) -> None:
+    if options.score_target and options.nbest:
+        raise ValueError("--score-target scores the translations given: it goes without --nbest")
+    targets = list(lines_of(Path(options.score_target))) if options.score_target else None
+    from manyheads.tasks import load
+
+    translator = load(options.model)
+    if targets is not None:
+        return _score(translator, targets, options)
+    documents: list[dict[str, Any]] = []
+
+    def translations(texts: list[str]) -> list[list[Translation]]:
+        return translator.nbest(texts, options.nbest or 1, options.beam, options.alpha, truncate=options.truncate)
+
+    for number, text, several in answered(options.rest, translations):
+        if options.json:
+            documents.append({"source": text, "translations": [_plain(t) for t in several]})
+        elif options.nbest:
+            for t in several:
+                print(number, f"{t.score:.4f}", one_line(t.text), sep="\t")
+        else:
+            print(one_line(several[0].text))
+    if options.json:
+        document(documents)
+
+
+def _score(translator: Translator, targets: list[str], options: argparse.Namespace) -> None:
+    sources = options.rest or [text for chunk in stdin() for text in chunk]
+    if len(sources) != len(targets):
+        raise ValueError(f"{options.score_target}: {len(targets):,} lines for {len(sources):,} sources: align them")
+    scored = translator.score(sources, targets, options.alpha)
+    if options.json:
+        return document([{"source": s, **_plain(t)} for s, t in zip(sources, scored, strict=True)])
+    for t in scored:
+        print(f"{t.score:.4f}\t{t.log_probability:.4f}")
+
+
+def _plain(translation: Translation) -> dict[str, Any]:
+    t = translation
+    return {"text": t.text, "score": t.score, "log_probability": t.log_probability}
