@@ -1,0 +1,186 @@
+"""Tokenizers trained on the user's texts, one function per kind; BPE for translation is in `data/subword.py`.
+
+All are objects of the `tokenizers` library: `tokenizer.json` holds the whole of them but for one flag, which a model
+directory keeps in tokenizer_config.json and `load_tokenizer` sets: text that spells a special token is text. The same
+texts give the same file, in any process. Every function raises ValueError where the vocabulary is too small to hold
+what it must, and warns where the texts yield fewer ids than asked.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from manyheads.data.subword import END, PAD, UNKNOWN
+
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
+END_OF_TEXT = "<|endoftext|>"  # GPT-2's: between documents, and where generation ends
+
+
+def train_wordpiece(
+    texts: Iterable[str], vocabulary: int, *, lowercase: bool = True, min_frequency: int = 2
+) -> Tokenizer:
+    """BERT's tokenizer (Devlin et al. 2019) of at most `vocabulary` ids, [PAD], [UNK], [CLS], [SEP], [MASK] first.
+
+    lowercase      also strips accents, as BERT's uncased models do
+    min_frequency  how often a pair of pieces must occur to be merged
+
+    `encode(a)` gives [CLS] a [SEP], `encode(a, b)` gives [CLS] a [SEP] b [SEP] with segments (`type_ids`) 0 and 1.
+    """
+    texts = _texts(texts)
+    tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # The trainer numbers "##a" as it meets it, in the order of a randomly seeded hash table, and breaks ties by number.
+    inner = [f"##{c}" for c in _characters(texts, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=max(vocabulary, 0),
+        min_frequency=min_frequency,
+        special_tokens=[*BERT_TOKENS, *inner],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    _check(tokenizer.get_vocab_size(), vocabulary, "special tokens and every character, at a word's start and inside")
+    # anew, because the trainer has made "##a" a special token, which decoding would leave out
+    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
+    trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trained.add_special_tokens(list(BERT_TOKENS))
+    separator, start = BERT_TOKENS[3], BERT_TOKENS[2]
+    trained.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {separator}",
+        pair=f"{start}:0 $A:0 {separator}:0 $B:1 {separator}:1",
+        special_tokens=[(token, trained.token_to_id(token)) for token in (start, separator)],
+    )
+    trained.decoder = decoders.WordPiece()
+    return _text_is_text(trained)
+
+
+def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
+    """GPT-2's tokenizer (Radford et al. 2019, section 2.2): merged bytes within the words of its expression.
+
+    256 bytes, then merges, <|endoftext|> last; nothing is unknown, and decode(encode(x)) == x for every text.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(vocabulary - 1, 0),
+        min_frequency=min_frequency,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.add_special_tokens([END_OF_TEXT])
+    _check(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
+    return _text_is_text(tokenizer)
+
+
+def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Kudo's unigram language model (2018, section 3.2), with the layout and the words of `train_bpe`.
+
+    `</s>` is 0, `<unk>` 1, `<pad>` the last id; `encode` ends with `</s>`. Characters not seen become `<unk>`, one for
+    a run of them. Trained with SentencePiece: the trainer in `tokenizers` gives another vocabulary each time.
+    """
+    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+    normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()]
+    )
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Punctuation("isolated"),  # so no piece can spell a special token
+            pre_tokenizers.Digits(individual_digits=True),
+        ]
+    )
+    words = Counter(
+        word for text in _texts(texts) for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+    )
+    needed = len(set().union(*words)) + 3
+    if needed > vocabulary:
+        _check(needed, vocabulary, "three special tokens and every character")
+    trained = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=(f"{word}\t{count}" for word, count in words.items()), input_format="tsv",
+        model_writer=trained, model_type="unigram", vocab_size=vocabulary - 1, hard_vocab_limit=False,
+        character_coverage=1.0, normalization_rule_name="identity", add_dummy_prefix=False,
+        remove_extra_whitespaces=False, max_sentence_length=1 << 30, eos_id=0, unk_id=1, bos_id=-1, pad_id=-1,
+        num_threads=4, minloglevel=2,  # sums depend on the number of threads, so it is fixed
+    )  # fmt: skip
+    pieces = SentencePieceProcessor(model_proto=trained.getvalue())
+    # rounded, because a reader of JSON need not give back all digits of a float
+    scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=1))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # only <pad> is new
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
+    _check(tokenizer.get_vocab_size(), vocabulary, "three special tokens and every character")
+    return _text_is_text(tokenizer)
+
+
+def train_character(texts: Iterable[str]) -> Tokenizer:
+    """One id per character, unchanged: <|endoftext|> is 0, <unk> 1, then the characters of the texts in their order.
+
+    decode(encode(x)) == x for texts of known characters; any other character becomes one <unk>.
+    """
+    tokens = [END_OF_TEXT, UNKNOWN, *sorted(set().union(*_texts(texts)))]
+    # characters that never merge; splitting with a pre-tokenizer does the same at many times the cost
+    model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([END_OF_TEXT, UNKNOWN])
+    return _text_is_text(tokenizer)
+
+
+def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
+    """The most frequent words, as Keras's TextVectorization has them: [PAD] is 0, [UNK] 1, then words by frequency.
+
+    Punctuation (ASCII) is removed, not replaced by a space: "don't" is "dont", and "<br />" is "br". Words are what
+    stands between white space. Unlike Keras, letters beyond ASCII are lowercased too.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=BERT_TOKENS[1]))
+    strip = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), strip]) if lowercase else strip
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=max(vocabulary, 3), special_tokens=list(BERT_TOKENS[:2]), show_progress=False
+    )
+    tokenizer.train_from_iterator(_texts(texts), trainer)
+    _check(tokenizer.get_vocab_size(), vocabulary, "two special tokens and a word")
+    return _text_is_text(tokenizer)
+
+
+def _texts(texts: Iterable[str]) -> list[str]:
+    texts = list(texts)
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"a vocabulary needs text to be learned from: got {len(texts):,} texts, all of them empty")
+    return texts
+
+
+def _characters(texts: list[str], normalizer: normalizers.Normalizer) -> list[str]:
+    """Every character of the normalised texts, in order."""
+    return sorted({c for raw in set().union(*texts) for c in normalizer.normalize_str(raw)})
+
+
+def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
+    """Whether the character can stand inside a word: no space, punctuation or Chinese character does."""
+    normal = tokenizer.normalizer.normalize_str(f"a{character}")
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [f"a{character}"]
+
+
+def _check(size: int, vocabulary: int, held: str) -> None:
+    if size > vocabulary:  # trainers never drop what the vocabulary must hold
+        raise ValueError(f"vocabulary={vocabulary}: {held} need at least {size:,} ids; ask for more")
+    if size < vocabulary:
+        warnings.warn(f"vocabulary={vocabulary}: the texts yield only {size:,} ids", stacklevel=3)
+
+
+def _text_is_text(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.encode_special_tokens = True
+    return tokenizer
