@@ -39,7 +39,7 @@ class CldrCorpus(NamedTuple):
     test: Pairs
 
 
-class _Fragment(NamedTuple):
+class Fragment(NamedTuple):
     source: str
     target: str
     needs: tuple[str, ...]  # names and patterns that training must have shown
@@ -50,15 +50,15 @@ def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: i
 
     No source occurs twice. Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale.
     """
-    first, second = _locale(source), _locale(target)
+    first, second = locale_of(source), locale_of(target)
     if first == second:
         raise ValueError(f"source and target are both {source!r}; expected two different locales")
     if size < 1000:
         raise ValueError(f"size={size}: expected at least 1,000 pairs, or names go untrained")
-    return _Writer(first, second, Random(seed)).corpus(size)
+    return Writer(first, second, Random(seed)).corpus(size)
 
 
-def _locale(name: str) -> Locale:
+def locale_of(name: str) -> Locale:
     try:
         return Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError):
@@ -66,12 +66,12 @@ def _locale(name: str) -> Locale:
         raise ValueError(f"unknown locale {name!r}; nearest is {near[0]!r}") from None
 
 
-def _split(source: str) -> str:
+def split_of(source: str) -> str:
     share = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
     return _SPLITS[(share < 2 * _HELD) + (share < _HELD)]
 
 
-class _Writer:
+class Writer:
     """Formats fragments in both locales and composes phrases of them."""
 
     def __init__(self, source: Locale, target: Locale, random: Random) -> None:
@@ -89,8 +89,8 @@ class _Writer:
         self.names = self.territories + self.languages
 
     def corpus(self, size: int) -> CldrCorpus:
-        kinds = [list(kind) for kind in self._kinds()]
-        pools = {split: [[f for f in kind if _split(f.source) == split] for kind in kinds] for split in _SPLITS}
+        kinds = [list(kind) for kind in self.kinds().values()]
+        pools = {split: [[f for f in kind if split_of(f.source) == split] for kind in kinds] for split in _SPLITS}
         train = self._phrases(pools["train"], size, self.names)
         shown = {need for fragment in train for need in fragment.needs}
         parts = [train]
@@ -99,7 +99,7 @@ class _Writer:
             parts.append(self._phrases(inferable, size // 30, []))
         return CldrCorpus(*(Pairs([f.source for f in part], [f.target for f in part]) for part in parts))
 
-    def _phrases(self, pools: list[list[_Fragment]], size: int, alone: list[_Fragment]) -> list[_Fragment]:
+    def _phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
         """`size` distinct phrases, those of `alone` among them; every kind of fragment is as likely as any other."""
         pools = [pool for pool in pools if pool]
         phrases = {f.source: f for f in alone[:size]}
@@ -119,10 +119,10 @@ class _Writer:
         return ordered
 
     @staticmethod
-    def _join(joint: str, a: _Fragment, b: _Fragment) -> _Fragment:
-        return _Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
+    def _join(joint: str, a: Fragment, b: Fragment) -> Fragment:
+        return Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
 
-    def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[_Fragment]:
+    def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[Fragment]:
         """The fragment that `form` writes in the two locales; none where one lacks the pattern or the source is taken
         by another target."""
         try:
@@ -132,9 +132,9 @@ class _Writer:
             return []
         if not source or not target or self.targets.setdefault(source, target) != target:
             return []
-        return [_Fragment(source, target, needs)]
+        return [Fragment(source, target, needs)]
 
-    def _names(self, kind: str, of: Callable[[Locale], dict[str, str]]) -> list[_Fragment]:
+    def _names(self, kind: str, of: Callable[[Locale], dict[str, str]]) -> list[Fragment]:
         tables = {locale: of(locale) for locale in self.locales}
 
         def name(code: str, locale: Locale) -> str:
@@ -143,23 +143,23 @@ class _Writer:
         codes = sorted(set.intersection(*map(set, tables.values())))
         return [fragment for code in codes for fragment in self._both((f"{kind} {code}",), name, code)]
 
-    def _kinds(self) -> list[Iterator[_Fragment]]:
+    def kinds(self) -> dict[str, Iterator[Fragment]]:
         """The kinds of fragments. What has many names to learn comes as more than one kind."""
-        return [
-            self._dates(),
-            self._times(),
-            self._moments(),
-            self._spans(),
-            self._intervals(),
-            self._numbers(),
-            self._sums("standard"),
-            self._sums("name"),
-            self._units(decimal=False),
-            self._units(decimal=True),
-            self._lists(self.territories),
-            self._lists(self.languages),
-            self._places(),
-        ]
+        return {
+            "dates": self._dates(),
+            "times": self._times(),
+            "moments": self._moments(),
+            "spans": self._spans(),
+            "intervals": self._intervals(),
+            "numbers": self._numbers(),
+            "sums": self._sums("standard"),
+            "sums spelt out": self._sums("name"),
+            "units": self._units(decimal=False),
+            "units with decimals": self._units(decimal=True),
+            "lists of territories": self._lists(self.territories),
+            "lists of languages": self._lists(self.languages),
+            "places": self._places(),
+        }
 
     def _plural(self, number: float) -> str:
         return "/".join(locale.plural_form(number) for locale in self.locales)
@@ -172,7 +172,7 @@ class _Writer:
         number = 10 ** self.random.uniform(0, digits)
         return round(number, 1) if decimal else int(number)
 
-    def _dates(self) -> Iterator[_Fragment]:
+    def _dates(self) -> Iterator[Fragment]:
         for day in (self._day() for _ in range(1000)):
             for name in (*_DATE_FORMATS, *_DATE_SKELETONS):
                 needs = (f"date {name} month {day.month}", f"date {name} weekday {day.weekday()}")
@@ -181,13 +181,13 @@ class _Writer:
                 else:
                     yield from self._both(needs, dates.format_skeleton, name, day, fuzzy=False)
 
-    def _times(self) -> Iterator[_Fragment]:
+    def _times(self) -> Iterator[Fragment]:
         for minute in range(24 * 60):
             clock = time(minute // 60, minute % 60, self.random.randrange(60))
             for form in ("short", "medium"):
                 yield from self._both((f"time {form} {clock.hour}",), dates.format_time, clock, form)
 
-    def _moments(self) -> Iterator[_Fragment]:
+    def _moments(self) -> Iterator[Fragment]:
         for _ in range(3000):
             moment = datetime.combine(self._day(), time(self.random.randrange(24), self.random.randrange(60)))
             # as in _dates: "May 5, 2026" is the long form, here too
@@ -196,7 +196,7 @@ class _Writer:
             needs = (f"date {form} month {moment.month}", f"date {form} weekday {moment.weekday()}")
             yield from self._both((f"moment {form}", f"time short {moment.hour}", *needs), _moment, moment, form)
 
-    def _spans(self) -> Iterator[_Fragment]:
+    def _spans(self) -> Iterator[Fragment]:
         for unit, seconds in dates.TIMEDELTA_UNITS:
             for number in range(1, 100):
                 for sign in (0, 1, -1):  # a span, in the future, in the past
@@ -204,7 +204,7 @@ class _Writer:
                     delta = timedelta(seconds=seconds * number * (sign or 1))
                     yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)
 
-    def _intervals(self) -> Iterator[_Fragment]:
+    def _intervals(self) -> Iterator[Fragment]:
         for _ in range(1000):
             start = self._day()
             for skeleton in ("yMMMd", "yMMMM", "MMMd"):
@@ -215,7 +215,7 @@ class _Writer:
             clocks = time(*divmod(first, 60)), time(*divmod(last, 60))
             yield from self._both(("interval Hm",), dates.format_interval, *clocks, "Hm")
 
-    def _numbers(self) -> Iterator[_Fragment]:
+    def _numbers(self) -> Iterator[Fragment]:
         for i in range(1000):
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(7, decimal=False))
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(5, decimal=True))
@@ -226,7 +226,7 @@ class _Writer:
             options: dict[str, Any] = {"format_type": "long", "fraction_digits": 1}
             yield from self._both(needs, numbers.format_compact_decimal, round(count * scale), **options)
 
-    def _sums(self, form: Literal["standard", "name"]) -> Iterator[_Fragment]:
+    def _sums(self, form: Literal["standard", "name"]) -> Iterator[Fragment]:
         """Money in every currency that is legal tender in a territory; whole numbers of it when it is spelt out."""
         territories = sorted(filter(str.isalpha, self.locales[0].territories))
         codes = sorted({str(code) for t in territories for code in numbers.get_territory_currencies(t, _TODAY)})
@@ -237,13 +237,13 @@ class _Writer:
             amount = number + self.random.randrange(100) / 100 * (form == "standard")
             yield from self._both(needs, numbers.format_currency, amount, code, **options)
 
-    def _units(self, *, decimal: bool) -> Iterator[_Fragment]:
+    def _units(self, *, decimal: bool) -> Iterator[Fragment]:
         names = sorted(set.intersection(*(set(locale.unit_display_names) for locale in self.locales)))
         for i in range(4000 if names else 0):
             unit, number = names[i % len(names)], self._amount(3, decimal=decimal)
             yield from self._both((f"unit {unit} {self._plural(number)}",), units.format_unit, number, unit)
 
-    def _lists(self, names: list[_Fragment]) -> Iterator[_Fragment]:
+    def _lists(self, names: list[Fragment]) -> Iterator[Fragment]:
         for _ in range(4000 if len(names) > 3 else 0):
             items = self.random.sample(names, self.random.choice((2, 2, 3, 3, 4)))
             style = self.random.choice(("standard", "or"))
@@ -251,7 +251,7 @@ class _Writer:
             needs = (f"list {style} {len(items)}", *(need for f in items for need in f.needs))
             yield from self._both(needs, _list, texts, style)
 
-    def _places(self) -> Iterator[_Fragment]:
+    def _places(self) -> Iterator[Fragment]:
         """A language and where it is spoken, in the form that CLDR gives names of locales."""
         for _ in range(4000 if self.languages and self.territories else 0):
             yield self._join("{} ({})", self.random.choice(self.languages), self.random.choice(self.territories))

@@ -10,7 +10,7 @@ import pytest
 from babel import Locale
 from babel.dates import format_date
 
-from manyheads.data.cldr import CldrCorpus, _locale, _split, _Writer, cldr_pairs
+from manyheads.data.cldr import CldrCorpus, Writer, cldr_pairs, locale_of, split_of
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_sizes_and_one_target_a_source(corpus: CldrCorpus) -> None:
 
 def test_texts_are_babels(corpus: CldrCorpus) -> None:
     pairs = {s: t for part in corpus for s, t in zip(part.sources, part.targets, strict=True)}
-    writer = _Writer(_locale("en"), _locale("de"), Random(0))
+    writer = Writer(locale_of("en"), locale_of("de"), Random(0))
     days = [f for f in writer._dates() if f.needs[0].startswith("date full")]
     assert len(days) == 1000
     assert all(f.target.endswith(f.source[-4:]) for f in days)  # the year
@@ -40,8 +40,8 @@ def test_texts_are_babels(corpus: CldrCorpus) -> None:
 
 
 def test_combinations_are_held_out_even_inside_longer_phrases(corpus: CldrCorpus) -> None:
-    fragments = [f for kind in _Writer(_locale("en"), _locale("de"), Random(0))._kinds() for f in kind]
-    held = [f.source for f in fragments if _split(f.source) != "train" and len(f.source) > 14]
+    fragments = [f for kind in Writer(locale_of("en"), locale_of("de"), Random(0)).kinds().values() for f in kind]
+    held = [f.source for f in fragments if split_of(f.source) != "train" and len(f.source) > 14]
     text = "\n".join(corpus.train.sources)
     # a date, list or amount may still be the tail of a longer one ("1,234 yen" ends in "234 yen"): whole phrases count
     phrases = {part for line in text.split("\n") for joint in (": ", " – ", "; ") for part in line.split(joint)}
@@ -50,7 +50,7 @@ def test_combinations_are_held_out_even_inside_longer_phrases(corpus: CldrCorpus
 
 
 def test_what_cannot_be_inferred_is_in_training(corpus: CldrCorpus) -> None:
-    writer = _Writer(_locale("en"), _locale("de"), Random(0))
+    writer = Writer(locale_of("en"), locale_of("de"), Random(0))
     train = set(zip(corpus.train.sources, corpus.train.targets, strict=True))
     assert {(name.source, name.target) for name in writer.names} <= train
     trained = {word.strip("():;,") for source in corpus.train.sources for word in source.split()}
