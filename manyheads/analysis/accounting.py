@@ -1,22 +1,26 @@
 """What a model costs: parameters, operations and memory, part by part, read off its modules.
 
-Operations are counted as in the literature on scaling: a multiply-add is 2 FLOPs, and only matrix products count
-(projections, feed-forward, scores, mixing, output). Norms, activations, softmax and embedding look-ups are left out,
-and masked scores count like others, as dense kernels compute them.
+Operations are counted as in the literature on scaling: a multiply-add is 2 FLOPs, and only products count (matrix
+products, convolutions, scores and mixing of attention). Norms, activations, softmax and embedding look-ups are left
+out, and masked scores count like others, as dense kernels compute them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
-from manyheads.core.block import Block, Stack
-from manyheads.models.transformer import PRESETS, Transformer, TransformerConfig, preset
+from manyheads.core.block import Block
+from manyheads.models import bert, gpt, transformer
 
 # (source, target) vocabularies that the presets were published with
 VOCABULARIES = {
@@ -26,43 +30,54 @@ VOCABULARIES = {
     "base": (37_000, 37_000),
     "big": (37_000, 37_000),
 }
-EMBEDDINGS = ("source_embedding", "target_embedding", "positions", "output", "output_bias")
-LENGTH = 32  # tokens of the sentence pair that FLOPs are stated for: about WMT14's mean
+# the parts whose size is that of a vocabulary or of a number of positions
+EMBEDDINGS = (
+    "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
+)  # fmt: skip
+LENGTH = 32  # tokens of each text that FLOPs are stated for: about WMT14's mean
 TRAINING_PASSES = 3  # the backward pass costs two forward ones
 FLOAT32 = 4  # bytes
 
 
-def preset_model(name: str) -> Transformer:
-    """A preset such as `transformer/base` with its published vocabularies, without memory behind its parameters."""
-    family, _, size = name.partition("/")
-    if family != "transformer" or size not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(preset_names())}")
+def _transformer(size: str) -> transformer.TransformerConfig:
     source, target = VOCABULARIES[size]
-    return meta_model(preset(size, source_vocab=source, target_vocab=target, pad=0, end=1, start=0))
+    return transformer.preset(size, source_vocab=source, target_vocab=target, pad=0, end=1, start=0)
 
 
-def preset_names() -> list[str]:
-    return [f"transformer/{size}" for size in PRESETS]
+def _build(module: type[nn.Module], preset: Callable[[str], Any], name: str) -> nn.Module:
+    return module(preset(name))
 
 
-def meta_model(config: TransformerConfig) -> Transformer:
-    """The model of a configuration on the meta device: shapes without numbers, at once for any size."""
+# name -> model, as it was published
+PRESETS: dict[str, Callable[[], nn.Module]] = {
+    **{f"transformer/{name}": partial(_build, transformer.Transformer, _transformer, name) for name in VOCABULARIES},
+    **{f"bert/{name}": partial(_build, bert.Bert, bert.preset, name) for name in bert.PRESETS},
+    **{name: partial(_build, gpt.GPT, gpt.preset, name) for name in gpt.PRESETS},
+}
+
+
+def preset_model(name: str) -> nn.Module:
+    """A preset such as `transformer/base` as it was published, without memory behind its parameters."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
     with torch.device("meta"):
-        return Transformer(config)
+        return PRESETS[name]()
 
 
-def summary(model: Transformer, source: int = LENGTH, target: int = LENGTH) -> dict[str, Any]:
-    """Parameters, FLOPs of one sentence pair and memory in bytes, as plain data."""
+def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
+    """Parameters, FLOPs of one item of so many tokens and memory in bytes, as plain data."""
+    config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
     return {
-        "config": asdict(model.config),
+        "config": asdict(config),
         "parameters": {
             "total": total,
-            "non_embedding": total - sum(parts.get(name, 0) for name in EMBEDDINGS),
+            "non_embedding": total - sum(n for part, n in parts.items() if part.split(".")[0] in EMBEDDINGS),
             "parts": parts,
+            "shapes": shapes(model),
         },
-        "flops": flops(model, source, target),
+        "flops": flops(model, *lengths),
         "memory": memory(model),
     }
 
@@ -71,72 +86,85 @@ def parameters(model: nn.Module) -> dict[str, int]:
     """Parameters by part, the layers of a stack taken together. A tied matrix counts once, under its first name."""
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        parts[_part(name)] += parameter.numel()
+        parts[_part(_owner(name))] += parameter.numel()
     return dict(parts)
 
 
-def _part(name: str) -> str:
-    """`decoder.blocks.3.cross_norm.weight` -> `decoder.norms`."""
-    top, *rest = name.split(".")
-    if top not in ("encoder", "decoder"):
-        return top
-    part = rest[2] if rest[0] == "blocks" else rest[0]
-    return f"{top}.norms" if part.endswith("norm") else f"{top}.{part}"
-
-
-def flops(model: Transformer, source: int = LENGTH, target: int = LENGTH) -> dict[str, Any]:
-    """FLOPs of one forward pass over a pair of `source` and `target` tokens, by part, and of training on it."""
-    parts = {f"encoder.{part}": n for part, n in _stack_flops(model.encoder, source, source).items()}
-    parts |= {f"decoder.{part}": n for part, n in _stack_flops(model.decoder, target, source).items()}
-    parts["output"] = _product(target, *model.output_weight.shape)
-    forward = sum(parts.values())
+def shapes(model: nn.Module) -> dict[str, str]:
+    """How each part's number comes about: layers x (weight + bias)."""
+    owners: dict[str, list[str]] = {}
+    for name, parameter in model.named_parameters():
+        owners.setdefault(_owner(name), []).append(" x ".join(map(str, parameter.shape)))
+    found: dict[str, list[str]] = {}
+    for owner, sizes in owners.items():
+        found.setdefault(_part(owner), []).append(" + ".join(sizes))
     return {
-        "convention": "2 per multiply-add, matrix products only",
-        "source_tokens": source,
-        "target_tokens": target,
-        "parts": parts,
+        part: each[0] if len(each) == 1 else f"{len(each)} x ({each[0]})"
+        for part, each in found.items()
+        if len(set(each)) == 1
+    }
+
+
+def _owner(name: str) -> str:
+    """The module that a parameter belongs to, or the parameter itself where that is the whole model."""
+    return name.rpartition(".")[0] or name
+
+
+def _part(path: str) -> str:
+    """`decoder.blocks.3.cross.query` -> `decoder.cross.query`."""
+    return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
+
+
+def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
+    """FLOPs of one forward pass over an item of so many tokens (of source and target), by part, and of training on it.
+
+    The rate is per token of the last length. `scores` are those of attention and the mixing of values.
+    """
+    lengths = lengths or (LENGTH,)
+    config: Any = model.config
+    counter = FlopCounterMode(display=False)
+    with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
+        twin: Any = type(model)(config).eval()
+        twin(*twin.example(*lengths))
+    forward = counter.get_total_flops()
+    counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items() if path != "Global"}
+    own = dict(counts)  # without what is counted further down
+    for path, count in counts.items():
+        above = [other for other in counts if path.startswith(f"{other}.")]
+        if above:
+            own[max(above, key=len)] -= count
+    parts: Counter[str] = Counter()
+    for path, count in own.items():
+        name = path.partition(".")[2]
+        looks = isinstance(twin.get_submodule(name), (Block, Attention))
+        if count:
+            parts[f"{_part(name)}.scores" if looks else _part(name) or "output"] += count
+    assert sum(parts.values()) == forward
+    return {
+        "convention": "2 per multiply-add, products only",
+        "tokens": list(lengths),
+        "parts": dict(parts),
         "forward": forward,
-        "forward_per_target_token": forward / target,
+        "forward_per_token": forward / lengths[-1],
         "training": TRAINING_PASSES * forward,
     }
 
 
-def _stack_flops(stack: Stack, tokens: int, memory: int) -> Counter[str]:
-    parts: Counter[str] = Counter()
-    for block in stack.blocks:
-        assert isinstance(block, Block)
-        parts["attention"] += _attention_flops(block.attention, tokens, tokens)
-        if block.cross is not None:
-            parts["cross"] += _attention_flops(block.cross, tokens, memory)
-        parts["feed_forward"] += sum(
-            _product(tokens, *layer.weight.shape) for layer in (block.feed_forward.expand, block.feed_forward.contract)
-        )
-    return parts
-
-
-def _attention_flops(attention: Attention, queries: int, keys: int) -> int:
-    projections = sum(_product(queries, *layer.weight.shape) for layer in (attention.query, attention.output))
-    projections += sum(_product(keys, *layer.weight.shape) for layer in (attention.key, attention.value))
-    inner = attention.heads * attention.head_width
-    return projections + 2 * _product(queries, keys, inner)  # scores, and mixing
-
-
-def _product(rows: int, inner: int, columns: int) -> int:
-    """Of a matrix product (rows, inner) @ (inner, columns)."""
-    return 2 * rows * inner * columns
-
-
-def memory(model: Transformer) -> dict[str, int]:
+def memory(model: nn.Module) -> dict[str, int]:
     """Bytes in float32: of the weights, of training them with Adam (weights, gradients, two moments; activations come
-    on top and grow with the batch), and of what decoding keeps for each token and sentence."""
+    on top and grow with the batch), and of what decoding keeps for each token and, with an encoder, source token."""
     weights = FLOAT32 * sum(parameters(model).values())
-    layers = [block for block in model.decoder.blocks if isinstance(block, Block)]
-    cached = sum(2 * block.attention.heads * block.attention.head_width for block in layers)  # a key and a value
-    crossed = sum(2 * block.cross.heads * block.cross.head_width for block in layers if block.cross is not None)
-    return {
-        "weights": weights,
-        "optimiser": 2 * weights,
-        "training": 4 * weights,
-        "cache_per_target_token": FLOAT32 * cached,
-        "cache_per_source_token": FLOAT32 * crossed,
-    }
+    held = {"weights": weights, "optimiser": 2 * weights, "training": 4 * weights}
+    if not hasattr(model, "step"):
+        return held
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    crosses = [block.cross for block in blocks if block.cross is not None]
+    decoding = [block for block in blocks if block.cross is not None] or blocks
+    held["cache_per_token"] = FLOAT32 * sum(_key_and_value(block.attention) for block in decoding)
+    if crosses:
+        held["cache_per_source_token"] = FLOAT32 * sum(map(_key_and_value, crosses))
+    return held
+
+
+def _key_and_value(attention: Attention) -> int:
+    return 2 * attention.heads * attention.head_width

@@ -23,14 +23,12 @@ def _summary(options: argparse.Namespace) -> None:
 
     name = options.model
     cost = None
-    if name in accounting.preset_names():
+    if name in accounting.PRESETS:
         model, cost = accounting.preset_model(name), wmt14.training_cost(name)
     elif name in RECIPES:
-        from manyheads.recipes.translation import planned_model
-
-        model = accounting.meta_model(planned_model(RECIPES[name].load()[1]))
+        model = RECIPES[name].planned_model()
     else:
-        names = [*accounting.preset_names(), *RECIPES]
+        names = [*accounting.PRESETS, *RECIPES]
         close = get_close_matches(name, names, n=1)
         if not name.startswith("hub:") and not Path(name).exists():
             remedy = f"did you mean {close[0]}?" if close else f"presets and recipes are {', '.join(names)}"
@@ -54,22 +52,25 @@ def _print_summary(name: str, found: Mapping[str, Any]) -> None:
     parameters, flops, memory = found["parameters"], found["flops"], found["memory"]
     parts = dict.fromkeys([*parameters["parts"], *flops["parts"]])
     print(f"{name}: {parameters['total']:,} parameters, {parameters['non_embedding']:,} without embeddings")
-    print(f"tied: {found['config']['tie']}\n")
+    if tied := found["config"].get("tie"):
+        print(f"tied: {tied}")
+    print()
 
-    def mflops(count: float) -> str:
-        return f"{count / 1e6:,.1f}"
+    def mflops(part: str) -> str:
+        return f"{flops['parts'][part] / 1e6:,.1f}" if part in flops["parts"] else ""
 
-    pair = f"{flops['source_tokens']} -> {flops['target_tokens']} tokens"
     table([
-        ("part", "parameters", "MFLOPs"),
-        *((p, parameters["parts"].get(p, ""), mflops(flops["parts"][p]) if p in flops["parts"] else "") for p in parts),
-        ("total", parameters["total"], mflops(flops["forward"])),
+        ("part", "parameters", "MFLOPs", "shape"),
+        *((p, parameters["parts"].get(p, ""), mflops(p), parameters["shapes"].get(p, "")) for p in parts),
+        ("total", parameters["total"], f"{flops['forward'] / 1e6:,.1f}", ""),
     ])  # fmt: skip
-    print(f"\nFLOPs            forward pass of one sentence pair, {pair}; {flops['convention']}")
-    print(f"  per token      {mflops(flops['forward_per_target_token'])} MFLOPs forward, training on it 3 times that")
+    tokens = " -> ".join(map(str, flops["tokens"]))
+    print(f"\nFLOPs            forward pass of one item of {tokens} tokens; {flops['convention']}")
+    print(f"  per token      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, training on it 3 times that")
     print(f"memory           {memory['weights'] / 1e6:,.1f} MB of weights (float32)")
     print(f"  training       {memory['training'] / 1e6:,.1f} MB with gradients and Adam's moments, without activations")
-    print(
-        f"  decoding       {memory['cache_per_target_token']:,} bytes of cache per target token,"
-        f" {memory['cache_per_source_token']:,} per source token"
-    )
+    if "cache_per_token" in memory:
+        source = (
+            f", {memory['cache_per_source_token']:,} per source token" if "cache_per_source_token" in memory else ""
+        )
+        print(f"  decoding       {memory['cache_per_token']:,} bytes of cache per token{source}")

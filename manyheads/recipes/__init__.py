@@ -37,6 +37,14 @@ class Recipe:
         assert is_dataclass(default)
         return function, default
 
+    def planned_model(self) -> Any:
+        """The model that it trains, without memory: its module's `planned_model(config)`."""
+        function, default = self.load()
+        planned = getattr(import_module(function.__module__), "planned_model", None)
+        if planned is None:
+            raise ValueError("this recipe trains several models, or starts from another one: name that model")
+        return planned(default)
+
 
 _VASWANI = "Vaswani et al. 2017"
 _TRANSLATION = "manyheads.recipes.translation:"

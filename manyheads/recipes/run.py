@@ -6,13 +6,18 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyheads.core.runtime import Route
+from torch import nn
+
+from manyheads.analysis import accounting
+from manyheads.core.runtime import Route, prepare, products_per_second
 from manyheads.tasks.metrics import Metrics
 from manyheads.training import Summary, Task, TrainingConfig, train, write_result
+
+UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,33 @@ def carry_out(
         parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **more,
     )  # fmt: skip
+
+
+def plan(run: Run, config: Any, model: nn.Module, batch_tokens: int) -> dict[str, Any]:
+    """What `--dry-run` prints: the whole configuration, and what the run will cost. Nothing is read or written.
+
+    model  as it will be; it may be on the meta device
+    """
+    found = accounting.summary(model)
+    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
+    training: TrainingConfig = config.training
+    per_token = found["flops"]["training"] / found["flops"]["tokens"][-1]
+    tokens = None if training.steps is None else training.steps * training.accumulate * batch_tokens
+    rate = products_per_second()
+    return {
+        "recipe": run.recipe,
+        "config": asdict(config),
+        "model": found["config"],
+        "parameters": found["parameters"]["total"],
+        "memory_gib": {"weights, gradients and optimiser": round(found["memory"]["training"] / 2**30, 3)},
+        "estimate": {
+            "flops_per_token": per_token,
+            "tokens": tokens,
+            "hours": None if tokens is None else round(per_token * tokens / rate / UTILISATION / 3600, 2),
+            "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
+        },
+        "device": route.device,
+    }
 
 
 def _word(value: Any) -> str:

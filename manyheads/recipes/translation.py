@@ -16,20 +16,18 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import accounting
-from manyheads.core.runtime import Route, prepare, products_per_second
+from manyheads.core.runtime import Route, prepare
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel, read_splits
 from manyheads.data.report import corpus_report
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
-from manyheads.recipes.run import Run, carry_out
+from manyheads.recipes.run import Run, carry_out, plan
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
 from manyheads.tasks.translator import Translator
 from manyheads.training import Summary, TrainingConfig, claim
-
-UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def _require_data(config: TranslationConfig, run: Run, expected: str) -> None:
 def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
     if run.dry_run:
-        return plan(config, run)
+        return plan(run, config, planned_model(config), config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
@@ -183,31 +181,6 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         data=described, evaluate=evaluate, flops=flops,
         decoding=decoding,
     )  # fmt: skip
-
-
-def plan(config: TranslationConfig, run: Run) -> dict[str, Any]:
-    """What `--dry-run` prints: the whole configuration, and what the run will cost. Nothing is read or written."""
-    model = accounting.meta_model(planned_model(config))
-    found = accounting.summary(model)
-    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
-    training = config.training
-    per_token = found["flops"]["training"] / found["flops"]["target_tokens"]
-    tokens = None if training.steps is None else training.steps * training.accumulate * config.batch_tokens
-    rate = products_per_second()
-    return {
-        "recipe": run.recipe,
-        "config": asdict(config),
-        "model": found["config"],
-        "parameters": found["parameters"]["total"],
-        "memory_gib": {"weights, gradients and optimiser": round(found["memory"]["training"] / 2**30, 3)},
-        "estimate": {
-            "flops_per_target_token": per_token,
-            "target_tokens": tokens,
-            "hours": None if tokens is None else round(per_token * tokens / rate / UTILISATION / 3600, 2),
-            "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
-        },
-        "device": route.device,
-    }
 
 
 class _Corpora(NamedTuple):
@@ -295,11 +268,14 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     return preset(config.preset, **{**sizes, **special, **config.model})
 
 
-def planned_model(config: TranslationConfig) -> TransformerConfig:
-    """The model as it will be if the text yields the whole vocabulary that is asked for."""
+def planned_model(config: TranslationConfig) -> Transformer:
+    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     size = config.vocabulary
     special = {"pad": size - 1, "end": 0, "start": size - 1}
-    return preset(config.preset, **{"source_vocab": size, "target_vocab": size, **special, **config.model})
+    with torch.device("meta"):
+        return Transformer(
+            preset(config.preset, **{"source_vocab": size, "target_vocab": size, **special, **config.model})
+        )
 
 
 def _continued(model: Transformer, run: Run) -> Transformer:
