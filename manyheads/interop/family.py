@@ -30,7 +30,8 @@ class Family:
     vocabularies  of source and target: the sizes that tokenizers must fit into.
     tokenizer     tokenizer_config.json; `generation` is generation_config.json, None for what does not generate.
     infer         fields that config.json tells only through `architectures`, or the weights alone; given both.
-    computed      tensors of a file that follow from the configuration; `stored` names those that are written.
+    computed      tensors of a file that follow from the configuration (None: of no use here, whatever they hold);
+                  `stored` names those that are written, with `{}` for the number of a layer.
     also_written  keys of config.json that are for other tools only: `settings` ignores them.
     own           no other tool knows it; then config.json lists the names of the tokenizers.
     """
@@ -45,7 +46,7 @@ class Family:
     tokenizer: Callable[[Any, Tokenizer], dict[str, Any]]
     generation: Callable[[Any], dict[str, Any]] | None = None
     infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
-    computed: Callable[[Any], dict[str, Tensor]] = _nothing
+    computed: Callable[[Any], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()
     also_written: Callable[[Any], dict[str, Any]] = _nothing
     own: bool = False
@@ -69,8 +70,9 @@ class Family:
         ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
         like = next(iter(ours.values()))
         theirs = weights_to_theirs(self.weights(config, ours), ours)
-        computed = {name: tensor.to(like) for name, tensor in self.computed(config).items()}
-        return {name: computed[name] for name in self.stored if name in computed} | theirs
+        computed = self.computed(config).items()
+        stored = {name: each.to(like) for name, each in computed if each is not None and slots(name)[0] in self.stored}
+        return stored | theirs
 
 
 def own_family(

@@ -27,6 +27,7 @@ class Setting:
     default  what their library takes where the key is missing (or null): a value, or a function of their settings.
     least    the smallest number allowed, and `most` the largest: a damaged file must not fill the memory.
     also     other names of the key; where present they must agree.
+    null     null is a value, None, and not a missing key.
     """
 
     ours: str
@@ -36,8 +37,11 @@ class Setting:
     least: float = 0
     most: float = math.inf
     also: tuple[str, ...] = ()
+    null: bool = False
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        if self.null and theirs.get(self.theirs, REQUIRED) is None:
+            return {self.ours: None}
         given = {key: theirs[key] for key in (self.theirs, *self.also) if theirs.get(key) is not None}
         if not given:
             if self.default is REQUIRED:
@@ -150,15 +154,25 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 class Weight:
     """A tensor that both sides have; `{}` in a name stands for the number of a layer.
 
+    ours        its name, or the names of several that are one there.
     also        other names that a file may hold it under, when it is tied; the values must agree.
-    to_theirs   what becomes of it on the way out, and `to_ours` on the way in.
+    to_theirs   what becomes of it on the way out, and `to_ours` on the way in: of several, all at once.
     """
 
-    ours: str
+    ours: str | tuple[str, ...]
     theirs: str
     also: tuple[str, ...] = ()
-    to_theirs: Callable[[Tensor], Tensor] = _as_it_is
-    to_ours: Callable[[Tensor], Tensor] = _as_it_is
+    to_theirs: Callable[..., Tensor] = _as_it_is
+    to_ours: Callable[[Tensor], Tensor | Sequence[Tensor]] = _as_it_is
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def split(self, theirs: Tensor) -> Sequence[Tensor]:
+        """Their tensor as ours, in the order of `names`."""
+        made = self.to_ours(theirs)
+        return [made] if isinstance(made, Tensor) else made
 
 
 def slots(name: str) -> tuple[str, list[str]]:
@@ -168,34 +182,38 @@ def slots(name: str) -> tuple[str, list[str]]:
 
 def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our tensors under their names."""
-    return {names[0]: row.to_theirs(ours[name]) for name, row, names in _paired(rows, ours)}
+    return {names[0]: row.to_theirs(*(ours[name] for name in group)) for group, row, names in _paired(rows, ours)}
 
 
 def weights_to_ours(
-    rows: Iterable[Weight], expected: Mapping[str, Tensor], theirs: Mapping[str, Tensor], known: Mapping[str, Tensor]
+    rows: Iterable[Weight],
+    expected: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    known: Mapping[str, Tensor | None],
 ) -> dict[str, Tensor]:
     """Their tensors under our names.
 
     expected  our parameters, of which only the shapes are used (they may be on the meta device).
-    known     what a file may hold beside the weights (tables that are computed, biases of zero); must have this value.
+    known     what a file may hold beside the weights (tables that are computed, biases of zero); must have this value,
+              or, where that is None, is there for other heads than ours and may have any.
 
     Raises ValueError with everything that is missing, unexpected, misshapen or contradictory.
     """
     missing, misshapen, contradictory = [], [], []
     unexpected = dict(theirs)
-    ours = {}
+    ours: dict[str, Tensor] = {}
 
-    def fits(name: str, shape: torch.Size) -> bool:
+    def fits(name: str, shape: torch.Size, real: bool = True) -> bool:
         if theirs[name].shape != shape:
             misshapen.append(f"{name} is {tuple(theirs[name].shape)} in the file, {tuple(shape)} by its configuration")
-        elif not theirs[name].is_floating_point():
+        elif real and not theirs[name].is_floating_point():
             contradictory.append(f"{name} holds {str(theirs[name].dtype).removeprefix('torch.')}, not real numbers")
         else:
             return True
         return False
 
-    for name, row, names in _paired(rows, expected):
-        shape = row.to_theirs(expected[name]).shape
+    for group, row, names in _paired(rows, expected):
+        shape = row.to_theirs(*(expected[name] for name in group)).shape
         found = [each for each in names if unexpected.pop(each, None) is not None]
         fitting = [each for each in found if fits(each, shape)]
         if not found:
@@ -203,11 +221,14 @@ def weights_to_ours(
         elif fitting == found:
             first, *others = found
             contradictory += [f"{each} differs from {first}" for each in others if _differ(theirs[each], theirs[first])]
-            ours[name] = row.to_ours(theirs[first])
+            ours |= zip(group, row.split(theirs[first]), strict=True)
     for name, value in known.items():
-        found_it = unexpected.pop(name, None) is not None and fits(name, value.shape)
-        if found_it and not torch.allclose(theirs[name], value.to(theirs[name].dtype), rtol=0, atol=1e-4):
-            contradictory.append(f"{name} is not what this architecture computes")
+        if unexpected.pop(name, None) is None or value is None:
+            continue
+        if fits(name, value.shape, value.is_floating_point()):
+            held = theirs[name]
+            if not torch.allclose(held, value.to(held.dtype), rtol=0, atol=1e-4):
+                contradictory.append(f"{name} is not what this architecture computes")
     left = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
     kinds = {"missing": missing, "unexpected": left, "misshapen": misshapen, "contradictory": contradictory}
     if any(kinds.values()):
@@ -215,15 +236,17 @@ def weights_to_ours(
     return ours
 
 
-def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[str, Weight, list[str]]]:
-    """Each name of ours with its row and the names it may have in a file, the one that is written first."""
-    by_name = {row.ours: row for row in rows}
+def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
+    """Our names, those of one row together, with the row and the names in a file, the one that is written first."""
+    by_name = {name: row for row in rows for name in row.names}
     pairs = []
     for name in ours:
         pattern, numbers = slots(name)
         assert pattern in by_name, f"no row for {name}"
         row = by_name[pattern]
-        pairs.append((name, row, [each.format(*numbers) for each in (row.theirs, *row.also)]))
+        if pattern == row.names[0]:
+            group, names = ([each.format(*numbers) for each in side] for side in (row.names, (row.theirs, *row.also)))
+            pairs.append((group, row, names))
     return pairs
 
 

@@ -61,7 +61,7 @@ def test_without_bias_there_is_none() -> None:
 def test_initial_values() -> None:
     torch.manual_seed(0)
     for norm in ("pre", "post"):
-        model = GPT(GPTConfig(vocab=500, width=128, layers=8, heads=4, norm=norm))  # type: ignore[arg-type]
+        model = GPT(GPTConfig(vocab=500, width=128, layers=8, heads=4, norm=norm))
         writing = 0.02 / 4 if norm == "pre" else 0.02
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):

@@ -1,0 +1,187 @@
+"""GPT-2 and GPT as `transformers` writes them (`gpt2`, `openai-gpt`), in both directions; anything else is ours.
+
+Read in transformers 5.23 (modeling_gpt2.py, modeling_openai.py) and in the files of openai-community on the Hub. Query,
+key and value are one matrix there, matrices are transposed (Conv1D), and files of the model without its head have names
+without `transformer.`. Models without biases are written with biases of zero, which compute the same, and say so in a
+key `bias` of their config.json, which other tools carry along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads.interop.family import Family, own_family
+from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.models.gpt import GPT, GPTConfig
+
+_PREFIX = "transformer."
+_ATTENTION, _LAYER = "decoder.blocks.{}.attention", "h.{}"
+_MATRICES = {
+    f"{_ATTENTION}.output": "attn.c_proj",
+    "decoder.blocks.{}.feed_forward.expand": "mlp.c_fc",
+    "decoder.blocks.{}.feed_forward.contract": "mlp.c_proj",
+}
+_NORMS = {"decoder.blocks.{}.attention_norm": "ln_1", "decoder.blocks.{}.feed_forward_norm": "ln_2"}
+_BIASES = [f"{_LAYER}.{part}.bias" for part in ("attn.c_attn", *_MATRICES.values(), *_NORMS.values())]
+
+
+def _fused(*parts: Tensor) -> Tensor:
+    return torch.cat(parts)
+
+
+def _thirds(whole: Tensor) -> tuple[Tensor, ...]:
+    return whole.chunk(3)
+
+
+def _row(ours: str | tuple[str, ...], theirs: str, *also: str, **ways: Callable[..., Any]) -> Weight:
+    return Weight(ours, _PREFIX + theirs, (theirs, *also), **ways)
+
+
+def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]], list[Weight]]:
+    matrix: dict[str, Callable[..., Any]] = {"to_theirs": Tensor.t, "to_ours": Tensor.t}
+    weights, biases = (tuple(f"{_ATTENTION}.{part}.{leaf}" for part in ("query", "key", "value"))
+                       for leaf in ("weight", "bias"))  # fmt: skip
+    rows = [
+        _row("embedding.weight", f"{tokens}.weight", "lm_head.weight"),
+        _row("positions.table", f"{positions}.weight"),
+        _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: _fused(*qkv).t(),
+             to_ours=lambda whole: _thirds(whole.t())),
+        _row(biases, f"{_LAYER}.attn.c_attn.bias", to_theirs=_fused, to_ours=_thirds),
+        *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight", **matrix) for ours, theirs in _MATRICES.items()),
+        *(_row(f"{ours}.bias", f"{_LAYER}.{theirs}.bias") for ours, theirs in (_MATRICES | _NORMS).items()),
+        *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight") for ours, theirs in _NORMS.items()),
+        *(_row(f"decoder.norm.{leaf}", f"ln_f.{leaf}") for leaf in ("weight", "bias")),
+    ]  # fmt: skip
+    return lambda config, names: rows
+
+
+def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
+    """The causal mask and its minus infinity, which older versions stored, and the biases of a model without any."""
+    found: dict[str, Tensor | None] = {
+        f"{prefix}h.{layer}.attn.{name}": None
+        for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
+    }  # fmt: skip
+    if not config.bias:
+        hidden = 4 * config.width if config.feed_forward is None else config.feed_forward
+        sizes = {"attn.c_attn": 3 * config.width, "mlp.c_fc": hidden}
+        names = [name.format(layer) for layer in range(config.layers) for name in _BIASES]
+        for name in [*names, *(["ln_f.bias"] if config.norm == "pre" else [])]:
+            size = next((size for part, size in sizes.items() if part in name), config.width)
+            found[_PREFIX + name] = found[name] = torch.zeros(size)
+    return found
+
+
+_STORED = tuple(_PREFIX + name for name in (*_BIASES, "ln_f.bias"))
+
+
+def _tokenizer(config: GPTConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """For AutoTokenizer."""
+    end = None if config.end is None else tokenizer.id_to_token(config.end)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "unk_token": getattr(tokenizer.model, "unk_token", None),
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": config.max_positions,
+    }
+
+
+def _generation(config: GPTConfig) -> dict[str, Any]:
+    return {"bos_token_id": config.end, "eos_token_id": config.end, "pad_token_id": config.end}
+
+
+def _start(config: GPTConfig) -> dict[str, Any]:
+    return {"bos_token_id": config.end}
+
+
+def _vocabularies(config: GPTConfig) -> tuple[int, int]:
+    return config.vocab, config.vocab
+
+
+# What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
+# and defaults for generating.
+_IGNORED = """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache tokenizer_class
+    initializer_range gradient_checkpointing chunk_size_feed_forward output_attentions output_hidden_states return_dict
+    torchscript use_bfloat16 _attn_implementation_autoset finetuning_task task_specific_params prefix id2label label2id
+    num_labels _num_labels problem_type predict_special_tokens output_past reorder_and_upcast_attn
+    summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout is_decoder
+    bos_token_id pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id cross_attention_hidden_size
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
+    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
+    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id tf_legacy_loss
+"""
+
+
+def _settings(
+    positions: int, vocab: int, end: int | None, rows: tuple[Setting | Choice, ...], ours: dict[str, Any],
+    theirs: dict[str, Any],
+) -> Settings:  # fmt: skip
+    common = (
+        Setting("vocab", "vocab_size", int, default=vocab, least=1),
+        Setting("end", "eos_token_id", int, default=end, null=True),
+        Setting("width", "n_embd", int, default=768, least=1, also=("hidden_size",)),
+        Setting("layers", "n_layer", int, default=12, most=1000, also=("num_hidden_layers",)),
+        Setting("heads", "n_head", int, default=12, least=1, also=("num_attention_heads",)),
+        Setting("norm_eps", "layer_norm_epsilon", float, default=1e-5),
+        Setting("bias", "bias", bool, default=True),
+        Setting("max_positions", "n_positions", int, default=positions, least=1, most=1_000_000,
+                also=("n_ctx", "max_position_embeddings")),
+        Setting("dropout", "resid_pdrop", float, default=0.1, most=1),
+        Setting("attention_dropout", "attn_pdrop", float, default=0.1, most=1),
+        Setting("embedding_dropout", "embd_pdrop", float, default=0.1, most=1),
+    )  # fmt: skip
+    tolerated = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
+    return Settings(
+        (*common, *rows), ours, theirs | {"tie_word_embeddings": True}, tolerated, frozenset(_IGNORED.split())
+    )
+
+
+GPT2 = Family(
+    "gpt2", GPTConfig, GPT,
+    _settings(
+        1024, 50257, 50256,
+        (
+            Setting("feed_forward", "n_inner", int, default=None, least=1),
+            Choice(
+                "activation",
+                ("activation_function",),
+                {
+                    "gelu_tanh": [("gelu_new",), ("gelu_pytorch_tanh",), ("gelu_fast",)],
+                    "gelu": [("gelu",), ("gelu_python",)],
+                    "relu": [("relu",)],
+                    "silu": [("silu",), ("swish",)],
+                },
+                default=("gelu_new",),
+            ),
+        ),
+        {"norm": "pre"},
+        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    ),
+    _weights("wte", "wpe"), lambda config: "GPT2LMHeadModel", _vocabularies, _tokenizer, _generation,
+    computed=_computed, stored=_STORED, also_written=_start,
+)  # fmt: skip
+OPENAI_GPT = Family(
+    "openai-gpt", GPTConfig, GPT,
+    _settings(
+        512, 40478, None,
+        # their "gelu" is the approximation through tanh
+        (Choice("activation", ("afn",), {"gelu_tanh": [("gelu",)], "relu": [("relu",)],
+                                         "silu": [("silu",), ("swish",)]}, default=("gelu",)),),
+        {"norm": "post", "feed_forward": None},
+        {},
+    ),
+    _weights("tokens_embed", "positions_embed"), lambda config: "OpenAIGPTLMHeadModel", _vocabularies, _tokenizer,
+    _generation, computed=_computed, stored=_STORED, also_written=_start,
+)  # fmt: skip
+OWN_GPT = own_family(
+    "manyheads-gpt", GPTConfig, GPT, vocabularies=_vocabularies, tokenizer=_tokenizer, generation=_generation,
+    most={"layers": 1000, "max_positions": 1_000_000},
+)  # fmt: skip
