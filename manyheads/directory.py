@@ -27,12 +27,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.interop.bert import BERT
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
 from manyheads.interop.family import Family
 from manyheads.models.transformer import Transformer
 
 # of several that can represent a model, the first is written
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT)}
 FORMATS = ("hf", "ctranslate2")
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")

@@ -143,9 +143,8 @@ class Bert(nn.Module):
         segments  as tokens: which segment each belongs to; None: the first
         """
         shape = tokens.shape[:-1]
-        states = self.encode(
-            *(None if t is None else t.flatten(0, len(shape) - 1) for t in (tokens, lengths, segments))
-        )
+        flat = [None if t is None else t.flatten(0, len(shape) - 1) for t in (lengths, segments)]
+        states = self.encode(tokens.flatten(0, len(shape) - 1), *flat)
         return self.read(states, shape)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

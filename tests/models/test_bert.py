@@ -8,7 +8,7 @@ from torch import Tensor
 
 from manyheads.models.bert import PRESETS, Bert, BertConfig, preset, with_head
 
-SMALL = {"vocab": 31, "width": 12, "layers": 3, "heads": 3, "feed_forward": 20, "max_positions": 16}
+SMALL: dict[str, Any] = {"vocab": 31, "width": 12, "layers": 3, "heads": 3, "feed_forward": 20, "max_positions": 16}
 HEADS: dict[str, tuple[str, ...]] = {
     "none": (), "pooler": (), "masked_lm": (), "pretraining": (), "next_sentence": (), "sequence": ("a", "b", "c"),
     "token": ("O", "B", "I", "X"), "question": (), "choice": (),
@@ -151,7 +151,7 @@ def test_weights_are_drawn_from_a_truncated_normal() -> None:
         elif name.endswith("bias"):
             assert not parameter.any(), name
     # a normal that is cut at two deviations keeps 0.8796 of its deviation
-    deviation = float(model.encoder.blocks[0].feed_forward.expand.weight.detach().std())
+    deviation = float(model.get_parameter("encoder.blocks.0.feed_forward.expand.weight").detach().std())
     assert deviation == pytest.approx(0.02 * 0.8796, rel=0.05)
     assert not model.embedding.weight[0].any()
 
@@ -172,7 +172,8 @@ def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
     torch.testing.assert_close(model.encode(*texts()), words.encode(*texts()))
     tagger, new = with_head(model, "token", ("good", "bad"))
     assert new == ["classifier.weight", "classifier.bias"]
-    assert not torch.equal(tagger.classifier.weight, model.classifier.weight)  # type: ignore[union-attr]
+    assert tagger.get_parameter("classifier.weight").shape == model.get_parameter("classifier.weight").shape
+    assert not torch.equal(tagger.get_parameter("classifier.weight"), model.get_parameter("classifier.weight"))
     same, new = with_head(model, "sequence", ("good", "bad"), dropout=0.3)
     assert new == []
     assert same.config.dropout == 0.3

@@ -1,0 +1,200 @@
+"""BERT as `transformers` writes it: all heads, in both directions.
+
+Read in transformers 5.23 (modeling_bert.py) and in the files of google-bert on the Hub: the original release's names
+(`LayerNorm.gamma`), tables of positions that were once stored, and poolers that lie beside heads that do not read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads.interop.family import Family
+from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
+
+_ARCHITECTURES = {
+    "pooler": "BertModel",
+    "masked_lm": "BertForMaskedLM",
+    "pretraining": "BertForPreTraining",
+    "next_sentence": "BertForNextSentencePrediction",
+    "sequence": "BertForSequenceClassification",
+    "token": "BertForTokenClassification",
+    "question": "BertForQuestionAnswering",
+    "choice": "BertForMultipleChoice",
+}
+_WORDS, _FOLLOWS, _POOLER = "cls.predictions", "cls.seq_relationship", "pooler.dense"
+_ENCODER = {
+    "segments": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    **{f"encoder.blocks.{{}}.attention.{name}": f"encoder.layer.{{}}.attention.self.{name}"
+       for name in ("query", "key", "value")},
+    "encoder.blocks.{}.attention.output": "encoder.layer.{}.attention.output.dense",
+    "encoder.blocks.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "encoder.blocks.{}.feed_forward.expand": "encoder.layer.{}.intermediate.dense",
+    "encoder.blocks.{}.feed_forward.contract": "encoder.layer.{}.output.dense",
+    "encoder.blocks.{}.feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
+    "pooler": _POOLER,
+}  # fmt: skip
+_HEADS = {"transform": f"{_WORDS}.transform.dense", "transform_norm": f"{_WORDS}.transform.LayerNorm",
+          "next_sentence": _FOLLOWS}  # fmt: skip
+_OLD = {"weight": "gamma", "bias": "beta"}  # of norms in the original release
+
+
+def _weights(config: BertConfig, names: Iterable[str]) -> list[Weight]:
+    written, other = ("", "bert.") if config.head in ("none", "pooler") else ("bert.", "")
+
+    def row(ours: str, theirs: str, *also: str) -> Weight:
+        """A tensor of the encoder; files differ in whether they name the encoder."""
+        return Weight(ours, written + theirs, (other + theirs, *also))
+
+    rows = [
+        row("embedding.weight", "embeddings.word_embeddings.weight", f"{_WORDS}.decoder.weight"),
+        row("positions.table", "embeddings.position_embeddings.weight"),
+        Weight("output_bias", f"{_WORDS}.bias", (f"{_WORDS}.decoder.bias",)),
+    ]
+    for ours, theirs in _ENCODER.items():
+        for leaf, old in _OLD.items():
+            also = [f"{prefix}{theirs}.{old}" for prefix in (written, other) if theirs.endswith("LayerNorm")]
+            rows.append(row(f"{ours}.{leaf}", f"{theirs}.{leaf}", *also))
+    classifier = "qa_outputs" if config.head == "question" else "classifier"
+    for ours, theirs in (_HEADS | {"classifier": classifier}).items():
+        for leaf, old in _OLD.items():
+            also = [f"{theirs}.{old}"] if theirs.endswith("LayerNorm") else []
+            rows.append(Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}", tuple(also)))
+    return rows
+
+
+def _computed(config: BertConfig) -> dict[str, Tensor | None]:
+    """Positions that older versions stored, and the pooler that their heads without one kept."""
+    found: dict[str, Tensor | None] = {
+        f"{prefix}embeddings.position_ids": torch.arange(config.max_positions)[None] for prefix in ("", "bert.")
+    }
+    if config.head not in (*POOLED, "none"):
+        found |= {f"bert.{_POOLER}.{leaf}": None for leaf in _OLD}
+    return found
+
+
+def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The head, which `architectures` names, and its labels.
+
+    bert-base-uncased itself says BertForMaskedLM and holds both of pretraining's heads: two heads are pretraining's.
+    """
+    named = settings.get("architectures") or ["BertModel"]
+    heads = {name: head for head, name in _ARCHITECTURES.items()}
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in heads):
+        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(heads)}")
+    head = heads[named[0]]
+    if all(any(name.startswith(part) for name in tensors) for part in (_WORDS, _FOLLOWS)):
+        head = "pretraining"
+    if head == "pooler" and not any(_POOLER in name for name in tensors):
+        head = "none"
+    return {"head": head, "labels": _labels(settings) if head in LABELLED else ()}
+
+
+def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    names = settings.get("id2label")
+    if names is None:
+        count = settings.get("num_labels", 2)
+        if not isinstance(count, int) or not 1 <= count <= 1_000_000:
+            raise ValueError(f"'num_labels' is {count!r}: expected an integer from 1 to 1000000")
+        names = {str(index): f"LABEL_{index}" for index in range(count)}
+    whole = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
+    if not whole or {str(key) for key in names} != {str(index) for index in range(len(names))}:
+        raise ValueError(f"'id2label' is {str(names)[:80]}: expected a name for each of 0, 1, ...")
+    labels = tuple({str(key): name for key, name in names.items()}[str(index)] for index in range(len(names)))
+    back = settings.get("label2id")  # a default where only id2label was set
+    if isinstance(back, dict) and all(label.startswith("LABEL_") for label in back):
+        back = None
+    if back is not None and back != {label: index for index, label in enumerate(labels)}:
+        raise ValueError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
+    return labels
+
+
+def _label_names(config: BertConfig) -> dict[str, Any]:
+    if config.head not in LABELLED:
+        return {}
+    return {
+        "id2label": {str(index): label for index, label in enumerate(config.labels)},
+        "label2id": {label: index for index, label in enumerate(config.labels)},
+    }
+
+
+def _tokenizer(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """For AutoTokenizer. The special tokens around a text are added by the post-processor in tokenizer.json."""
+    around = tokenizer.encode("").tokens
+    known = tokenizer.get_vocab()
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": tokenizer.id_to_token(config.pad),
+        "unk_token": getattr(tokenizer.model, "unk_token", None),
+        "cls_token": around[0] if around else None,
+        "sep_token": around[-1] if around else None,
+        "mask_token": next((token for token in ("[MASK]", "<mask>") if token in known), None),
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": config.max_positions,
+    }
+
+
+_ACTIVATION = Choice(
+    "activation",
+    ("hidden_act",),
+    {
+        "gelu": [("gelu",), ("gelu_python",)],
+        "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
+        "relu": [("relu",)],
+        "silu": [("silu",), ("swish",)],
+    },
+    default=("gelu",),
+)
+# What no forward pass of theirs reads, and what `_infer` does.
+_IGNORED = """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache tokenizer_class
+    initializer_range gradient_checkpointing chunk_size_feed_forward output_attentions output_hidden_states return_dict
+    torchscript use_bfloat16 _attn_implementation_autoset finetuning_task task_specific_params prefix id2label label2id
+    num_labels _num_labels bos_token_id eos_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id
+    cross_attention_hidden_size pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
+    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
+    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id tf_legacy_loss output_past
+"""
+BERT = Family(
+    "bert", BertConfig, Bert,
+    Settings(
+        (
+            Setting("vocab", "vocab_size", int, default=30_522, least=1),
+            Setting("width", "hidden_size", int, default=768, least=1),
+            Setting("layers", "num_hidden_layers", int, default=12, most=1000),
+            Setting("heads", "num_attention_heads", int, default=12, least=1),
+            Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
+            _ACTIVATION,
+            Setting("max_positions", "max_position_embeddings", int, default=512, least=1, most=1_000_000),
+            Setting("segment_types", "type_vocab_size", int, default=2, least=1),
+            Setting("pad", "pad_token_id", int, default=0),
+            Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
+            Setting("dropout", "hidden_dropout_prob", float, default=0.1, most=1),
+            Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.1, most=1),
+            Setting("head_dropout", "classifier_dropout", float, default=None, most=1),
+        ),
+        ours_only={},
+        theirs_only={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True},
+        tolerated={
+            "position_embedding_type": "absolute", "problem_type": "single_label_classification", "pruned_heads": {},
+            "is_encoder_decoder": False, "tie_encoder_decoder": False, "pooler_type": "first_token_transform",
+            "directionality": "bidi",
+        },
+        ignored=frozenset(_IGNORED.split()),
+    ),
+    _weights,
+    architecture=lambda config: _ARCHITECTURES.get(config.head, "BertModel"),
+    vocabularies=lambda config: (config.vocab, config.vocab),
+    tokenizer=_tokenizer,
+    infer=_infer,
+    computed=_computed,
+    also_written=_label_names,
+)  # fmt: skip
