@@ -1,0 +1,179 @@
+"""The rivals of the text classifier: every other way in which the sources mix a sequence, on the same embedding.
+
+kind      mixes by                                                     its parameters, 32 wide on 32
+"rnn"     h' = tanh(W x + U h + b), the last state (Elman 1990)        2,112
+"lstm"    gates and a cell (Hochreiter & Schmidhuber 1997)             8,448: Keras's 8,320 and a second bias
+"bilstm"  one LSTM forwards, one backwards (Schuster & Paliwal 1997)   16,896: Keras's 16,640 and two second biases
+"conv1d"  two convolutions, 7 words wide, with pooling between them    2 x 7,200 (Chollet, section 6.4)
+"conv2d"  two 3 x 3 convolutions over the words x features "image"     320 + 9,248
+
+Each then drops out half of what it found and has one sigmoid unit, as the text classifier. PyTorch's recurrent layers
+add two biases, of which one would do: they start at zero, and the one of the forget gate at one, as in Keras.
+What lies behind a text's end changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from manyheads.core.dropout import dropout
+from manyheads.core.layers import TokenEmbedding, xavier_uniform
+from manyheads.models.text_classifier import both_logits, check_labels, units
+
+Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
+
+
+@dataclass(frozen=True)
+class SequenceBaselineConfig:
+    """Sizes and choices.
+
+    labels         what is told apart, by the index of the logit
+    hidden         units of a recurrent layer in each direction, or channels of a convolution
+    kernel         how many neighbours a convolution sees, along each of its axes
+    pooling        how many neighbours the pooling between two convolutions takes together, along each axis
+    max_positions  words a text may have
+    dropout        before the output
+    """
+
+    kind: Kind = "lstm"
+    vocab: int = 20_000
+    labels: tuple[str, ...] = ("negative", "positive")
+    pad: int = 0
+    width: int = 32
+    hidden: int = 32
+    kernel: int = 7
+    pooling: int = 5
+    max_positions: int = 600
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        check_labels(self.labels)
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"unknown kind {self.kind!r}: valid are {', '.join(get_args(Kind))}")
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
+        if not 0 <= self.pad < self.vocab:
+            raise ValueError(f"the pad token has id {self.pad}, the vocabulary {self.vocab} entries")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "rnn": {"kind": "rnn"},
+    "lstm": {"kind": "lstm"},
+    "bilstm": {"kind": "bilstm"},
+    "conv1d": {"kind": "conv1d"},
+    "conv2d": {"kind": "conv2d", "kernel": 3, "pooling": 2},
+}
+
+
+def preset(name: str, **overrides: Any) -> SequenceBaselineConfig:
+    """A configuration by name, with 20,000 words and two labels unless `overrides` say otherwise."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
+    known = {f.name for f in fields(SequenceBaselineConfig)}
+    if unknown := set(overrides) - known:
+        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
+    return SequenceBaselineConfig(**{**PRESETS[name], **overrides})
+
+
+class SequenceBaseline(nn.Module):
+    """Tokens in, logits over the labels out."""
+
+    def __init__(self, config: SequenceBaselineConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.embedding = TokenEmbedding(c.vocab, c.width)
+        self.mixer = _MIXERS[c.kind](c)
+        self.output = nn.Linear(self.mixer.features, units(c.labels))
+        xavier_uniform(self)
+        nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
+        c = self.config
+        if tokens.shape[1] > c.max_positions:
+            raise ValueError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
+        if lengths is None:
+            lengths = torch.full(tokens.shape[:1], tokens.shape[1], device=tokens.device)
+        found = self.mixer(self.embedding(tokens), lengths)  # (B, features)
+        return both_logits(self.output(dropout(found, c.dropout, self.training)))
+
+    def example(self, length: int) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one text of `length` tokens."""
+        return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
+
+
+class Recurrent(nn.Module):
+    """x (B, T, D) and lengths (B,) -> the last state, of both directions where there are two (B, features)."""
+
+    def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
+        super().__init__()
+        kind = nn.LSTM if gated else nn.RNN
+        self.layer = kind(width, hidden, layers, batch_first=True, bidirectional=directions == 2)
+        self.directions, self.features = directions, directions * hidden
+        for name, parameter in self.layer.named_parameters():
+            if name.startswith("weight_ih"):
+                nn.init.xavier_uniform_(parameter)
+            elif name.startswith("weight_hh"):
+                nn.init.orthogonal_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+                if gated and name.startswith("bias_ih"):
+                    nn.init.ones_(parameter[hidden : 2 * hidden])  # the forget gate's
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, states = self.layer(packed)
+        last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
+        return last[-self.directions :].transpose(0, 1).flatten(1)
+
+
+class Convolutional(nn.Module):
+    """x (B, T, D) and lengths (B,) -> the maxima over the text of what the second convolution finds (B, features).
+
+    axes  1: along the words, all features at once. 2: along the words and along the features.
+    """
+
+    def __init__(self, width: int, hidden: int, kernel: int, pooling: int, axes: Literal[1, 2]) -> None:
+        super().__init__()
+        kind, first = (nn.Conv1d, width) if axes == 1 else (nn.Conv2d, 1)
+        self.first = kind(first, hidden, kernel, padding="same")
+        self.second = kind(hidden, hidden, kernel, padding="same")
+        self.axes, self.pooling = axes, pooling
+        self.features = hidden if axes == 1 else hidden * -(-width // pooling)
+        for layer in (self.first, self.second):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        # channels, then words, then features: (B, D, T) or (B, 1, T, D)
+        image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
+        found = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
+        # nothing is below zero, so the zeros behind a text never are the largest, nor change what is
+        pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
+        found = pool(found, self.pooling, ceil_mode=True)
+        shorter = -(-lengths // self.pooling)
+        found = _only_real(self.second(found).relu(), shorter)
+        return found.amax(2).flatten(1)
+
+
+def _only_real(x: Tensor, lengths: Tensor) -> Tensor:
+    """x (B, C, T, ...) with zeros behind each text."""
+    real = torch.arange(x.shape[2], device=x.device) < lengths[:, None]  # (B, T)
+    return x * real.view(x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))
+
+
+_MIXERS: dict[str, Any] = {
+    "rnn": lambda c: Recurrent(c.width, c.hidden, gated=False),
+    "lstm": lambda c: Recurrent(c.width, c.hidden, gated=True),
+    "bilstm": lambda c: Recurrent(c.width, c.hidden, gated=True, directions=2),
+    "conv1d": lambda c: Convolutional(c.width, c.hidden, c.kernel, c.pooling, axes=1),
+    "conv2d": lambda c: Convolutional(c.width, c.hidden, c.kernel, c.pooling, axes=2),
+}

@@ -1,0 +1,129 @@
+"""The rivals: their counts, the recurrences written out step by step, and padding that changes nothing."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from manyheads.models.sequence_baselines import Kind, SequenceBaseline, SequenceBaselineConfig, preset
+
+KINDS = get_args(Kind)
+EMBEDDING = 20_000 * 32
+
+
+def small(kind: str, **settings: Any) -> SequenceBaseline:
+    sizes = {"vocab": 30, "width": 6, "hidden": 5, "max_positions": 23}
+    torch.manual_seed(1)
+    return SequenceBaseline(preset(kind, **{**sizes, **settings})).double()
+
+
+@pytest.mark.parametrize(
+    ("kind", "published", "second_biases"),
+    [
+        ("rnn", EMBEDDING + 32 * 32 + 32 * 32 + 32 + 33, 32),  # the formula of the slides: W x + U h + b
+        ("lstm", 648_353, 4 * 32),
+        ("bilstm", 656_705, 2 * 4 * 32),
+        ("conv1d", 654_433, 0),
+        ("conv2d", EMBEDDING + (9 * 32 + 32) + (9 * 32 * 32 + 32) + (16 * 32 + 1), 0),
+    ],
+)
+def test_counts_are_the_published_ones_and_the_second_biases(kind: str, published: int, second_biases: int) -> None:
+    with torch.device("meta"):
+        model = SequenceBaseline(preset(kind))
+    assert sum(p.numel() for p in model.parameters()) == published + second_biases
+
+
+def recurrent(model: SequenceBaseline, x: Tensor) -> Tensor:
+    """The last state on one text x (T, D), step by step from the formulas."""
+    p = {name.removeprefix("mixer.layer."): value for name, value in model.named_parameters()}
+    found = []
+    for suffix, inputs in (("_l0", x), ("_l0_reverse", x.flip(0))):
+        if f"weight_ih{suffix}" not in p:
+            continue
+        h = c = x.new_zeros(model.config.hidden)
+        for step in inputs:
+            gates = p[f"weight_ih{suffix}"] @ step + p[f"bias_ih{suffix}"]
+            gates = gates + p[f"weight_hh{suffix}"] @ h + p[f"bias_hh{suffix}"]
+            if model.config.kind == "rnn":
+                h = gates.tanh()
+                continue
+            enter, forget, cell, out = gates.chunk(4)
+            c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
+            h = out.sigmoid() * c.tanh()
+        found.append(h)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "bilstm"])
+def test_recurrences_are_those_of_the_formulas(kind: str) -> None:
+    model = small(kind).eval()
+    tokens, lengths = torch.randint(1, 30, (3, 9)), torch.tensor([9, 1, 6])
+    logits = model(tokens, lengths)
+    for row, length, found in zip(tokens, lengths, logits, strict=True):
+        state = recurrent(model, model.embedding(row[:length]))
+        assert torch.allclose(model.output(state), found[1:] - found[:1], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["conv1d", "conv2d"])
+def test_convolutions_are_sums_over_neighbours(kind: str) -> None:
+    """Brute force: every output is a sum over a window, every pool a maximum over its cell."""
+    model = small(kind).eval()
+    c, mixer = model.config, model.mixer
+    x = model.embedding(torch.randint(1, 30, (13,)))  # (T, D)
+    grid = x[:, None, :] if kind == "conv1d" else x[:, :, None]  # words x (1 or features) x channels
+    for layer in (mixer.first, mixer.second):
+        weight = layer.weight if kind == "conv2d" else layer.weight[..., None]  # (out, in, words, features)
+        reach, across = c.kernel // 2, (weight.shape[3] - 1) // 2
+        out = torch.empty(*grid.shape[:2], c.hidden, dtype=x.dtype)
+        for t in range(grid.shape[0]):
+            for f in range(grid.shape[1]):
+                total = layer.bias.clone()
+                for dt in range(-reach, reach + 1):
+                    for df in range(-across, across + 1):
+                        if 0 <= t + dt < grid.shape[0] and 0 <= f + df < grid.shape[1]:
+                            total = total + weight[:, :, dt + reach, df + across] @ grid[t + dt, f + df]
+                out[t, f] = total.relu()
+        grid = out
+        if layer is mixer.first:
+            wide = c.pooling if kind == "conv2d" else 1
+            cells = [
+                torch.stack([
+                    grid[t : t + c.pooling, f : f + wide].flatten(0, 1).amax(0) for f in range(0, grid.shape[1], wide)
+                ])
+                for t in range(0, grid.shape[0], c.pooling)
+            ]  # fmt: skip
+            grid = torch.stack(cells)
+    expected = grid.amax(0).T.flatten()  # channels before features
+    found = mixer(x[None], torch.tensor([13]))[0]
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_lies_behind_a_text_changes_nothing(kind: str) -> None:
+    model = small(kind).eval()
+    tokens, lengths = torch.randint(1, 30, (5, 23)), torch.tensor([23, 3, 1, 11, 6])
+    together = model(tokens, lengths)
+    alone = torch.cat([model(row[None, :n]) for row, n in zip(tokens, lengths, strict=True)])
+    assert torch.allclose(together, alone, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_learns(kind: str) -> None:
+    model = small(kind, labels=("a", "b", "c"), hidden=8)
+    tokens = torch.randint(1, 30, (24, 20))
+    F.cross_entropy(model(tokens), torch.arange(24) % 3).backward()
+    still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not still
+
+
+def test_impossible_settings_are_told() -> None:
+    with pytest.raises(ValueError, match="unknown kind 'gru': valid are rnn, lstm"):
+        SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kernel is 4"):
+        preset("conv1d", kernel=4)
+    with pytest.raises(ValueError, match="24 tokens, the model takes 23"):
+        small("lstm")(torch.ones(1, 24, dtype=torch.int64))
+    with pytest.raises(ValueError, match="unknown preset 'gru': valid are rnn, lstm"):
+        preset("gru")
