@@ -24,7 +24,7 @@ from manyheads.data.parallel import Pairs
 
 _SPLITS = ("train", "validation", "test")
 _HELD = 0.05  # share of the fragments held out for validation, and for test
-_PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")  # and no direction marks
+PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")  # and no direction marks
 _TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not change by the day
 _EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
 # longer forms first: where two give one source ("May 5, 2026"), the first decides the target
@@ -126,7 +126,7 @@ class Writer:
         """The fragment that `form` writes in the two locales; none where one lacks the pattern or the source is taken
         by another target."""
         try:
-            texts = (form(*args, locale=locale, **options).translate(_PLAIN_SPACES) for locale in self.locales)
+            texts = (form(*args, locale=locale, **options).translate(PLAIN_SPACES) for locale in self.locales)
             source, target = (" ".join(text.split()) for text in texts)
         except (LookupError, ValueError, AttributeError):  # how Babel says that a locale lacks a pattern
             return []

@@ -1,0 +1,66 @@
+"""The embedded corpus for tagging: right tags, held-out combinations, the same phrases every time."""
+
+from datetime import date
+
+import pytest
+from babel import Locale
+from babel.dates import format_date
+
+from manyheads.data.cldr_tags import NAMES, TaggedCorpus, cldr_tagged
+from manyheads.data.conll import Tagged, fault_of
+from manyheads.tasks.entities import entities
+
+
+@pytest.fixture(scope="module")
+def corpus() -> TaggedCorpus:
+    return cldr_tagged("en", seed=3, size=2000)
+
+
+def parts(tagged: Tagged) -> list[list[tuple[str, str]]]:
+    """(kind, text) of every entity of every phrase."""
+    return [
+        [(e.kind, " ".join(words[e.start : e.end])) for e in entities(tags)]
+        for words, tags in zip(tagged.words, tagged.tags, strict=True)
+    ]
+
+
+def test_sizes_and_sound_tags(corpus: TaggedCorpus) -> None:
+    assert [len(part) for part in corpus] == [2000, 125, 125]
+    phrases = [" ".join(words) for part in corpus for words in part.words]
+    assert len(set(phrases)) == len(phrases)
+    kinds = {"DATE", "TIME", "DURATION", "MONEY", "QUANTITY", "NUMBER", "PERCENT", "PLACE", "LANGUAGE"}
+    for part in corpus:
+        assert not any(fault_of(tags) for tags in part.tags)
+        assert {tag[2:] for tag in part.labels} == {"", *kinds}
+
+
+def test_parts_are_what_babel_writes(corpus: TaggedCorpus) -> None:
+    found = {part for phrase in parts(corpus.train) for part in phrase}
+    english = Locale("en")
+    territories = {name for code, name in english.territories.items() if code.isalpha()}
+    assert {("PLACE", "Germany"), ("PLACE", "Trinidad & Tobago"), ("LANGUAGE", "Danish")} <= found
+    assert {text for kind, text in found if kind == "PLACE" and text.isalpha()} <= territories
+    assert {text for kind, text in found if kind == "LANGUAGE" and text.isalpha()} <= set(english.languages.values())
+    months = {format_date(date(2026, m, 1), "MMM", "en") for m in range(1, 13)}
+    assert all(any(m in text for m in months) or "/" in text for kind, text in found if kind == "DATE")
+
+
+def test_combinations_are_held_out_and_names_are_not(corpus: TaggedCorpus) -> None:
+    trained = {part for phrase in parts(corpus.train) for part in phrase}
+    for held in (corpus.validation, corpus.test):
+        found = {part for phrase in parts(held) for part in phrase}
+        assert {part for part in found if part[0] in NAMES} <= trained
+        others = {part for part in found if part[0] not in NAMES}
+        assert len(others) > 50
+        assert not others & trained
+
+
+def test_deterministic_by_seed_and_told_where_it_cannot_be(corpus: TaggedCorpus) -> None:
+    assert cldr_tagged("en", seed=3, size=2000) == corpus
+    assert cldr_tagged("en", seed=4, size=2000).test != corpus.test
+    with pytest.raises(ValueError, match="puts spaces between words"):
+        cldr_tagged("ja", size=8000)
+    with pytest.raises(ValueError, match="unknown locale 'xx'"):
+        cldr_tagged("xx")
+    with pytest.raises(ValueError, match="at least 1,000"):
+        cldr_tagged(size=10)
