@@ -167,4 +167,4 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 
 def _key_and_value(attention: Attention) -> int:
-    return 2 * attention.heads * attention.head_width
+    return attention.key.out_features + attention.value.out_features

@@ -130,6 +130,7 @@ class Attention(nn.Module):
     width         D of the input and the output.
     heads         H.
     head_width    Dh; None for the paper's width / heads, any other number for Keras-style free heads (`key_dim`).
+    key_width     width of each head's queries and keys, where it differs from that of its values (Table 3, row B).
     memory_width  width of what is attended to, where it differs from `width`.
     bias          whether the four projections have one.
     dropout       on the attention weights, while training.
@@ -141,6 +142,7 @@ class Attention(nn.Module):
         heads: int,
         head_width: int | None = None,
         *,
+        key_width: int | None = None,
         memory_width: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
@@ -153,8 +155,9 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.explicit: bool | None = None  # see attend
         inner, memory_width = heads * self.head_width, memory_width or width
-        self.query = nn.Linear(width, inner, bias)
-        self.key = nn.Linear(memory_width, inner, bias)
+        matched = heads * (key_width or self.head_width)
+        self.query = nn.Linear(width, matched, bias)
+        self.key = nn.Linear(memory_width, matched, bias)
         self.value = nn.Linear(memory_width, inner, bias)
         self.output = nn.Linear(inner, width, bias)
         self.tap = Tap()
@@ -187,4 +190,4 @@ class Attention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # (B, T, H*Dh) -> (B, H, T, Dh)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H*Dh) -> (B, H, T, Dh)

@@ -14,7 +14,8 @@ class KVCache:
     A step appends in each layer and the model advances the lengths once, after the last layer. Cross entries (the
     keys and values of an encoder's output) are computed once and only selected from.
 
-    layers, batch, heads, capacity, head_width: sizes; `capacity` is the largest number of positions a row can hold.
+    layers, batch, heads, capacity, head_width: sizes; `capacity` is the largest number of positions a row can hold, and
+    keys may be narrower than head_width.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class KVCache:
         end = self._longest + new
         if end > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions, {end} are needed: start with a larger one")
-        keys, values = self._entries[layer, 0, : self.batch], self._entries[layer, 1, : self.batch]
+        keys, values = (
+            self._entries[layer, i, : self.batch, ..., : entry.shape[-1]] for i, entry in enumerate((key, value))
+        )
         if self._even:
             keys[:, :, self._longest : end] = key
             values[:, :, self._longest : end] = value

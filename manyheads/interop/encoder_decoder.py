@@ -110,7 +110,7 @@ _COMMON: tuple[Setting | Choice, ...] = (
     Setting("activation_dropout", "activation_dropout", float, default=0.0),
     _ACTIVATION,
 )
-_FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "positions": "concatenated"}
+_FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated"}
 _FIXED_THERE: dict[str, Any] = {
     "is_encoder_decoder": True, "is_decoder": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
     "normalize_embedding": False, "static_position_embeddings": True,

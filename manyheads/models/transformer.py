@@ -32,6 +32,7 @@ class TransformerConfig:
     tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
     norm           "post": after each residual sum, as published; "pre": before each sublayer
     final_norm     a norm after each stack (torch.nn.Transformer has them; the paper has not)
+    key_width      of each head's queries and keys; None: as wide as its values (Table 3, row B, narrows it)
     start          the token that decoding begins from; Marian's is the padding token
     source_pad     the padding token of a source vocabulary of its own
     """
@@ -53,6 +54,7 @@ class TransformerConfig:
     final_norm: bool = False
     norm_eps: float = 1e-5
     attention_bias: bool = True
+    key_width: int | None = None
     tie: Literal["all", "target", "none"] = "all"
     scale_embedding: bool = True
     output_bias: bool = False
@@ -178,7 +180,7 @@ class Transformer(nn.Module):
         mask = Mask(key_lengths=source_lengths)
         memory = self.encode(source, mask)
         c = self.config
-        head_width = c.width // c.decoder_heads
+        head_width = max(c.width // c.decoder_heads, c.key_width or 0)
         cache = KVCache(
             c.decoder_layers, source.shape[0], c.decoder_heads, capacity, head_width,
             dtype=memory.dtype, device=memory.device,
@@ -209,7 +211,7 @@ class Transformer(nn.Module):
 
 def _encoder_block(c: TransformerConfig) -> Block:
     return Block(
-        Attention(c.width, c.encoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        Attention(c.width, c.encoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
         FeedForward(c.width, c.encoder_feed_forward, c.activation, c.activation_dropout),
         norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip
@@ -217,9 +219,9 @@ def _encoder_block(c: TransformerConfig) -> Block:
 
 def _decoder_block(c: TransformerConfig) -> Block:
     return Block(
-        Attention(c.width, c.decoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        Attention(c.width, c.decoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
         FeedForward(c.width, c.decoder_feed_forward, c.activation, c.activation_dropout),
-        Attention(c.width, c.decoder_heads, bias=c.attention_bias, dropout=c.attention_dropout),
+        Attention(c.width, c.decoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
         norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip
 

@@ -20,10 +20,7 @@ ABLATE = replace(
 
 
 def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """{row: (changes of the model, changes of the run)}, each a step from the base model as in the paper's rows.
-
-    Row B (smaller keys beside values as they are) is left out: keys and values of this model are equally wide.
-    """
+    """{row: (changes of the model, changes of the run)}, each a step from the base model as in the paper's rows."""
     base = {**PRESETS[config.preset], **config.model}
     width, heads = base["width"], base["encoder_heads"]
 
@@ -35,6 +32,8 @@ def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str,
     for count in (1, heads // 2, heads * 2, heads * 4):  # the paper: 1, 4, 16, 32 beside 8
         if count and width % count == 0:
             found[f"A heads={count}"] = (both("heads", count), {})
+    for size in (width // heads // 4, width // heads // 2):  # 16, 32 beside 64
+        found[f"B key_width={size}"] = ({"key_width": size}, {})
     for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):  # 2, 4, 8 beside 6
         found[f"C layers={count}"] = (both("layers", count), {})
     for size in (width // 2, width * 2):

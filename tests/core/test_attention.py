@@ -85,6 +85,29 @@ def test_free_head_width_has_the_counts_of_keras() -> None:
     assert attention(torch.randn(2, 5, 32)).shape == (2, 5, 32)
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_narrower_keys_are_wider_ones_with_zeros(explicit: bool) -> None:
+    """torch.nn.MultiheadAttention knows one width; beside zeros, its larger scale is made up for by the queries."""
+    theirs, wide = pair()
+    narrow, kept = Attention(WIDTH, HEADS, key_width=2), 2 / wide.head_width
+    assert count(wide) - count(narrow) == 2 * HEADS * (wide.head_width - 2) * (WIDTH + 1)
+    narrow.explicit = explicit
+    state = wide.state_dict()
+    with torch.no_grad():
+        for name in ("query", "key"):
+            for part in ("weight", "bias"):
+                by_head = state[f"{name}.{part}"].unflatten(0, (HEADS, -1))  # (H, Dh, ...)
+                state[f"{name}.{part}"] = by_head[:, :2].flatten(0, 1)
+                mine = theirs.in_proj_weight if part == "weight" else theirs.in_proj_bias
+                rows = mine.unflatten(0, (3, HEADS, -1))[0 if name == "query" else 1]
+                rows[:, 2:] = 0
+                if name == "query":
+                    rows /= kept**0.5
+    narrow.load_state_dict(state)
+    x = torch.randn(B, T, WIDTH)
+    torch.testing.assert_close(narrow(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-5)
+
+
 def test_scale_is_that_of_a_head_not_of_the_model() -> None:
     attention = Attention(32, heads=2, head_width=8, bias=False)
     x = torch.randn(1, 4, 32)

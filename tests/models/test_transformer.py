@@ -160,10 +160,10 @@ def uncached(model: Transformer, prefixes: list[list[int]], rows: list[int]) -> 
     return torch.stack(last)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_cached_equals_uncached(norm: str) -> None:
+@pytest.mark.parametrize("choice", [{"norm": "post"}, {"norm": "pre"}, {"key_width": 2}])
+def test_cached_equals_uncached(choice: dict[str, Any]) -> None:
     """Step by step, after a selection of rows, in chunks, and with rows of unequal lengths."""
-    model = small(norm=norm).double().eval()
+    model = small(**choice).double().eval()
     source, target = sentences()
     rows = [0, 1, 2]
     prefixes: list[list[int]] = [[] for _ in rows]
