@@ -1,6 +1,6 @@
 """The settings of a training run."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 BUDGETS = ("steps", "epochs", "minutes")
@@ -18,14 +18,15 @@ class TrainingConfig:
     steps: int | None = None
     epochs: int | None = None
     minutes: float | None = None
-    optimiser: Literal["adam", "adamw"] = "adam"
+    optimiser: Literal["adam", "adamw", "bert_adam"] = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
     learning_rate: float = 1.0  # the peak; for noam the factor on width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width: int | None = None  # of the model, for noam
     warmup: int = 4000  # steps
+    floor: float = 0.0  # of a linear or cosine decay: the share of the peak that it ends at
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
-    weight_decay: float = 0.0  # decoupled, on matrices only; adamw
+    weight_decay: float = 0.0  # decoupled, on matrices only; adamw and bert_adam
     clip: float | None = None  # largest global norm of the gradient
     accumulate: int = 1  # micro-batches in an effective batch
     average: int = 1  # the last N weight snapshots, the final weights among them, are averaged at the end
@@ -48,7 +49,7 @@ class TrainingConfig:
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, got {value}")
         for name, known in (
-            ("optimiser", ("adam", "adamw")),
+            ("optimiser", ("adam", "adamw", "bert_adam")),
             ("schedule", ("noam", "constant", *DECAYING)),
             ("direction", ("min", "max")),
         ):
@@ -58,8 +59,10 @@ class TrainingConfig:
             raise ValueError("the schedule noam needs the width of the model and a positive warmup")
         if self.schedule in DECAYING and self.steps is None and self.epochs is None:
             raise ValueError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
+        if not 0 <= self.floor <= 1 or (self.floor and self.schedule not in DECAYING):
+            raise ValueError(f"floor is a share, 0 to 1, that {' or '.join(DECAYING)} decay to, got {self.floor}")
         if self.optimiser == "adam" and self.weight_decay:
-            raise ValueError("weight_decay is decoupled: use optimiser=adamw")
+            raise ValueError("weight_decay is decoupled: use optimiser=adamw or bert_adam")
         if self.patience is not None and self.metric is None:
             raise ValueError("patience needs a metric of the validation to watch")
 
@@ -69,8 +72,9 @@ class TrainingConfig:
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """What makes this another run than the one that saved its config: `key: saved -> now`. A budget may be raised
-        unless the schedule is shaped by it."""
+        unless the schedule is shaped by it. What a saved config does not know yet has its default."""
         now = self.as_dict()
+        saved = {field.name: field.default for field in fields(self) if field.name not in saved} | saved
         raisable = ("minutes",) if self.schedule in DECAYING else BUDGETS
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"

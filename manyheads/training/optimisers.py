@@ -1,5 +1,8 @@
 """Optimisers; their learning rate is set by the schedule before every step."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -7,9 +10,9 @@ from manyheads.training.config import TrainingConfig
 
 
 def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel.
+    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; or BERT's.
 
-    AdamW decays matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018).
+    Those with decay decay matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -20,4 +23,37 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
+    if config.optimiser == "bert_adam":
+        return BertAdam([g for g in groups if g["params"]], config.betas, config.eps)
     return torch.optim.AdamW([g for g in groups if g["params"]], betas=config.betas, eps=config.eps, fused=True)
+
+
+class BertAdam(torch.optim.Optimizer):
+    """AdamW without the correction of the moments' bias (Devlin 2018, the original code's optimization.py).
+
+        m = beta1 * m + (1 - beta1) * g        v = beta2 * v + (1 - beta2) * g^2
+        p = p - lr * (m / (sqrt(v) + eps) + weight_decay * p)
+
+    With their moments still near zero the first steps are larger than Adam's, (1 - beta1) / sqrt(1 - beta2) times the
+    learning rate: it needs its warm-up. The paper: betas 0.9 and 0.999, eps 1e-6, weight_decay 0.01, clip 1.0.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            (beta1, beta2), rate = group["betas"], group["lr"]
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
+                square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                if group["weight_decay"]:
+                    parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-rate)

@@ -16,16 +16,21 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
     return peak * min(1.0, step / warmup) if warmup else peak
 
 
-def linear(step: int, *, peak: float, total: int, warmup: int = 0) -> float:
-    """Linear warm-up to `peak`, then linear decay to 0 at step `total` (Devlin 2018, appendix A.2)."""
-    return constant(step, peak=peak, warmup=warmup) if step < warmup else peak * (1 - _progress(step, total, warmup))
+def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
+    """Linear warm-up to `peak`, then linear decay to `floor` * peak at step `total` (Devlin 2018, appendix A.2)."""
+    return _decayed(step, lambda progress: 1 - progress, peak, total, warmup, floor)
 
 
-def cosine(step: int, *, peak: float, total: int, warmup: int = 0) -> float:
-    """Linear warm-up to `peak`, then half a cosine down to 0 at step `total` (Radford 2018, section 4.1)."""
+def cosine(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
+    """Linear warm-up to `peak`, then half a cosine to `floor` * peak at step `total` (Radford 2018, section 4.1)."""
+    return _decayed(step, lambda progress: (1 + math.cos(math.pi * progress)) / 2, peak, total, warmup, floor)
+
+
+def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int, warmup: int, floor: float) -> float:
+    """`shape` falls from 1 to 0 while its argument, the progress of the decay, rises from 0 to 1."""
     if step < warmup:
         return constant(step, peak=peak, warmup=warmup)
-    return peak * (1 + math.cos(math.pi * _progress(step, total, warmup))) / 2
+    return peak * (floor + (1 - floor) * shape(_progress(step, total, warmup)))
 
 
 def _progress(step: int, total: int, warmup: int) -> float:
@@ -43,4 +48,4 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
         return lambda step: constant(step, peak=peak, warmup=warmup)
     total = min(n for n in (config.steps, config.epochs and config.epochs * steps_per_epoch) if n is not None)
     shape = linear if config.schedule == "linear" else cosine
-    return lambda step: shape(step, peak=peak, total=total, warmup=warmup)
+    return lambda step: shape(step, peak=peak, total=total, warmup=warmup, floor=config.floor)

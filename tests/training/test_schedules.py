@@ -30,6 +30,26 @@ def test_cosine_is_that_of_torch():
     assert cosine(2, peak=0.3, total=25, warmup=5) == pytest.approx(0.3 * 2 / 5)
 
 
+def test_a_floor_is_where_a_decay_ends():
+    """nanoGPT's: min_lr + (1 + cos) / 2 * (learning_rate - min_lr)."""
+    config = TrainingConfig(steps=2000, schedule="cosine", learning_rate=1e-3, warmup=100, floor=0.1)
+    rate = schedule(config, steps_per_epoch=7)
+    for step in (100, 700, 1999, 2000, 2500):
+        ratio = min(1.0, (step - 100) / 1900)
+        assert rate(step) == pytest.approx(1e-4 + (1 + math.cos(math.pi * ratio)) / 2 * (1e-3 - 1e-4))
+    assert rate(50) == pytest.approx(5e-4)
+    assert linear(10, peak=1.0, total=10, floor=0.25) == 0.25
+    assert linear(5, peak=1.0, total=10, floor=0.5) == pytest.approx(0.75)
+
+
+def test_a_config_that_was_saved_before_a_setting_was_added_is_the_same_run():
+    config = TrainingConfig(steps=5, schedule="cosine")
+    saved = config.as_dict()
+    del saved["floor"]
+    assert config.differs_from(saved) == []
+    assert TrainingConfig(steps=5, schedule="cosine", floor=0.1).differs_from(saved) == ["floor: 0.0 -> 0.1"]
+
+
 def test_constant_warms_up():
     assert [constant(step, peak=4.0, warmup=4) for step in (1, 3, 4, 99)] == [1, 3, 4, 4]
     assert constant(1, peak=4.0) == 4.0
@@ -59,9 +79,11 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5}, "noam needs the width"),
         ({"minutes": 5, "schedule": "cosine"}, "cosine needs steps or epochs"),
         ({"steps": 0, "width": 8}, "steps must be positive, got 0"),
-        ({"steps": 5, "width": 8, "optimiser": "sgd"}, "optimiser must be one of adam, adamw, got 'sgd'"),
+        ({"steps": 5, "width": 8, "optimiser": "sgd"}, "optimiser must be one of adam, adamw, bert_adam, got 'sgd'"),
         ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
         ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
+        ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is a share, .*, got 2"),
+        ({"steps": 5, "width": 8, "floor": 0.1}, "linear or cosine decay to"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(settings, message):

@@ -1,0 +1,95 @@
+"""BERT's optimiser against the formula of the original code, written out in numpy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from manyheads.training import TrainingConfig, train
+from manyheads.training.optimisers import BertAdam, optimiser
+from tests.training.toy import ToyRoute, ToyTask
+
+PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.norm = nn.LayerNorm(2)
+        self.table = nn.Embedding(4, 3)
+        self.unused = nn.Parameter(torch.ones(2, 2))
+
+
+def test_steps_follow_the_formula() -> None:
+    torch.manual_seed(0)
+    model = Small().double()
+    expected = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    moments = {name: (np.zeros_like(p), np.zeros_like(p)) for name, p in expected.items()}
+    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", learning_rate=1e-2, **PAPER))  # type: ignore[arg-type]
+    assert isinstance(made, BertAdam)
+    for step in range(1, 8):
+        for group in made.param_groups:
+            group["lr"] = 0.01 * step
+        loss = model.norm(model.layer(model.table(torch.tensor([0, 1, 1])))).pow(3).sum()
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad.numpy()
+            m, v = moments[name]
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            moments[name] = m, v
+            update = m / (np.sqrt(v) + 1e-6)
+            if name in ("layer.weight", "table.weight"):  # not biases and norms
+                update += 0.01 * expected[name]
+            expected[name] = expected[name] - 0.01 * step * update
+        made.step()
+        made.zero_grad()
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
+    assert torch.equal(model.unused, torch.ones(2, 2).double())
+
+
+def test_the_first_step_shows_that_nothing_is_corrected() -> None:
+    """Adam's first step has the length of the learning rate, this one 0.1 / sqrt(0.001) = 3.16 times it."""
+    lengths = {}
+    for name in ("adamw", "bert_adam"):
+        model = nn.Linear(1, 1, bias=False)
+        before = model.weight.item()
+        settings = {**PAPER, "optimiser": name, "weight_decay": 0.0, "eps": 1e-12}
+        made = optimiser(model, TrainingConfig(steps=1, schedule="constant", **settings))  # type: ignore[arg-type]
+        for group in made.param_groups:
+            group["lr"] = 1e-3
+        model(torch.ones(1, 1)).sum().backward()
+        made.step()
+        lengths[name] = abs(model.weight.item() - before)
+    assert lengths["adamw"] == pytest.approx(1e-3, rel=1e-3)
+    assert lengths["bert_adam"] == pytest.approx(1e-3 * 0.1 / 0.001**0.5, rel=1e-3)
+
+
+def test_a_run_with_it_resumes_bit_for_bit(tmp_path: Path) -> None:
+    settings = {**PAPER, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
+    config = TrainingConfig(steps=12, **settings)  # type: ignore[arg-type]
+    train(ToyTask(), config, tmp_path / "whole", route=ToyRoute())
+    stopped = train(ToyTask(), config, tmp_path / "parts", route=ToyRoute(), max_minutes=1e-9)
+    assert stopped.status == "stopped"
+
+    class Stops(Exception):
+        pass
+
+    def stop(call: int) -> None:
+        if call == 7:
+            raise Stops
+
+    task = ToyTask()
+    task.before_loss = stop
+    with pytest.raises(Stops):
+        train(task, config, tmp_path / "parts", route=ToyRoute(), resume=True)
+    train(ToyTask(), config, tmp_path / "parts", route=ToyRoute(), resume=True)
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert one == two
+    assert json.loads((tmp_path / "parts" / "state" / "finished.json").read_text())["step"] == 12
