@@ -30,10 +30,13 @@ from torch import Tensor
 from manyheads.interop.bert import BERT
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
 from manyheads.interop.family import Family
+from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
 from manyheads.models.transformer import Transformer
 
 # of several that can represent a model, the first is written
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT)}
+FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT)
+}
 FORMATS = ("hf", "ctranslate2")
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
