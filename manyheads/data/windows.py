@@ -1,0 +1,72 @@
+"""Texts that are longer than a model takes, read in overlapping windows, with the tokenizer's special tokens around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+
+class Window(NamedTuple):
+    """Tokens `start` to `end`, which is not among them."""
+
+    start: int
+    end: int
+
+
+def windows(length: int, room: int, stride: int) -> list[Window]:
+    """Windows of at most `room` tokens, each beginning `stride` tokens after the one before (Devlin 2018's code)."""
+    assert 0 < stride <= room
+    found = [Window(0, min(length, room))]
+    while found[-1].end < length:
+        start = found[-1].start + stride
+        found.append(Window(start, min(length, start + room)))
+    return found
+
+
+def owners(several: Sequence[Window]) -> list[int]:
+    """For each token the window that sees most around it: the largest lesser of the contexts to its left and right,
+    where equal the longer window, then the first (the "max context" rule of Devlin 2018's code for SQuAD)."""
+    best: list[tuple[float, int]] = []
+    for number, window in enumerate(several):
+        for token in range(window.start, window.end):
+            context = min(token - window.start, window.end - 1 - token)
+            score = context + 0.01 * (window.end - window.start)
+            if token == len(best):
+                best.append((score, number))
+            elif score > best[token][0]:
+                best[token] = (score, number)
+    return [number for _, number in best]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens that a tokenizer puts around a text, or around and between two, with their segments."""
+
+    before: list[tuple[int, int]]
+    between: list[tuple[int, int]]
+    after: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, *, pair: bool = False) -> Frame:
+        probe = tokenizer.encode("a", "a" if pair else None)
+        before: list[tuple[int, int]] = []
+        between: list[tuple[int, int]] = []
+        after: list[tuple[int, int]] = []
+        seen = -1  # the last of the texts that has begun
+        for token, segment, text in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
+            if text is not None:
+                seen = text
+            else:
+                (before if seen < 0 else between if pair and seen == 0 else after).append((token, segment))
+        return cls(before, between, after)
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def around(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
+        """Ids and segments of the text, or of the pair."""
+        pieces = [*self.before, *((i, 0) for i in first), *self.between, *((i, 1) for i in second or ()), *self.after]
+        return [token for token, _ in pieces], [segment for _, segment in pieces]

@@ -1,0 +1,73 @@
+"""Windows as the published script for SQuAD makes them, and frames as the tokenizer's own encodings have them."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.windows import Frame, Window, owners, windows
+
+
+def published_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """The loop of the script, in its words: (start_offset, length)."""
+    spans, start = [], 0
+    while start < length:
+        size = min(length - start, room)
+        spans.append((start, size))
+        if start + size == length:
+            break
+        start += min(size, stride)
+    return spans
+
+
+@pytest.mark.parametrize(
+    ("length", "room", "stride"), [(1, 5, 2), (5, 5, 2), (6, 5, 2), (17, 5, 2), (40, 7, 7), (9, 4, 1)]
+)
+def test_windows_are_the_published_ones(length: int, room: int, stride: int) -> None:
+    spans = published_spans(length, room, stride)
+    found = windows(length, room, stride)
+    assert [(w.start, w.end - w.start) for w in found] == spans
+
+    def is_max_context(number: int, token: int) -> bool:
+        """_check_is_max_context of the script."""
+        best_score, best = None, None
+        for i, (start, size) in enumerate(spans):
+            end = start + size - 1
+            if token < start or token > end:
+                continue
+            score = min(token - start, end - token) + 0.01 * size
+            if best_score is None or score > best_score:
+                best_score, best = score, i
+        return best == number
+
+    owner = owners(found)
+    assert len(owner) == length
+    for token in range(length):
+        assert [i for i in range(len(found)) if is_max_context(i, token)] == [owner[token]]
+
+
+def test_the_scripts_own_example() -> None:
+    """Its comment: "the man went to the", "to the store and bought", "and bought a gallon of" ("bought" is word 7)."""
+    spans = windows(11, 5, 3)
+    assert spans == [Window(0, 5), Window(3, 8), Window(6, 11)]
+    assert owners(spans)[7] == 2  # 1 word to its left and 3 to its right, against 4 and 0
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_wordpiece(["a bee sees a sea", "see a bee"] * 5, 19)
+
+
+def test_frames_are_the_tokenizers_own(tokenizer: Tokenizer) -> None:
+    single, pair = Frame.of(tokenizer), Frame.of(tokenizer, pair=True)
+    assert (len(single), len(pair)) == (2, 3)
+    first, second = (tokenizer.encode(t, add_special_tokens=False).ids for t in ("a bee sees", "see"))
+    whole = tokenizer.encode("a bee sees")
+    assert single.around(first) == (whole.ids, whole.type_ids)
+    whole = tokenizer.encode("a bee sees", "see")
+    assert pair.around(first, second) == (whole.ids, whole.type_ids)
+
+
+def test_a_tokenizer_without_special_tokens_frames_with_nothing(tokenizer: Tokenizer) -> None:
+    bare = Tokenizer.from_str(tokenizer.to_str())
+    bare.post_processor = None
+    assert Frame.of(bare).around([7, 8]) == ([7, 8], [0, 0])
