@@ -1,0 +1,199 @@
+"""Labelled texts in every form; every fault named by file and line."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled, read_labelled_splits
+
+TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
+
+
+def write(file: Path, text: str | bytes) -> Path:
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def as_tsv(folder: Path) -> Path:
+    rows = "".join(f"{i}\t{text}\t{label}\n" for i, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True)))
+    return write(folder / "c.tsv", "\ufeffid\ttext\tlabel\n" + rows)
+
+
+def as_csv(folder: Path) -> Path:
+    with (folder / "c.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("label", "sentence"), *zip(LABELS, TEXTS, strict=True)])
+    return folder / "c.csv"
+
+
+def as_jsonl(folder: Path) -> Path:
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+    return write(folder / "c.jsonl", "\n".join(json.dumps(row) for row in rows) + "\n\n")
+
+
+def as_parquet(folder: Path) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table({"label": LABELS, "text": TEXTS}), folder / "c.parquet")
+    return folder / "c.parquet"
+
+
+@pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
+def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
+    found = read_labelled(form(tmp_path))
+    assert (found.texts, found.labels, found.pairs, found.skips) == (TEXTS, LABELS, None, {})
+    assert found.inputs == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("sentence1\tsentence2\tlabel", None),
+        ("#1 String\t#2 String\tQuality", None),
+        ("premise\thypothesis\tlabel", None),
+        ("one\ttwo\tclass", Columns("one", "two", "class")),
+    ],
+)
+def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
+    file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
+    found = read_labelled(file, columns, names=("no", "yes"))
+    assert (found.texts, found.pairs, found.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
+    assert found.inputs == ["a b\tc", "d\te"]
+
+
+def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
+    found = read_labelled(file)
+    assert found.texts == ["two\nlines", "last"]
+    assert [found.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
+
+
+def test_numbers_are_labels(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "c.parquet")
+    assert read_labelled(tmp_path / "c.parquet").labels == ["1", "0"]
+    assert label_order(["10", "9", "1", "9"]) == ("1", "9", "10")
+    assert label_order(["b", "10", "a"]) == ("10", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.tsv", "text\tlabel\na\t1\nb\n", r"c\.tsv:3: 1 columns where the header names 2; separate cells by one tab"),
+        ("c.tsv", "text\tlabel\na\t1\n \t1\n", r"c\.tsv:3: 'text' is blank"),
+        ("c.tsv", "text\tlabel\na\t\n", r"c\.tsv:2: 'label' is '', not a label"),
+        ("c.tsv", b"text\tlabel\na\t1\n\xff\t1\n", r"c\.tsv:3: invalid UTF-8"),
+        ("c.csv", b"text,label\na,1\n\xff,1\n", r"c\.csv:3: invalid UTF-8"),
+        ("c.csv", 'text,label\n"a"b,1\n', r"c\.csv:2: not CSV"),
+        ("c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: not CSV"),
+        ("c.csv", "text,label\na,b,1\n", r"c\.csv:2: 3 columns where the header names 2; quote"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"c\.jsonl:2: not JSON"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: list where an object was expected"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n', r"c\.jsonl:2: 'text' is int, not text"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0.5}\n', r"c\.jsonl:2: 'label' is 0\.5"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n', r"c\.jsonl:2: the label -1 means"),
+    ],
+)
+def test_faults_are_named_by_file_and_line_and_skipped_on_request(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    file = write(tmp_path / name, content)
+    with pytest.raises(ValueError, match=message + ".*--skip-bad-lines") as error:
+        read_labelled(file)
+    assert "\n" not in str(error.value)
+    good = content if isinstance(content, str) else ""
+    if "1\n" in good and good.count("\n") > 2:
+        found = read_labelled(file, skip_bad_lines=True)
+        assert (found.texts, sum(found.skips.values())) == (["a"], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.tsv", "body\tlabel\na\t1\n", r"c\.tsv:2: no column for the text .* it has 'body', 'label'; .*columns\.text"),
+        ("c.tsv", "text\tclass\na\t1\n", r"c\.tsv:2: no column for `label`"),
+        ("c.tsv", "", "the file is empty"),
+        ("c.tsv", "text\tlabel\n", "no usable row"),
+        ("c.parquet", "nothing", "not a Parquet file"),
+        ("c.txt", "a", r"expected a \.tsv, \.csv, \.jsonl, \.parquet file"),
+    ],
+)
+def test_files_that_are_none_are_told(tmp_path: Path, name: str, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_labelled(write(tmp_path / name, content), skip_bad_lines=True)
+
+
+def test_a_column_that_is_not_there_and_a_name_that_is_none(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.tsv", "text\tlabel\na\t7\n")
+    with pytest.raises(ValueError, match=r"c\.tsv:2: no column 'body': it has 'text', 'label'"):
+        read_labelled(file, Columns(text="body"))
+    with pytest.raises(ValueError, match=r"c\.tsv:2: label '7' is none of no, yes"):
+        read_labelled(file, names=("no", "yes"))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_labelled(tmp_path / "absent.tsv")
+
+
+def splits(folder: Path, **files: str) -> Path:
+    for name, rows in files.items():
+        write(folder / f"{name}.tsv", "text\tlabel\n" + rows)
+    return folder
+
+
+def test_a_directory_gives_its_splits_and_5_percent_are_held_out_without_validation(tmp_path: Path) -> None:
+    rows = "".join(f"text {i % 150}\t{i % 2}\n" for i in range(300))
+    found = read_labelled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
+    assert found.held_out
+    assert found.test is not None
+    assert found.test.texts == ["new"]
+    assert not set(found.train.texts) & set(found.validation.texts), "copies of a text fall on one side"
+    assert 0 < len(found.validation) < 40
+    assert len(found.train) + len(found.validation) == 300
+    splits(tmp_path, dev="held\t0\n")
+    found = read_labelled_splits(tmp_path)
+    assert not found.held_out
+    assert (len(found.train), found.validation.texts) == (300, ["held"])
+
+
+def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> None:
+    folder = splits(tmp_path, train="a\tx\nb\ty\n", val="c\tx\nd\tz\ne\tz\n", test="f\ty\n")
+    with pytest.raises(
+        ValueError, match=r"val\.tsv:3: label 'z' does not occur in the training data, which have x, y \(2 such rows\)"
+    ):
+        read_labelled_splits(folder)
+    found = read_labelled_splits(folder, skip_bad_lines=True)
+    assert found.validation.texts == ["c"]
+    assert sum(found.validation.skips.values()) == 2
+    with pytest.raises(ValueError, match="one label only, 'x'"):
+        read_labelled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
+
+
+def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
+    folder = splits(tmp_path, train="a\tx\nb\ty\n", test_one="c\tx\n", test_two="c\tx\n")
+    with pytest.raises(ValueError, match="several test files"):
+        read_labelled_splits(folder)
+    write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\na\tb\tx\n")
+    with pytest.raises(ValueError, match="one has pairs of texts, the other single ones"):
+        read_labelled_splits(folder, test=str(folder / "test_one.tsv"))
+    with pytest.raises(FileNotFoundError, match="no training data"):
+        read_labelled_splits(splits(tmp_path / "x", val="a\tx\n") if (tmp_path / "x").mkdir() is None else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "labels"),
+    [
+        ("sst2", (60_614, 6_735, 872), {"negative", "positive"}),
+        ("mrpc", (None, None, 1_725), {"negative", "positive"}),
+    ],
+)
+def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
+    found = read_labelled_splits(real_data(name), names=("negative", "positive"))
+    parts: list[Labelled | None] = [found.train, found.validation, found.test]
+    for part, count in zip(parts, counts, strict=True):
+        assert part is not None
+        assert count is None or len(part) == count
+        assert set(part.labels) == labels
+    assert (found.train.pairs is not None) == (name == "mrpc")
+    if name == "mrpc":
+        assert len(found.train) + len(found.validation) == 4_076
