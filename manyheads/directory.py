@@ -179,6 +179,7 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
         return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer)
     try:
         from ctranslate2.converters import TransformersConverter
+        from transformers.utils.logging import disable_progress_bar
     except ModuleNotFoundError as error:
         raise ValueError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
     if obstacle := _obstacle_to_ctranslate2(loaded):
@@ -189,6 +190,7 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
         family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
                       loaded.tokenizer)  # fmt: skip
         tokenizer_files = ["tokenizer.json", "tokenizer_config.json"]
+        disable_progress_bar()  # the converter's bar would look like ours
         TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(made))
         os.replace(made, out)
     return family
@@ -212,7 +214,8 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
     """config.json, and the family that it names."""
     file = path / CONFIG
     if not path.is_dir():
-        raise ValueError(f"{path}: no such directory: expected a model directory or hub:OWNER/NAME")
+        what = "a file" if path.exists() else "no such directory"
+        raise ValueError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
         raise ValueError(f"{path}: no {CONFIG}: this is not a model directory")
     settings = _read_json(file)

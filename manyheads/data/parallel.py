@@ -100,7 +100,11 @@ def find_splits(
     if folder.is_dir():
         found = splits_among(folder, _corpora(folder, source, target))
         if found == (None, None, []):
-            there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+            names = sorted(p.name for p in folder.iterdir())
+            for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
+                if one in names:
+                    raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
+            there = ", ".join(names[:8]) or "nothing"
             raise FileNotFoundError(
                 f"{folder}: no {source}-{target} corpus; expected train.{source} + train.{target}"
                 f" (or train.tsv, .jsonl, .parquet), and val, test likewise; found {there}"
@@ -252,7 +256,9 @@ def _record(place: str, record: Any, source: str, target: str) -> _Row:
             if all(isinstance(text, str) for text in texts):
                 return _Row(place, *texts)
             wrong = next(name for name, text in zip(names, texts, strict=True) if not isinstance(text, str))
-            return _Row(place, "", "", f"{wrong!r} is {type(record[wrong]).__name__}, not text", "write a string")
+            return _Row(
+                place, "", "", f"{wrong!r} is {json.dumps(record[wrong], default=str)}, not text", "write a string"
+            )
     fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
     return _Row(place, "", "", fault, "name the two texts by their language codes")
 

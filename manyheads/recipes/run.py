@@ -78,8 +78,14 @@ def carry_out(
         print(summary.reason, file=sys.stderr)
         return None
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
+    try:
+        scored = evaluate()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
+        ) from None
     return write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | evaluate(),
+        run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | scored,
         wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
         parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **more,

@@ -152,6 +152,10 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         return plan(run, config, planned_model(config), config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    if run.init is None:
+        planned_model(config)  # so that a wrong setting is told before anything is read
+    else:
+        _check_continued(run)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
     print(corpus_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
@@ -278,10 +282,13 @@ def planned_model(config: TranslationConfig) -> Transformer:
         )
 
 
-def _continued(model: Transformer, run: Run) -> Transformer:
-    """The model to start from; of the user's settings, those that do not change its weights (dropout) are applied."""
+def _check_continued(run: Run) -> None:
     if fixed := {"preset", "vocabulary", "joint"} & set(run.overrides):
         raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
+
+
+def _continued(model: Transformer, run: Run) -> Transformer:
+    """The model to start from; of the user's settings, those that do not change its weights (dropout) are applied."""
     given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
     changed = Transformer(replace(model.config, **given))
     shapes, found = ({name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (changed, model))

@@ -65,7 +65,7 @@ def disk_errors_told(directory: Path) -> Iterator[None]:
 
 def _told(directory: Path, error: OSError) -> ValueError:
     return ValueError(
-        f"{directory}: cannot write: {error.strerror or error}; the last checkpoint is intact: make room and --resume"
+        f"{directory}: cannot write: {error.strerror or error}; what was written is intact: make room and --resume"
     )
 
 

@@ -64,7 +64,9 @@ def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None
     """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
     status = run_status(out)
     if status == "foreign":
-        raise ValueError(f"{out} is not empty and holds no run; choose another directory (--out)")
+        raise ValueError(
+            f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
+        )
     if not resume and status == "unfinished":
         hint = resume_command or f"the same command with --out {out} --resume"
         raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")

@@ -130,7 +130,7 @@ def test_lines_blank_on_both_sides_are_counted(tmp_path: Path) -> None:
         ("c.jsonl", '{"de": "a", "en": "b"}\n{"de": "a"\n', r"c\.jsonl:2: not JSON"),
         ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: no 'de' and 'en'"),
         ("c.jsonl", "[1]\n", r"c\.jsonl:1: no 'de' and 'en'"),
-        ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is int, not text"),
+        ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is 3, not text"),
         ("c.parquet", "no parquet", r"c\.parquet: not a Parquet file"),
     ],
 )
@@ -147,7 +147,7 @@ def test_parquet_columns_and_nulls(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"c\.parquet: columns a, b; expected de and en"):
         read_parallel(path, "de", "en")
     pyarrow.parquet.write_table(pyarrow.table({"de": ["x", None], "en": ["y", "z"]}), path)
-    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is NoneType, not text"):
+    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is null, not text"):
         read_parallel(path, "de", "en")
 
 
@@ -176,8 +176,11 @@ def test_directory_of_splits(tmp_path: Path, held: str) -> None:
 
 
 def test_directory_faults(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("a")
+    with pytest.raises(FileNotFoundError, match=r"no de-en corpus; expected train\.de \+ train\.en.*found notes\.txt"):
+        find_splits(tmp_path, "de", "en")
     (tmp_path / "train.de").write_text("a")
-    with pytest.raises(FileNotFoundError, match=r"no de-en corpus; expected train\.de \+ train\.en.*found train\.de"):
+    with pytest.raises(FileNotFoundError, match=r"train\.en: no such file, beside train\.de"):
         find_splits(tmp_path, "de", "en")
     for name in ("train-0.tsv", "train-1.tsv"):
         (tmp_path / name).write_text("a\tb\n")

@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
 
     monkeypatch.setattr(module.os, "fsync", full)
     config = TrainingConfig(steps=40, checkpoint_every=10, **FLAT)
-    with pytest.raises(ValueError, match=r"out: cannot write: No space left on device; the last checkpoint is int"):
+    with pytest.raises(ValueError, match=r"out: cannot write: No space left on device; what was written is int"):
         train(task, config, tmp_path / "out", route=ToyRoute())
     assert not list((tmp_path / "out" / "state").glob("*.tmp"))
     monkeypatch.undo()
