@@ -1,7 +1,20 @@
-"""Decoding over one protocol: `step(tokens, cache) -> logits`. Greedy and beam search, forced scoring."""
+"""Decoding over one protocol: `step(tokens, cache) -> logits`. Greedy and beam search, sampling, forced scoring."""
 
 from manyheads.generation.protocol import Cache, Hypothesis, Step, length_penalty
+from manyheads.generation.sampling import Sampling, sample
 from manyheads.generation.scoring import score
 from manyheads.generation.search import beam_search, greedy
+from manyheads.generation.text import TextStream
 
-__all__ = ["Cache", "Hypothesis", "Step", "beam_search", "greedy", "length_penalty", "score"]
+__all__ = [
+    "Cache",
+    "Hypothesis",
+    "Sampling",
+    "Step",
+    "TextStream",
+    "beam_search",
+    "greedy",
+    "length_penalty",
+    "sample",
+    "score",
+]

@@ -1,0 +1,63 @@
+"""From tokens to text while they come: characters that are sure, up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+UNSURE = "\ufffd"  # what bytes decode to that are no character, or not yet one
+
+
+class TextStream:
+    """The text that continues a prompt, token by token. The pieces that `push` and `finish` return add up to it.
+
+    A token may hold a part of a character or of a stop string: what the next one can still change is held back.
+
+    prompt  ids before the first token; how a token is written can depend on the one before it.
+    stop    strings of which the first to appear ends the text before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
+        if "" in stop:
+            raise ValueError("a stop string must not be empty")
+        self.text = ""  # all that has been returned
+        self.stopped = False
+        self._tokenizer, self._stop = tokenizer, tuple(stop)
+        self._ids = [*prompt]  # since the last two places where the text was sure
+        self._settled = len(self._ids)  # of these, the ones whose text is out
+        self._out = len(self._decode(self._ids))  # characters of their text that are out
+        self._held = ""  # sure, but perhaps the beginning of a stop string
+
+    def push(self, token: int) -> str:
+        """The piece of text that is sure now."""
+        assert not self.stopped, "the text is over"
+        self._ids.append(token)
+        text = self._decode(self._ids)
+        sure = text.removesuffix(UNSURE)
+        piece, self._out = sure[self._out :], max(self._out, len(sure))
+        if sure == text:  # a new beginning, with the tokens since the last one as what goes before
+            self._ids = self._ids[self._settled :]
+            self._settled, self._out = len(self._ids), len(self._decode(self._ids))
+        return self._until_stop(piece)
+
+    def finish(self) -> str:
+        """What is left when no token follows."""
+        return "" if self.stopped else self._until_stop(self._decode(self._ids)[self._out :], last=True)
+
+    def _until_stop(self, piece: str, *, last: bool = False) -> str:
+        text = self._held + piece
+        found = [at for at in map(text.find, self._stop) if at >= 0]
+        self.stopped = bool(found)
+        sure = min(found) if found else len(text) if last else len(text) - self._begun(text)
+        self._held = "" if self.stopped else text[sure:]
+        self.text += text[:sure]
+        return text[:sure]
+
+    def _begun(self, text: str) -> int:
+        """Characters at the end of a text that a stop string may begin with."""
+        lengths = (n for stop in self._stop for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n]))
+        return max(lengths, default=0)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)

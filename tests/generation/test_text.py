@@ -1,0 +1,93 @@
+"""Texts that come token by token: whole characters, stop strings across tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import Tokenizer
+
+from manyheads.data.subword import train_bpe
+from manyheads.data.tokenizers import train_byte_bpe, train_character
+from manyheads.generation import TextStream
+
+TEXTS = ["Grüße, 世界! 👩‍🚀 naïve café — tab\tand\nline", "the cat sat on the mat, the cat sat", "ééé\ufffd"]
+
+
+@pytest.fixture(scope="module")
+def byte_bpe() -> Tokenizer:
+    return train_byte_bpe(["the cat sat on the mat " * 5], 280)
+
+
+def streamed(tokenizer: Tokenizer, ids: list[int], prompt: list[int] | None = None, stop: tuple[str, ...] = ()) -> str:
+    stream = TextStream(tokenizer, prompt or [], stop)
+    pieces = []
+    for token in ids:
+        pieces.append(stream.push(token))
+        if stream.stopped:
+            break
+    pieces.append(stream.finish())
+    assert "".join(pieces) == stream.text
+    return stream.text
+
+
+def test_pieces_are_whole_characters_and_add_up(byte_bpe: Tokenizer) -> None:
+    for text in TEXTS:
+        ids = byte_bpe.encode(text).ids
+        assert streamed(byte_bpe, ids) == text
+        for cut in range(len(text)):
+            prompt, rest = byte_bpe.encode(text[:cut]).ids, byte_bpe.encode(text[cut:]).ids
+            assert streamed(byte_bpe, rest, prompt) == text[cut:]
+    stream = TextStream(byte_bpe)
+    pieces = [stream.push(token) for token in byte_bpe.encode("👩é").ids]
+    assert pieces == ["", "", "", "👩", "", "é"]
+
+
+def test_bytes_that_are_no_text_are_shown_as_such(byte_bpe: Tokenizer) -> None:
+    dice = random.Random(3)
+    for _ in range(50):
+        ids = [dice.randrange(256) for _ in range(12)]
+        assert streamed(byte_bpe, ids) == byte_bpe.decode(ids)
+
+
+def test_other_decoders_keep_their_spaces() -> None:
+    words = train_bpe(TEXTS * 3, 90)
+    prompt, text = "the cat", " sat on the mat"
+    whole = words.encode(prompt + text).ids[:-1]
+    begun = words.encode(prompt).ids[:-1]
+    assert whole[: len(begun)] == begun
+    assert streamed(words, whole[len(begun) :], begun) == text
+    characters = train_character(TEXTS)
+    assert streamed(characters, characters.encode(TEXTS[0]).ids) == TEXTS[0]
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (("on",), "the cat sat "),
+        ((" sat on t",), "the cat"),
+        (("mat,", "sat o"), "the cat "),
+        (("sat o", "sat"), "the cat "),
+        (("dog",), None),
+        (("catnip", "mats"), None),
+        (("t",), ""),
+        (("the cat sat on the mat, the cat sat",), ""),
+        (("the cat sat on the mat, the cat sat down",), None),
+    ],
+)
+def test_a_stop_string_ends_the_text_before_it(
+    byte_bpe: Tokenizer, stop: tuple[str, ...], expected: str | None
+) -> None:
+    text = TEXTS[1]
+    for tokenizer in (byte_bpe, train_character([text])):
+        assert streamed(tokenizer, tokenizer.encode(text).ids, stop=stop) == (text if expected is None else expected)
+
+
+def test_nothing_of_a_stop_string_is_shown_early() -> None:
+    characters = train_character(["abcab."])
+    stream = TextStream(characters, stop=["abc.", "ca"])
+    pieces = [stream.push(token) for token in characters.encode("babab").ids]
+    assert pieces == ["b", "", "", "ab", ""]
+    assert stream.finish() == "ab"
+    with pytest.raises(ValueError, match="must not be empty"):
+        TextStream(characters, stop=["a", ""])
