@@ -84,11 +84,12 @@ def carry_out(
         raise KeyboardInterrupt(
             f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
         ) from None
+    init = {} if run.init is None else {"init": run.init}
     return write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | scored,
         wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
         parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
-        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **more,
+        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **init, **more,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
+UNTOLD = ("data", "threads", "source", "target")  # settings that say where and on what, not how
 
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:
@@ -34,16 +35,21 @@ def groups(found: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     by_run: dict[str, list[dict[str, Any]]] = {}
     for record in found:
         overrides = {k: v for k, v in record["overrides"].items() if not k.endswith("seed")}
-        key = json.dumps([record["recipe"], overrides, record["data"].get("source"), record["data"].get("target")])
+        pair = record["data"].get("source"), record["data"].get("target")
+        key = json.dumps([record["recipe"], overrides, record.get("init"), pair])
         by_run.setdefault(key, []).append(record)
     return list(by_run.values())
 
 
 def describe(group: list[dict[str, Any]]) -> str:
-    """`en-de`, or `en-de, 3 seeds`."""
-    data = group[0]["data"]
-    pair = f"{data['source']}-{data['target']}" if "source" in data else group[0]["recipe"]
-    return pair if len(group) == 1 else f"{pair}, {len(group)} seeds"
+    """`en-de`, `from MiniLM, training.epochs=2, 3 seeds`, or `as it is`."""
+    record = group[0]
+    data, init = record["data"], record.get("init")
+    about = [f"{data['source']}-{data['target']}"] if "source" in data else []
+    about += [f"from {init}"] if init else []
+    about += [f"{k}={v}" for k, v in record["overrides"].items() if k not in UNTOLD and not k.endswith("seed")]
+    about += [f"{len(group)} seeds"] if len(group) > 1 else []
+    return ", ".join(about) or "as it is"
 
 
 def scores(group: list[dict[str, Any]]) -> dict[str, str]:

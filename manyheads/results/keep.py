@@ -23,8 +23,9 @@ def without_folders(value: Any) -> Any:
 
 def main(run: str, name: str) -> Path:
     record = json.loads((Path(run) / "result.json").read_text(encoding="utf-8"))
-    for part in ("data", "overrides"):
-        record[part] = without_folders(record[part])
+    for part in ("data", "overrides", "init"):
+        if part in record:
+            record[part] = without_folders(record[part])
     kept = Path(__file__).parent / "runs" / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

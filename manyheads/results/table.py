@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from manyheads.results import describe, duration, groups, records, scores
 
@@ -12,14 +13,19 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def table() -> str:
-    """The measured runs in Markdown, one row per recipe and data."""
-    found = groups(records())
-    metrics = list(dict.fromkeys(name for group in found for name in group[0]["metrics"]))
+    """The measured runs in Markdown: a table for each set of metrics, a row for each way that a recipe was run."""
+    by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
+    for group in groups(records()):
+        by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
+    return "\n\n".join(_table(list(metrics), found) for metrics, found in by_metrics.items())
+
+
+def _table(metrics: list[str], found: list[list[dict[str, Any]]]) -> str:
     rows = [["recipe", "run", "parameters", *metrics, "time", "processor"]]
     for group in found:
         score, first = scores(group), group[0]
         hardware = first["hardware"]
-        machine = hardware.get("gpu") or f"{hardware['threads']} threads, {hardware['cpu']}"
+        machine = hardware.get("gpu") or _processor(hardware)
         rows.append([
             f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}", *(score.get(m, "") for m in metrics),
             duration(mean(record["wall_seconds"] for record in group)), machine,
@@ -37,9 +43,13 @@ def bench_table() -> str:
             f"`{record['bench']}`, {record['model']}, {record['precision']}: target tokens/s",
             f"{rates['ours']['median']:,.0f}", f"{rates['peer']['median']:,.0f}",
             f"{ratio['median']:.1f} ({ratio['min']:.1f} to {ratio['max']:.1f})",
-            f"{record['limit']['target_tokens_per_second']:,}", f"{hardware['threads']} threads, {hardware['cpu']}",
+            f"{record['limit']['target_tokens_per_second']:,}", _processor(hardware),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else ""
+
+
+def _processor(hardware: dict[str, Any]) -> str:
+    return f"{hardware['threads']} thread{'s' * (hardware['threads'] > 1)}, {hardware['cpu']}"
 
 
 def filled(text: str) -> str:
