@@ -91,15 +91,15 @@ class Writer:
     def corpus(self, size: int) -> CldrCorpus:
         kinds = [list(kind) for kind in self.kinds().values()]
         pools = {split: [[f for f in kind if split_of(f.source) == split] for kind in kinds] for split in _SPLITS}
-        train = self._phrases(pools["train"], size, self.names)
+        train = self.phrases(pools["train"], size, self.names)
         shown = {need for fragment in train for need in fragment.needs}
         parts = [train]
         for split in ("validation", "test"):
             inferable = [[f for f in pool if shown.issuperset(f.needs)] for pool in pools[split]]
-            parts.append(self._phrases(inferable, size // 30, []))
+            parts.append(self.phrases(inferable, size // 30, []))
         return CldrCorpus(*(Pairs([f.source for f in part], [f.target for f in part]) for part in parts))
 
-    def _phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
+    def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
         """`size` distinct phrases, those of `alone` among them; every kind of fragment is as likely as any other."""
         pools = [pool for pool in pools if pool]
         phrases = {f.source: f for f in alone[:size]}

@@ -1,0 +1,58 @@
+"""The embedded corpus of 60 languages: balanced, unambiguous, and held out by combination."""
+
+from collections import Counter
+
+import pytest
+
+from manyheads.data import cldr_languages as module
+from manyheads.data.cldr_languages import LANGUAGES, LanguageCorpus, cldr_languages
+
+
+FEW = ["en", "ja", "de", "ru"]
+
+
+@pytest.fixture(scope="module")
+def corpora() -> list[LanguageCorpus]:
+    """Four of the languages, twice: the whole corpus takes many seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LANGUAGES", FEW)
+        return [cldr_languages(size=12_000), cldr_languages(size=12_000)]
+
+
+@pytest.fixture
+def corpus(corpora: list[LanguageCorpus]) -> LanguageCorpus:
+    return corpora[0]
+
+
+def test_phrases_have_one_language_and_are_new(corpus: LanguageCorpus) -> None:
+    texts = [text for part in corpus for text in part.texts]
+    assert len(set(texts)) == len(texts), "no phrase occurs twice, in one split or in two"
+    assert all(any(c.isalpha() for c in text) for text in texts)
+    counts = Counter(corpus.train.labels)
+    assert sorted(counts) == sorted(FEW)
+    assert min(counts.values()) > 100
+    assert set(corpus.test.labels) == set(corpus.validation.labels) == set(FEW)
+
+
+def test_combinations_are_held_out_even_inside_longer_phrases(corpus: LanguageCorpus) -> None:
+    train = "\n".join(corpus.train.texts)
+    short = [text for text in corpus.test.texts if len(text) > 12 and not any(mark in text for mark in ":;–(")]
+    assert len(short) > 5
+    inside = [text for text in short if f"{text}\n" in train or f"\n{text}" in train]
+    assert not inside
+
+
+def test_it_is_the_same_corpus_again(corpora: list[LanguageCorpus]) -> None:
+    one, two = corpora
+    assert [(part.texts, part.labels) for part in one] == [(part.texts, part.labels) for part in two]
+
+
+def test_sixty_languages_can_all_be_written() -> None:
+    from babel import Locale
+
+    assert len({Locale.parse(language).language for language in LANGUAGES}) == 60
+
+
+def test_too_small_a_corpus_is_told() -> None:
+    with pytest.raises(ValueError, match="at least 720"):
+        cldr_languages(size=600)
