@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
+from manyheads.models.bert import Bert
+from manyheads.models.transformer import Transformer
+from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
+# what a model is good for, by its class and, where it can have several, its head
+PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
+    (Transformer, None): Translator,
+    (Bert, "token"): Tagger,
+}
 
-def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Translator:
-    """A run directory, a model directory, or `hub:OWNER/NAME[@REVISION]`, ready to use."""
-    return Translator(load_directory(model), prepare(precision, threads))
+
+def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Any:
+    """A run directory, a model directory, or `hub:OWNER/NAME[@REVISION]`, ready to use: an object with its verbs."""
+    loaded = load_directory(model)
+    head = getattr(loaded.model.config, "head", None)
+    if (type(loaded.model), head) not in PREDICTORS:
+        raise ValueError(
+            f"{model}: a {loaded.family} model with the head {head!r} predicts nothing by itself: train it for a task "
+            "with --init"
+        )
+    return PREDICTORS[type(loaded.model), head](loaded, prepare(precision, threads))
