@@ -8,14 +8,14 @@ from manyheads.core.dropout import dropout
 N = 200_000
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9, 0.001, 0.999])
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9, 0.01, 0.999])
 def test_rate_and_scale(p: float) -> None:
     torch.manual_seed(0)
     out = dropout(torch.ones(N), p)
     rate = float((out == 0).double().mean())
     rounded = round(p * 256) / 256
-    expected = rounded if 0 < rounded < 1 else p  # what a byte cannot tell is left to PyTorch
-    assert abs(expected - p) <= 1 / 512
+    expected = rounded if abs(rounded - p) <= min(p, 1 - p) / 50 else p  # what a byte cannot tell is left to PyTorch
+    assert abs(rate - p) < 0.025 * min(p, 1 - p) + 5 * (p * (1 - p) / N) ** 0.5
     assert abs(rate - expected) < 5 * (expected * (1 - expected) / N) ** 0.5
     kept = out[out != 0]
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - expected)))
