@@ -1,0 +1,261 @@
+"""What BERT is pretrained on: pairs of text spans with some tokens masked (Devlin 2018, section 3.1 and appendix A).
+
+The rules are those of the original code (create_pretraining_data.py), drawn anew in every epoch or from a fixed number
+of copies. What an epoch holds depends on the texts, the settings, the seed and the epoch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+TRIES = 10  # to find another document for a random next sentence
+MASKED, KEPT = 0.8, 0.9  # below: [MASK]; below: left as it is; the rest: any token of the vocabulary
+
+
+class Special(NamedTuple):
+    """Ids of [CLS], [SEP] and [MASK]."""
+
+    start: int
+    separator: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How examples are made.
+
+    length         tokens of an example at most, [CLS] and [SEP] included
+    next_sentence  examples are pairs of which the second follows the first, or comes from another document; without,
+                   one span of a document
+    share          of the tokens that are to be predicted, and `predictions`, their number at most
+    short          share of the examples that are shorter than they could be, by chance
+    whole_words    all pieces of a word are masked together
+    copies         None: every epoch is drawn anew. A number: so many epochs are, and then they come again, as in the
+                   paper, which wrote ten copies to disk
+    """
+
+    length: int = 128
+    next_sentence: bool = True
+    share: float = 0.15
+    predictions: int = 20
+    short: float = 0.1
+    whole_words: bool = False
+    copies: int | None = None
+
+    def __post_init__(self) -> None:
+        least = 5 if self.next_sentence else 3
+        if self.length < least:
+            raise ValueError(f"length is {self.length}: an example has at least {least} tokens")
+        if not 0 < self.share < 1 or self.predictions < 1:
+            raise ValueError(f"share {self.share} and predictions {self.predictions}: expected 0 to 1, and at least 1")
+        if self.copies is not None and self.copies < 1:
+            raise ValueError(f"copies is {self.copies}: expected at least 1, or none")
+
+
+class Example(NamedTuple):
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], as the model sees it.
+
+    positions  of the tokens to predict, ascending; `answers` stood there
+    follows    whether B is what follows A in its document; None where there is no B
+    """
+
+    tokens: list[int]
+    segments: list[int]
+    positions: list[int]
+    answers: list[int]
+    follows: bool | None
+
+
+class Span(NamedTuple):
+    """Where the tokens of an example come from: sentences [a, middle) and [b, end) of the corpus."""
+
+    a: int
+    middle: int
+    b: int
+    end: int
+    follows: bool | None
+
+
+class Documents:
+    """Tokenised sentences, in the order of the text.
+
+    sentences  of tokens without [CLS] and [SEP]; none is empty
+    starts     (N + 1,) document d is sentences starts[d] to starts[d + 1]; none is empty
+    """
+
+    def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
+        self.sentences = sentences
+        self.lengths: list[int] = np.asarray(lengths).tolist()
+        self.starts: list[int] = np.asarray(starts).tolist()
+        assert self.starts[0] == 0
+        assert self.starts[-1] == len(sentences) == len(self.lengths)
+        assert all(first < last for first, last in zip(self.starts, self.starts[1:], strict=False))
+        assert min(self.lengths, default=1) > 0
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+class Epoch(Sequence[Example]):
+    """The examples of an epoch, made when asked for; `lengths` (N,) holds their numbers of tokens."""
+
+    def __init__(self, data: PretrainingData, number: int) -> None:
+        self._data, self._number = data, number
+        self.spans = data.spans(number)
+        room = data.room
+        tokens = [data.tokens_in(span.a, span.middle) + data.tokens_in(span.b, span.end) for span in self.spans]
+        self.lengths: NDArray[np.int64] = np.minimum(tokens, room) + data.rules.length - room
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, index: int) -> Example:  # type: ignore[override]  # no slices
+        return self._data.example(self.spans[index], self._data.random(self._number, index))
+
+
+class PretrainingData:
+    """Documents and the rules by which examples are made of them.
+
+    vocabulary  tokens there are; any may stand in for a masked one, as in the original code
+    inner       ids of pieces that go on with a word ("##s"), for whole words
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        rules: Rules,
+        special: Special,
+        vocabulary: int,
+        *,
+        seed: int,
+        inner: frozenset[int] = frozenset(),
+    ) -> None:
+        if rules.next_sentence and len(documents) < 2:
+            raise ValueError("a next sentence is drawn from another document: the text has only one; separate documents"
+                             " by blank lines, or ask for next_sentence=false")  # fmt: skip
+        self.documents, self.rules, self.special, self.vocabulary = documents, rules, special, vocabulary
+        self.seed, self.inner = seed, inner
+        self.room = rules.length - (3 if rules.next_sentence else 2)
+        self._tokens_before = np.cumsum([0, *documents.lengths]).tolist()
+
+    def epoch(self, number: int) -> Epoch:
+        """One pass over all documents."""
+        return Epoch(self, number if self.rules.copies is None else number % self.rules.copies)
+
+    def random(self, *place: int) -> Random:
+        return Random("/".join(map(str, (self.seed, *place))))
+
+    def tokens_in(self, first: int, last: int) -> int:
+        """Of sentences [first, last)."""
+        return int(self._tokens_before[last] - self._tokens_before[first])
+
+    def spans(self, epoch: int) -> list[Span]:
+        """Where the examples of an epoch come from, document after document."""
+        draw = self.random(epoch)
+        return [span for document in range(len(self.documents)) for span in self._spans_of(document, draw)]
+
+    def _spans_of(self, document: int, draw: Random) -> list[Span]:
+        """Sentences are taken until they reach the target length or the document ends: a chunk. A is its beginning, up
+        to a random sentence; B is the rest, or a span of another document, and then the rest begins the next chunk."""
+        begin, end = self.documents.starts[document : document + 2]
+        least = 2 if self.rules.next_sentence else 1
+        short = draw.random() < self.rules.short
+        target = draw.randint(least, self.room) if short else self.room
+        found = []
+        first = last = begin
+        while first < end:
+            last += 1
+            if last < end and self.tokens_in(first, last) < target:
+                continue
+            if not self.rules.next_sentence:
+                found.append(Span(first, last, last, last, None))
+                first = last
+                continue
+            middle = draw.randint(first + 1, last - 1) if last - first > 1 else last
+            if middle < last and draw.random() >= 0.5:
+                found.append(Span(first, middle, middle, last, True))
+                first = last
+            else:
+                wanted = target - self.tokens_in(first, middle)
+                found.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
+                first = last = middle  # what was not used is put back
+        return found
+
+    def _elsewhere(self, document: int, wanted: int, draw: Random) -> tuple[int, int]:
+        """Sentences of another document, from a random one on, until they hold `wanted` tokens."""
+        other = document
+        for _ in range(TRIES):
+            other = draw.randrange(len(self.documents))
+            if other != document:
+                break
+        begin, end = self.documents.starts[other : other + 2]
+        first = draw.randrange(begin, end)
+        last = first + 1
+        while last < end and self.tokens_in(first, last) < wanted:
+            last += 1
+        return first, last
+
+    def example(self, span: Span, draw: Random) -> Example:
+        a, b = self._read(span.a, span.middle), self._read(span.b, span.end)
+        a, b = truncated(a, b, self.room, draw)
+        start, separator, _ = self.special
+        tokens = [start, *a, separator]
+        segments = [0] * len(tokens)
+        if span.follows is not None:
+            tokens += [*b, separator]
+            segments += [1] * (len(b) + 1)
+        positions = self._chosen(tokens, draw)
+        answers = [tokens[at] for at in positions]
+        for at in positions:
+            tokens[at] = self._replacement(tokens[at], draw)
+        return Example(tokens, segments, positions, answers, span.follows)
+
+    def _read(self, first: int, last: int) -> list[int]:
+        return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
+
+    def _chosen(self, tokens: list[int], draw: Random) -> list[int]:
+        """Which positions are to be predicted: random words until there are enough; [CLS] and [SEP] never."""
+        words: list[list[int]] = []
+        for at, token in enumerate(tokens):
+            if token in (self.special.start, self.special.separator):
+                continue
+            if self.rules.whole_words and token in self.inner and words and words[-1][-1] == at - 1:
+                words[-1].append(at)
+            else:
+                words.append([at])
+        draw.shuffle(words)
+        count = min(self.rules.predictions, max(1, round(len(tokens) * self.rules.share)))
+        chosen: list[int] = []
+        for word in words:
+            if len(chosen) + len(word) <= count:
+                chosen += word
+        return sorted(chosen or words[0])  # where all words are longer than that, one is
+
+    def _replacement(self, token: int, draw: Random) -> int:
+        chance = draw.random()
+        if chance < MASKED:
+            return self.special.mask
+        return token if chance < KEPT else draw.randrange(self.vocabulary)
+
+
+def truncated(a: list[int], b: list[int], room: int, draw: Random) -> tuple[list[int], list[int]]:
+    """Both, cut to `room` tokens together: one by one from the longer (B if equal), at the front or back by chance."""
+    cut = {"a": [0, len(a)], "b": [0, len(b)]}
+    while sum(end - begin for begin, end in cut.values()) > room:
+        longer = cut["a" if cut["a"][1] - cut["a"][0] > cut["b"][1] - cut["b"][0] else "b"]
+        if draw.random() < 0.5:
+            longer[0] += 1
+        else:
+            longer[1] -= 1
+    return a[slice(*cut["a"])], b[slice(*cut["b"])]
+
+
+def continuations(vocabulary: Mapping[str, int]) -> frozenset[int]:
+    """Ids of WordPiece's pieces that go on with a word."""
+    return frozenset(index for piece, index in vocabulary.items() if piece.startswith("##"))

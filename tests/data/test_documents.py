@@ -1,0 +1,94 @@
+"""Running text: sentences, the forms of a corpus, and what is wrong with one, by file and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from manyheads.data.documents import read_documents, sentences, standard_library
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It rains. It pours!", ["It rains.", "It pours!"]),
+        ("It costs 3.50 in e.g. Rome.  2 more?", ["It costs 3.50 in e.g.", "Rome.", "2 more?"]),
+        ('"Go." He went.', ['"Go."', "He went."]),
+        ("He said (twice.) “No.” Then left.", ["He said (twice.)", "“No.”", "Then left."]),
+        ("one line\nanother<br /><br>third", ["one line", "another", "third"]),
+        ("no stop. and small letters", ["no stop. and small letters"]),
+        ("Ägypten ist weit. Österreich nicht.", ["Ägypten ist weit.", "Österreich nicht."]),
+        ("  \n ", []),
+    ],
+)
+def test_sentences(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
+
+
+def parquet(file: Path, **columns: list[Any]) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+
+
+def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
+    texts = ["First one. It has two sentences.\nAnd a line.", "Second one."]
+    expected = [["First one.", "It has two sentences.", "And a line."], ["Second one."]]
+    (tmp_path / "a.txt").write_text(f"\n{texts[0]}\n\n  \n{texts[1]}")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t, "id": 1}) + "\n" for t in texts))
+    parquet(tmp_path / "c.parquet", text=texts, label=[0, 1])
+    for name in ("a.txt", "b.jsonl", "c.parquet"):
+        assert read_documents(tmp_path / name) == expected
+    (tmp_path / "notes.md").write_text("not read")
+    assert read_documents(tmp_path) == expected * 3
+
+
+def test_another_column(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", review=["One.", "Two."])
+    assert read_documents(tmp_path / "a.parquet", column="review") == [["One."], ["Two."]]
+    with pytest.raises(ValueError, match=r"a\.parquet: no column 'text'; it has review: name one with column=NAME"):
+        read_documents(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"good\n\n\xff\xfe bad\n", r"a\.txt:3: invalid UTF-8; convert the file"),
+        ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a\.jsonl:3: no text in 'text'; name the key"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not JSON \("),
+        ("a.parquet", b"PAR?", r"a\.parquet: not a Parquet file"),
+        ("a.txt", b" \n\n", r"a\.txt: no text in it"),
+    ],
+)
+def test_faults_name_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        read_documents(tmp_path / name)
+    assert "\n" not in str(raised.value)
+
+
+def test_faulty_rows_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet(tmp_path / "a.parquet", text=["One.", None, "Three."])
+    with pytest.raises(ValueError, match=r"a\.parquet:2: no text there"):
+        read_documents(tmp_path / "a.parquet")
+    assert read_documents(tmp_path / "a.parquet", skip_bad_lines=True) == [["One."], ["Three."]]
+    assert "skipped 1 faulty lines" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.txt: no such file"):
+        read_documents(tmp_path / "none.txt")
+    with pytest.raises(FileNotFoundError, match="no text there; expected files ending in"):
+        read_documents(tmp_path)
+
+
+def test_the_standard_library_is_prose_without_repetitions() -> None:
+    documents = standard_library()
+    said = [sentence for document in documents for sentence in document]
+    assert len(documents) > 150
+    assert len(set(said)) == len(said) > 8000
+    assert sum(map(len, said)) > 800_000
+    assert sum(" the " in sentence for sentence in said) / len(said) > 0.3
