@@ -1,0 +1,240 @@
+"""The tokenizers of model directories that other tools wrote without a tokenizer.json.
+
+BERT         vocab.txt
+GPT-2, GPT   vocab.json and merges.txt
+Pegasus      spiece.model
+Marian       source.spm, target.spm and vocab.json (OPUS-MT)
+
+Each gives the token ids of its class in transformers 5.23 (tokenization_bert.py, _gpt2, _openai, _pegasus, _marian).
+All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model per language
+and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no model of the
+`tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the directory's
+own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in transformers 5.23.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    NormalizedString,
+    PreTokenizedString,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
+MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+OPTIONAL_MARIAN_FILES = ("target_vocab.json", "tokenizer_config.json")
+# all files that make tokenizers, beside tokenizer.json
+FILES = (
+    "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "source.spm", "target.spm", "target_vocab.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
+
+
+def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer] | None:
+    """The tokenizers of source and target (the same object but for Marian) of a directory; None: it has no such files.
+
+    about  its tokenizer_config.json, {} where there is none.
+
+    Raises ValueError, in one line, when a file is missing or damaged, or made for a class that works differently.
+    """
+    names, classes, read = _KINDS.get(model_type, ((), (), None))
+    present = [name for name in names if (path / name).is_file()]
+    if not present or read is None:
+        return None
+    if absent := [name for name in names if name not in present]:
+        raise ValueError(f"{path}: {', '.join(present)} without {', '.join(absent)}: copy the model again")
+    named = about.get("tokenizer_class")
+    if named is not None and str(named).removesuffix("Fast") not in classes:
+        raise ValueError(
+            f"{path}: its tokenizer is a {named}, which {present[0]} alone does not describe: expected {classes[0]}, or"
+            " save it as tokenizer.json with transformers"
+        )
+    try:
+        return read(path, about)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{path}: {', '.join(present)}: {str(error).splitlines()[0]}") from None
+
+
+def marian_files(path: Path) -> dict[str, bytes]:
+    """The files that make Marian's tokenizers, to be saved with the model as they are."""
+    names = (*MARIAN_FILES, *OPTIONAL_MARIAN_FILES)
+    files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
+    about = json.loads(files.get("tokenizer_config.json", b"{}"))
+    about["tokenizer_class"] = "MarianTokenizer"  # or a tokenizer.json that lies there would be believed
+    return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
+
+
+def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    special = {name: _text(about.get(f"{name}_token", f"[{name.upper()}]")) for name in _BERT_TOKENS}
+    tokenizer = Tokenizer(models.WordPiece(_lines(path / "vocab.txt"), unk_token=special["unk"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=about.get("tokenize_chinese_chars", True),
+        strip_accents=about.get("strip_accents"),
+        lowercase=about.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    _add(tokenizer, about, special.values())
+    start, end = special["cls"], special["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start}:0 $A:0 {end}:0",
+        pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
+    )
+    return tokenizer, tokenizer
+
+
+_BERT_TOKENS = ("unk", "sep", "pad", "cls", "mask")
+
+
+def _gpt2(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
+    prefix = bool(about.get("add_prefix_space", False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    end = "<|endoftext|>"
+    special = {name: about.get(f"{name}_token", end) for name in ("unk", "bos", "eos")} | {
+        "pad": about.get("pad_token")
+    }
+    _add(tokenizer, about, [_text(token) for token in special.values() if token is not None])
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=prefix)
+    if about.get("add_bos_token"):
+        start = _text(special["bos"])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A", special_tokens=[(start, tokenizer.token_to_id(start))]
+        )
+    return tokenizer, tokenizer
+
+
+def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    vocabulary, merges = models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))
+    unknown = _text(about.get("unk_token", "<unk>"))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    _add(tokenizer, about, [unknown])
+    return tokenizer, tokenizer
+
+
+def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    """Ids: <pad>, </s>, two masks, <unk_2> and on for pretraining, then the pieces of the model from its third."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
+    model.ParseFromString((path / "spiece.model").read_bytes())
+    offset = about.get("offset", 103)
+    pad, end, unknown = (
+        _text(about.get(f"{n}_token", f"<{t}>")) for n, t in (("pad", "pad"), ("eos", "/s"), ("unk", "unk"))
+    )
+    masks = [
+        _text(about.get(name, each)) for name, each in (("mask_token", "<mask_1>"), ("mask_token_sent", "<mask_2>"))
+    ]
+    unused = [f"<unk_{i}>" for i in range(2, offset)]
+    vocabulary = [(token, 0.0) for token in (pad, end, *masks)] + [(token, -100.0) for token in unused]
+    vocabulary += [(piece.piece, piece.score) for piece in model.pieces][2:]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=[token for token, _ in vocabulary].index(unknown)))
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Precompiled(charsmap) if charsmap else normalizers.Replace(Regex(r"\n"), " "),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    _add(tokenizer, about, [pad, end, unknown, *masks, *unused])
+    _ends_with(tokenizer, end)
+    return tokenizer, tokenizer
+
+
+class _Pieces:
+    """A SentencePiece model as pre-tokenizer, giving pieces, and as decoder, joining them."""
+
+    def __init__(self, file: Path) -> None:
+        from sentencepiece import SentencePieceProcessor
+
+        self.model = SentencePieceProcessor(model_file=str(file))
+
+    def pre_tokenize(self, text: PreTokenizedString) -> None:
+        text.split(lambda _, part: [NormalizedString(piece) for piece in self.pieces(part.original)])
+
+    def pieces(self, text: str) -> list[str]:
+        """A target language (">>fra<<") at the beginning is a piece."""
+        close = text.find("<<") if text.startswith(">>") else -1
+        language = [text[: close + 2]] if close >= 0 else []
+        return language + self.model.encode(text[close + 2 if language else 0 :], out_type=str)
+
+    def decode_chain(self, tokens: list[str]) -> list[str]:
+        return [self.model.decode_pieces(tokens).replace("▁", " ").strip()]
+
+
+def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    source, target = _Pieces(path / "source.spm"), _Pieces(path / "target.spm")
+    separate = bool(about.get("separate_vocabs", False))
+    special = [_text(about.get(f"{n}_token", f"<{t}>")) for n, t in (("eos", "/s"), ("unk", "unk"), ("pad", "pad"))]
+
+    def tokenizer(pieces: _Pieces, joined_by: _Pieces, vocabulary: Path) -> Tokenizer:
+        made = Tokenizer(models.WordLevel(json.loads(vocabulary.read_text(encoding="utf-8")), unk_token=special[1]))
+        made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(pieces)
+        made.decoder = decoders.Decoder.custom(joined_by)
+        _add(made, about, special)
+        _ends_with(made, special[0])
+        return made
+
+    first = tokenizer(source, source, path / "vocab.json")
+    if not separate and source.model.serialized_model_proto() == target.model.serialized_model_proto():
+        return first, first
+    vocabulary = "target_vocab.json" if separate else "vocab.json"
+    return first, tokenizer(target, target if separate else source, path / vocabulary)
+
+
+_Reader = Callable[[Path, Mapping[str, Any]], tuple[Tokenizer, Tokenizer]]
+_KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
+    # what it is made of, and the classes of transformers that do the same with it
+    "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
+    "gpt2": (("vocab.json", "merges.txt"), ("GPT2Tokenizer",), _gpt2),
+    "openai-gpt": (("vocab.json", "merges.txt"), ("OpenAIGPTTokenizer",), _gpt),
+    "pegasus": (("spiece.model",), ("PegasusTokenizer",), _pegasus),
+    "marian": (MARIAN_FILES, ("MarianTokenizer",), _marian),
+}
+
+
+def _lines(file: Path) -> dict[str, int]:
+    return {line.rstrip(): i for i, line in enumerate(file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))}
+
+
+def _text(token: Any) -> str:
+    """tokenizer_config.json has a special token as text, or as an object that describes it."""
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _ends_with(tokenizer: Tokenizer, end: str) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
+    )
+
+
+def _add(tokenizer: Tokenizer, about: Mapping[str, Any], special: Iterable[str]) -> None:
+    """Tokens that are never split: those that the configuration describes, then the special ones."""
+    described = about.get("added_tokens_decoder", {})
+    keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    for _, token in sorted(described.items(), key=lambda item: int(item[0])):
+        tokenizer.add_tokens([AddedToken(**{key: token[key] for key in keys if key in token})])
+    known = {token["content"] for token in described.values()}
+    extra = about.get("extra_special_tokens") or about.get("additional_special_tokens") or []
+    tokenizer.add_special_tokens([token for token in [*special, *map(_text, extra)] if token not in known])
