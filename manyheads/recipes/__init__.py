@@ -47,7 +47,9 @@ class Recipe:
 
 
 _VASWANI = "Vaswani et al. 2017"
+_DEVLIN = "Devlin et al. 2018"
 _TRANSLATION = "manyheads.recipes.translation:"
+_TAGGING = "manyheads.recipes.tagging:"
 
 RECIPES: dict[str, Recipe] = {
     "translation": Recipe(
@@ -66,6 +68,13 @@ RECIPES: dict[str, Recipe] = {
     "translation/ablate": Recipe(
         "manyheads.recipes.ablation:ablate", _VASWANI,
         "the rows of the paper's table 3 at a small budget, on any corpus",
+    ),
+    "tagging": Recipe(
+        _TAGGING + "tagging", _DEVLIN, "a small tagger of dates, times, amounts, places and languages, or of your tags"
+    ),
+    "conll2003": Recipe(
+        _TAGGING + "conll2003", _DEVLIN, "named entities, fine-tuned from any BERT",
+        "data=DIR: train, valid and test of CoNLL-2003, and --init MODEL",
     ),
 }  # fmt: skip
 

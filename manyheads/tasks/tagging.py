@@ -133,6 +133,11 @@ class TaggingTask:
         self.saved_as = ""  # the model type, when it is saved
 
     @property
+    def mean_length(self) -> int:
+        """Tokens of a window of the training data."""
+        return round(sum(self._lengths) / len(self._lengths))
+
+    @property
     def tokens_per_word(self) -> float:
         """Tokens that are read for each word of the training data."""
         return sum(self._lengths) / sum(len(window.words) for window in self._windows)

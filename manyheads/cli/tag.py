@@ -1,0 +1,33 @@
+"""`manyheads tag`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from manyheads.cli.lines import answered, one_line
+from manyheads.cli.models import model_for
+from manyheads.cli.output import document
+from manyheads.cli.parser import MODEL, Verbs
+
+if TYPE_CHECKING:
+    from manyheads.tasks.tagger import TaggedText
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("tag", _tag, "tag the words of texts, or of stdin line by line", MODEL, as_json=True)
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, its word/TAG pairs out")
+
+
+def _tag(options: argparse.Namespace) -> None:
+    tagger = model_for("tag", options.model)
+    documents: list[dict[str, Any]] = []
+    tagged: TaggedText
+    for _, text, tagged in answered(options.rest, tagger.tag):
+        if options.json:
+            entities = [entity._asdict() for entity in tagged.entities]
+            documents.append({"text": text, "words": [word._asdict() for word in tagged.words], "entities": entities})
+        else:
+            print(one_line(str(tagged)))
+    if options.json:
+        document(documents)

@@ -1,0 +1,35 @@
+"""Starting from BERT's weights: the encoder stays, the head is that of the task."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from manyheads import directory
+from manyheads.models.bert import Bert, Head, with_head
+from manyheads.recipes.run import Run
+
+
+def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[Bert, Tokenizer]:
+    """The model of `--init` under a new head, with its tokenizer; what is new is told on stderr.
+
+    Of the settings `model.…`, those that do not change the shapes of weights (dropout) are applied. Raises ValueError
+    where the model is no BERT or has no tokenizer, and where a setting is the model's own.
+    """
+    assert run.init is not None
+    if fixed := {"preset", "vocabulary", "lowercase"} & set(run.overrides):
+        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
+    loaded = directory.load(run.init)
+    if not isinstance(loaded.model, Bert):
+        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from BERT's weights")
+    if loaded.tokenizer is None:
+        raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
+    settings: dict[str, Any] = {
+        key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")
+    }
+    model, new = with_head(loaded.model, head, labels, **settings)
+    kept = len(model.state_dict()) - len(new)
+    print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
+    return model, loaded.tokenizer
