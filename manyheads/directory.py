@@ -1,7 +1,10 @@
 """A model directory: what `transformers` writes for the architecture, read and written without it.
 
     config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
-    target_tokenizer.json            only beside a `model_type` of our own, with two vocabularies
+    target_tokenizer.json               only beside a `model_type` of our own, with two vocabularies
+    source.spm  target.spm  vocab.json  instead of tokenizer.json, in what came from OPUS-MT
+
+Directories of other tools may have shards of weights, and other files for the tokenizer (`interop/vocabularies.py`).
 
 A translator's joint vocabulary makes it a Marian directory (post-norm without final norms) or a Pegasus directory
 (pre-norm with final norms), which other tools open. What no other tool knows gets a model type `manyheads-...`.
@@ -17,30 +20,33 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.interop.bert import BERT
+from manyheads.interop.classifiers import CLASSIFIERS
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
 from manyheads.interop.family import Family
 from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
+from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
+from manyheads.interop.weights import PICKLED, SAFE, read_pickled, read_safe, weight_files
 from manyheads.models.transformer import Transformer
 
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT)
+    family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS)
 }
 FORMATS = ("hf", "ctranslate2")
-CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
-SENTENCEPIECE = ("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model")
+FETCHED = (CONFIG, "generation_config.json", *TOKENIZERS, *FILES)  # beside the weights: all that families need
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Loaded:
 
     target_tokenizer  the same object as `tokenizer` where the vocabulary is joint.
     family            the model type.
+    vocabulary        the files that make its tokenizers where no tokenizer.json can: to be saved with it, as they are.
     """
 
     model: Any  # an nn.Module with its `config`; whoever uses it knows which
@@ -56,31 +63,42 @@ class Loaded:
     target_tokenizer: Tokenizer | None
     family: str
     path: Path
+    vocabulary: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def save(path: str | Path, model: Any, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None = None) -> str:
+def save(
+    path: str | Path,
+    model: Any,
+    tokenizer: Tokenizer | None,
+    target_tokenizer: Tokenizer | None = None,
+    *,
+    vocabulary: Mapping[str, bytes] | None = None,
+) -> str:
     """Write a model directory and return its model type: `manyheads-...` where no other tool will open it.
 
     path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
     target_tokenizer  where there are two vocabularies.
+    vocabulary        of what was loaded: written in place of the tokenizers.
     """
-    if target_tokenizer is tokenizer:
+    if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
-    # no other tool expects a second tokenizer: it would write the target with the source's pieces
+    # no other tool expects a second tokenizer.json: it would write the target with the source's pieces
     family = _family(model) if target_tokenizer is None else OWN
     sizes = family.vocabularies(model.config)
-    if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1]:
+    if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
         raise ValueError(
             f"the model has two vocabularies, of {sizes[0]} and {sizes[1]} tokens: give the target's tokenizer too"
         )
+    if vocabulary and family is not MARIAN:
+        raise ValueError(f"the model would be saved as {family.model_type}, whose vocabulary is not SentencePiece's")
     pair = zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True)
-    tokenizers = {name: each for name, each in pair if each is not None}
+    tokenizers = {name: each for name, each in pair if each is not None and not vocabulary}
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
     if family.own:
         settings["tokenizers"] = list(tokenizers)
-    files: dict[str, Any] = {WEIGHTS: {name: tensor.contiguous() for name, tensor in family.tensors_of(model).items()}}
-    files |= {name: each.to_str(pretty=True) for name, each in tokenizers.items()}
-    if tokenizer is not None:
+    files: dict[str, Any] = {SAFE: {name: tensor.contiguous() for name, tensor in family.tensors_of(model).items()}}
+    files |= {name: each.to_str(pretty=True) for name, each in tokenizers.items()} | dict(vocabulary or {})
+    if tokenizer is not None and not vocabulary:
         about = {
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
@@ -100,41 +118,39 @@ def load(path: str | Path) -> Loaded:
     """
     path, source = resolve(path), path
     family, settings = _settings(path)
-    if not (path / WEIGHTS).is_file():
-        if (path / PICKLED).is_file():
+    if not weight_files(path, SAFE):
+        if weight_files(path, PICKLED):
             raise ValueError(
                 f"{path}: {PICKLED} is a pickle, which could run code and is never loaded: make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
         if str(source).startswith("hub:"):  # its other files were not fetched
-            raise ValueError(f"{source}: no {WEIGHTS}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
-        raise ValueError(f"{path}: no {WEIGHTS}: the directory is incomplete, copy or save the model again")
-    try:
-        tensors = load_file(path / WEIGHTS)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path / WEIGHTS}: truncated or damaged ({error}): copy or save the model again") from None
-    config, parameters = _read(path, family, settings, tensors)
-    listed = settings.get("tokenizers") if family.own else ["tokenizer.json"]
-    if not (isinstance(listed, list) and listed == list(TOKENIZERS[: len(listed)])):
-        raise ValueError(f"{path / CONFIG}: 'tokenizers' is {listed!r}: expected some of {list(TOKENIZERS)}")
-    tokenizers = _tokenizers(path, listed, family.vocabularies(config))
+            raise ValueError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
+        raise ValueError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
+    config, parameters = _read(path, family, settings, read_safe(path))
+    tokenizers, vocabulary = _tokenizers(path, family, settings, family.vocabularies(config))
     model = family.module(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(parameters[name])
-    return Loaded(model.eval(), *tokenizers, family.model_type, path)
+    return Loaded(model.eval(), *tokenizers, family.model_type, path, vocabulary)
 
 
-def resolve(model: str | Path, *patterns: str) -> Path:
-    """The directory of a model. `hub:OWNER/NAME[@REVISION]` is fetched (`patterns`: further files), nothing else is."""
+def resolve(model: str | Path, *, pickled: bool = False) -> Path:
+    """The directory of a model. `hub:OWNER/NAME[@REVISION]` is fetched, the files that are needed; nothing else is.
+
+    pickled  fetch weights that are pickles, for `convert`, and none that are safe.
+    """
     if not str(model).startswith("hub:"):
         return Path(model)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     name, _, revision = str(model).removeprefix("hub:").partition("@")
+    weights = PICKLED if pickled else SAFE
+    stem, suffix = weights.split(".")
+    wanted = [*FETCHED, weights, f"{weights}.index.json", f"{stem}-?????-of-?????.{suffix}"]
     try:
-        wanted = [WEIGHTS, "*.json", "*.spm", *patterns]
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -143,26 +159,20 @@ def resolve(model: str | Path, *patterns: str) -> Path:
 
 def convert(directory: str | Path, out: str | Path) -> None:
     """A directory that has only pickled weights as one with safetensors, in `out`. Code in the pickle is not run."""
-    path, out = resolve(directory, PICKLED), Path(out)
+    path, out = resolve(directory, pickled=True), Path(out)
     family, settings = _settings(path)
     _check_free(out)
-    if not (path / PICKLED).is_file():
-        raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * (path / WEIGHTS).is_file())
-    try:
-        tensors = torch.load(path / PICKLED, map_location="cpu", weights_only=True)
-    except Exception as error:  # on damaged bytes it raises whatever it stumbles over
-        raise ValueError(
-            f"{path / PICKLED}: not plain weights, refused ({(str(error).splitlines() or ['damaged'])[0]})"
-        ) from None
-    if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
-        raise ValueError(f"{path / PICKLED}: not plain weights, refused: expected a dict of names and tensors")
+    if not weight_files(path, PICKLED):
+        raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
+    tensors = read_pickled(path)
     _read(path, family, settings, tensors)
     once: dict[int, str] = {}  # tied weights share their memory: the first name stays
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
-    copied = [*path.glob("*.json"), *(path / name for name in SENTENCEPIECE if (path / name).is_file())]
-    files: dict[str, Any] = {WEIGHTS: {name: tensors[name].contiguous() for name in once.values()}}
-    files |= {file.name: file.read_bytes() for file in sorted(copied, key=lambda file: file.name == CONFIG)}
+    copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
+    present = [file for file in sorted(copied) if file.is_file()]
+    files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
+    files |= {file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)}
     _write(out, files)
 
 
@@ -176,7 +186,7 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
     _check_free(out)
     if format == "hf":
-        return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer)
+        return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary)
     try:
         from ctranslate2.converters import TransformersConverter
         from transformers.utils.logging import disable_progress_bar
@@ -188,8 +198,8 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
         hf, made = Path(scratch, "hf"), Path(scratch, "ctranslate2")
         family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
-                      loaded.tokenizer)  # fmt: skip
-        tokenizer_files = ["tokenizer.json", "tokenizer_config.json"]
+                      loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
+        tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
         disable_progress_bar()  # the converter's bar would look like ours
         TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(made))
         os.replace(made, out)
@@ -244,31 +254,42 @@ def _read(
         raise ValueError(f"{path}: {CONFIG} and weights do not make a model: {error}") from None
 
 
-def _tokenizers(path: Path, names: list[str], sizes: tuple[int, int]) -> tuple[Tokenizer | None, Tokenizer | None]:
-    """The tokenizers of source and target, which are one where the vocabulary is joint."""
-    about = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
-    if names == ["tokenizer.json"] and not (path / names[0]).is_file():
-        if pieces := [name for name in SENTENCEPIECE if (path / name).is_file()]:
-            raise ValueError(f"{path}: its tokenizer, {pieces[0]}, cannot be read yet: expected a tokenizer.json")
-        if not about:
-            return None, None
-    found = []
-    for name, size in zip(names, sizes, strict=False):
-        if not (path / name).is_file():
-            raise ValueError(f"{path}: no {name}: the directory is incomplete, copy or save the model again")
-        try:
-            tokenizer = Tokenizer.from_file(str(path / name))
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"{path / name}: not a tokenizer ({str(error).splitlines()[0]})") from None
+def _tokenizers(
+    path: Path, family: Family, settings: Mapping[str, Any], sizes: tuple[int, int]
+) -> tuple[tuple[Tokenizer | None, Tokenizer | None], dict[str, bytes]]:
+    """The tokenizers of source and target, which are one where the vocabulary is joint, and `Loaded.vocabulary`."""
+    names = settings.get("tokenizers") if family.own else [TOKENIZERS[0]]
+    if not (isinstance(names, list) and names == list(TOKENIZERS[: len(names)])):
+        raise ValueError(f"{path / CONFIG}: 'tokenizers' is {names!r}: expected some of {list(TOKENIZERS)}")
+    file = path / "tokenizer_config.json"
+    about = {"tokenizer_class": settings.get("tokenizer_class"), **(_read_json(file) if file.is_file() else {})}
+    foreign = None
+    # where both lie there, transformers reads SentencePiece's files for this class, and tokenizer.json for all others
+    if not (path / TOKENIZERS[0]).is_file() or about["tokenizer_class"] == "MarianTokenizer":
+        foreign = foreign_tokenizers(path, family.model_type, about)
+        if foreign is None and not family.own and not file.is_file():
+            return (None, None), {}
+    found = list(foreign) if foreign else [_tokenizer(path / name) for name in names]
+    for tokenizer, size in zip(found, sizes, strict=False):
         if tokenizer.get_vocab_size() > size:
             raise ValueError(
-                f"{path / name}: {tokenizer.get_vocab_size()} tokens, the model has {size}: they do not belong together"
+                f"{path}: its tokenizer has {tokenizer.get_vocab_size()} tokens, the model {size}: they do not belong"
+                " together"
             )
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = bool(about.get("split_special_tokens", False))
-        found.append(tokenizer)
-    return (found[0], found[-1]) if found else (None, None)
+    pair = (found[0], found[-1]) if found else (None, None)
+    return pair, marian_files(path) if foreign and family is MARIAN else {}
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    if not file.is_file():
+        raise ValueError(f"{file.parent}: no {file.name}: the directory is incomplete, copy or save the model again")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
 
 
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:

@@ -1,0 +1,56 @@
+"""Words weighted by how rare they are, and a linear classifier: what every model that reads sequences has to beat.
+
+    counts of the words -> 1 + log(count), times the inverse document frequency -> unit length -> linear -> logits
+
+Spärck Jones 1972, Salton & Buckley 1988, in scikit-learn's formulas (TfidfTransformer, LogisticRegression), which also
+fits it (`tasks/tfidf.py`). The order of the words does not matter, nor do unknown ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.models.text_classifier import both_logits, check_labels, units
+
+
+@dataclass(frozen=True)
+class TfidfConfig:
+    """labels: what is told apart, by the index of the logit. max_positions: words a text may have; None: any number."""
+
+    vocab: int = 20_000
+    labels: tuple[str, ...] = ("negative", "positive")
+    pad: int = 0
+    unknown: int = 1
+    max_positions: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        check_labels(self.labels)
+
+
+class Tfidf(nn.Module):
+    """Tokens in, logits over the labels out. Fitted, not trained by gradients."""
+
+    def __init__(self, config: TfidfConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.idf = nn.Parameter(torch.zeros(config.vocab))  # zero for what is left out
+        self.output = nn.Linear(config.vocab, units(config.labels))
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
+        real = torch.ones_like(tokens, dtype=self.idf.dtype)
+        if lengths is not None:
+            real = (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]).to(self.idf.dtype)
+        counts = torch.zeros(len(tokens), self.config.vocab, dtype=self.idf.dtype, device=tokens.device)
+        counts.scatter_add_(1, tokens, real)  # (B, V)
+        frequencies = torch.where(counts > 0, 1 + counts.clamp(min=1).log(), 0)
+        return both_logits(self.output(F.normalize(frequencies * self.idf, dim=1)))
+
+    def example(self, length: int) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one text of `length` tokens."""
+        return (torch.zeros(1, length, dtype=torch.int64, device=self.idf.device),)
