@@ -64,6 +64,11 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         index %= len(self)
         return self._ids[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
 
+    @property
+    def stream(self) -> NDArray[np.unsignedinteger | np.signedinteger]:
+        """All ids, one sequence behind the other, in the file."""
+        return self._ids
+
     def __repr__(self) -> str:
         return f"TokenStore({len(self):,} sequences, {len(self._ids):,} {self._ids.dtype} ids, {self.path})"
 

@@ -1,0 +1,89 @@
+"""Running text: read as it is, split by a hash or by position, described."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from manyheads.data.corpora import Corpora, Texts, describe, read_corpora, read_texts, standard_library
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def test_texts_are_read_to_the_character(tmp_path: Path) -> None:
+    text = "a\r\nb\u2028c\x0c\n\n é \n"
+    write(tmp_path, {"b.txt": text, "a/x.py": "x\n", ".hidden": "no", ".git/y": "no", "blank.txt": " \n"})
+    found = read_texts(tmp_path)
+    assert found.texts == ["x\n", text]
+    assert [file.name for file in found.files] == ["x.py", "b.txt"]
+    assert found.bytes == len(text.encode()) + 2
+    assert read_texts(tmp_path / "b.txt").texts == [text]
+    assert read_texts(write(tmp_path, {"bom": b"\xef\xbb\xbfx"}) / "bom").texts == ["x"]
+
+
+def test_one_text_is_split_by_position_as_nanogpt_does(tmp_path: Path) -> None:
+    text = "".join(chr(97 + i % 26) for i in range(1003))
+    write(tmp_path, {"input.txt": text})
+    for data in (tmp_path, tmp_path / "input.txt"):
+        corpora = read_corpora(data, share=0.1)
+        assert corpora.train.texts == [text[: int(1003 * 0.9)]]
+        assert corpora.validation.texts == [text[int(1003 * 0.9) :]]
+        assert corpora.test is None
+
+
+def test_several_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i}.txt": f"text {i % 90}" for i in range(100)})
+    corpora = read_corpora(tmp_path, share=0.2)
+    assert not set(corpora.train.texts) & set(corpora.validation.texts)
+    assert len(corpora.train) + len(corpora.validation) == 100
+    assert 8 < len(corpora.validation) < 35
+    renamed = write(tmp_path / "other", {f"x{i}.txt": f"text {i}" for i in range(90)})
+    assert set(read_corpora(renamed, share=0.2).validation.texts) == set(corpora.validation.texts)
+
+
+def test_a_directory_may_have_its_splits(tmp_path: Path) -> None:
+    write(tmp_path, {"train/a.txt": "a", "train/b.txt": "b", "valid.txt": "v", "test.txt": "t", "README": "no"})
+    corpora = read_corpora(tmp_path)
+    assert [texts and texts.texts for texts in corpora] == [["a", "b"], ["v"], ["t"]]
+    other = write(tmp_path / "other", {"x": "x"}) / "x"
+    assert read_corpora(tmp_path, validation=str(other), test=str(other)).validation.texts == ["x"]
+
+
+def test_the_standard_library_has_three_disjoint_splits() -> None:
+    corpora = read_corpora(None)
+    assert corpora.test is not None
+    splits = [set(texts.texts) for texts in (corpora.train, corpora.validation, corpora.test)]
+    assert sum(map(len, splits)) == len(set().union(*splits)) == len(set(standard_library().texts))
+    assert corpora.train.bytes > 2_000_000
+    assert min(corpora.validation.bytes, corpora.test.bytes) > 20_000
+
+
+def test_the_description_warns_of_overlap() -> None:
+    train = Texts(["ab\n", "ab\n", "c"])
+    told = describe(Corpora(train, Texts(["c", "d"], skipped=[Path("bad.txt")]), None))
+    assert "3            7            7          2" in told
+    assert "1 of 3 training texts repeat another one" in told
+    assert "1 of 2 validation texts are in the training data" in told
+    assert "1 validation files are not UTF-8 and skipped, bad.txt first" in told
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": "good"})
+    with pytest.raises(ValueError, match=r"a\.txt:2: invalid UTF-8; convert .*--skip-bad-lines"):
+        read_texts(tmp_path)
+    assert read_texts(tmp_path, skip_bad_files=True).texts == ["good"]
+    with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
+        read_corpora(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no text in it"):
+        read_texts(write(tmp_path / "e", {"x": ""}))
+    with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
+        read_corpora(write(tmp_path / "one", {"x": "y"}))
+    with pytest.raises(ValueError, match="the share to hold out is 1.5"):
+        read_corpora(tmp_path, share=1.5)
