@@ -186,7 +186,7 @@ def test_other_refusals(tmp_path: Path) -> None:
         directory.load(tmp_path / "nowhere")
     theirs("marian").save_pretrained(tmp_path)
     write(tmp_path, "source.spm", "")
-    with pytest.raises(ValueError, match=r"its tokenizer, source\.spm, cannot be read yet"):
+    with pytest.raises(ValueError, match=r"source\.spm without target\.spm, vocab\.json"):
         directory.load(tmp_path)
 
 

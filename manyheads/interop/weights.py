@@ -1,0 +1,91 @@
+"""Weight files of a model directory: one, or several (shards) with an index that says which holds what.
+
+    model.safetensors    or model.safetensors.index.json with the shards it names
+    pytorch_model.bin    or pytorch_model.bin.index.json: pickles, only read when asked for, and only as plain tensors
+
+Every error is a ValueError of one line that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+
+
+def weight_files(path: Path, name: str) -> list[Path]:
+    """The files of a directory that hold its weights, `name` or the shards of its index; [] where there is neither."""
+    index = path / f"{name}.index.json"
+    if (path / name).is_file() or not index.is_file():
+        return [path / name] if (path / name).is_file() else []
+    shards = [path / shard for shard in sorted(set(_weight_map(index).values()))]
+    if absent := [shard.name for shard in shards if not shard.is_file()]:
+        raise ValueError(f"{path}: no {', '.join(absent[:3])}, which {index.name} names: copy the model again")
+    return shards
+
+
+def read_safe(path: Path) -> dict[str, Tensor]:
+    """The tensors of a directory's safetensors files."""
+
+    def read(file: Path) -> dict[str, Tensor]:
+        try:
+            return load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
+
+    return _read(path, SAFE, read)
+
+
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a directory's pickles. Code in them is not run: whatever is no plain weights is refused."""
+
+    def read(file: Path) -> dict[str, Tensor]:
+        try:
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # on damaged bytes it raises whatever it stumbles over
+            reason = (str(error).splitlines() or ["damaged"])[0]
+            raise ValueError(f"{file}: not plain weights, refused ({reason})") from None
+        if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
+            raise ValueError(f"{file}: not plain weights, refused: expected a dict of names and tensors")
+        return tensors
+
+    return _read(path, PICKLED, read)
+
+
+def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of all files; each shard must hold exactly what the index says."""
+    files = weight_files(path, name)
+    if [file.name for file in files] == [name]:
+        return read(files[0])
+    index = path / f"{name}.index.json"
+    tensors: dict[str, Tensor] = {}
+    where = _weight_map(index)
+    for file in files:
+        held = read(file)
+        listed = {tensor for tensor, shard in where.items() if shard == file.name}
+        if differing := sorted(listed ^ set(held)):
+            raise ValueError(
+                f"{file}: holds other tensors than {index.name} says, such as {differing[0]}: copy it again"
+            )
+        tensors |= held
+    return tensors
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        where: Any = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = set(where.values())
+        plain = all(isinstance(shard, str) and shard == Path(shard).name != "" for shard in shards)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        plain = False
+    if not plain:
+        raise ValueError(f"{index}: expected a 'weight_map' from tensors to files of this directory: copy it again")
+    return where
