@@ -20,7 +20,7 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
         return x
     kept = 256 - round(probability * 256)
     coarse = abs(1 - kept / 256 - probability) > min(probability, 1 - probability) / 50
-    if x.device.type != "cpu" or coarse:
+    if x.device.type != "cpu" or coarse or not kept:
         return F.dropout(x, probability)
     count = x.numel()
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
