@@ -1,0 +1,95 @@
+"""SQuAD's scores: cases worked by hand from the published scripts, and their steps one by one."""
+
+import random
+import re
+import string
+
+import pytest
+
+from manyheads.tasks.squad_scores import best, exact, f1, normalised, squad_metrics
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Panthers'\tdefense!", "panthers defense"),
+        ("an apple a day", "apple day"),
+        ("Theatre and another", "theatre and another"),  # whole words only
+        ("a-the b", "athe b"),  # punctuation goes first: what it parted is one word
+        ("308", "308"),
+        ("U.S.A.", "usa"),
+        ("“quoted” – dash", "“quoted” – dash"),  # ASCII punctuation only
+        ("the", ""),
+        ("!?", ""),
+        ("A\u00a0b", "b"),
+        ("THE Été", "été"),
+    ],
+)
+def test_normalising(text: str, expected: str) -> None:
+    assert normalised(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "em", "score"),
+    [
+        ("The 308 points.", "308 points", 1, 1),
+        ("308", "308 points", 0, 2 / 3),  # precision 1, recall 1/2
+        ("gave up just 308", "308 points", 0, 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2)),
+        ("to be or not to be", "be", 0, 2 / 7),  # a word counts as often as both have it
+        ("be be", "to be or not to be", 0, 2 * 2 / 8),
+        ("yes", "no", 0, 0),
+        ("", "no", 0, 0),
+        ("", "", 1, 1),
+        ("the", "", 1, 1),
+    ],
+)
+def test_single_answers(guess: str, truth: str, em: int, score: float) -> None:
+    assert exact(guess, truth) == em
+    assert f1(guess, truth) == pytest.approx(score)
+
+
+def test_the_best_of_several_and_none() -> None:
+    assert best(f1, "Santa Clara", ["California", "Santa Clara, California", "the Santa Clara"]) == 1
+    assert best(exact, "x", ["y", "X."]) == 1
+    assert best(exact, "", []) == 1  # version 2: no answer is right
+    assert best(f1, "something", []) == 0
+    assert best(f1, "", ["something"]) == 0
+    assert best(exact, "", ["the"]) == 1  # normalising leaves nothing of it: as in version 2's script
+
+
+def test_means_and_their_signature() -> None:
+    metrics = squad_metrics(["308", "", "x"], [["308 points", "308 in all"], [], ["y"]])
+    assert metrics["squad_f1"]["value"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert metrics["squad_em"]["value"] == pytest.approx(1 / 3)
+    assert metrics["squad_f1"]["signature"] == "SQuAD's script, 3 questions, 1 without an answer"
+    with pytest.raises(ValueError, match="nothing to score"):
+        squad_metrics([], [])
+
+
+def by_the_script(guess: str, truth: str) -> tuple[float, float]:
+    """(exact, F1) with the script's steps in its order and its arithmetic: precision, recall, harmonic mean."""
+
+    def tokens(text: str) -> list[str]:
+        kept = "".join(c for c in text.lower() if c not in set(string.punctuation))
+        return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+    left, right = tokens(guess), tokens(truth)
+    remaining, same = list(right), 0
+    for token in left:
+        if token in remaining:
+            remaining.remove(token)
+            same += 1
+    if not left or not right:
+        return float(left == right), float(left == right)
+    if same == 0:
+        return float(left == right), 0.0
+    precision, recall = same / len(left), same / len(right)
+    return float(left == right), 2 * precision * recall / (precision + recall)
+
+
+def test_random_texts_score_as_by_the_script() -> None:
+    draw = random.Random(0)
+    pieces = ["the", "a", "An", "Giant", "giant's", "308", "-", "3.5", ",", "beat", "Beat.", "é", "\n", "U.S."]
+    for _ in range(500):
+        guess, truth = (" ".join(draw.choices(pieces, k=draw.randint(0, 6))) for _ in range(2))
+        assert (exact(guess, truth), f1(guess, truth)) == pytest.approx(by_the_script(guess, truth))
