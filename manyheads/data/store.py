@@ -73,9 +73,12 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         return f"TokenStore({len(self):,} sequences, {len(self._ids):,} {self._ids.dtype} ids, {self.path})"
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> TokenStore:
-        """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew."""
-        path = cache / f"{fingerprint([_FORMAT, tokenizer.to_str(), *texts])}.tokens"
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path, *, identity: str | None = None) -> TokenStore:
+        """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew.
+
+        identity  what stands for a tokenizer that cannot be written as tokenizer.json.
+        """
+        path = cache / f"{fingerprint([_FORMAT, identity or tokenizer.to_str(), *texts])}.tokens"
         if path.exists():
             try:
                 return cls(path)

@@ -33,12 +33,9 @@ from tokenizers import (
 )
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
-OPTIONAL_MARIAN_FILES = ("target_vocab.json", "tokenizer_config.json")
+OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # all files that make tokenizers, beside tokenizer.json
-FILES = (
-    "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "source.spm", "target.spm", "target_vocab.json",
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-)  # fmt: skip
+FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
 def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer] | None:
@@ -61,7 +58,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
             " save it as tokenizer.json with transformers"
         )
     try:
-        return read(path, about)
+        return read(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
@@ -71,7 +68,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
 
 def marian_files(path: Path) -> dict[str, bytes]:
     """The files that make Marian's tokenizers, to be saved with the model as they are."""
-    names = (*MARIAN_FILES, *OPTIONAL_MARIAN_FILES)
+    names = (*MARIAN_FILES, *OPTIONAL_FILES)
     files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
     about = json.loads(files.get("tokenizer_config.json", b"{}"))
     about["tokenizer_class"] = "MarianTokenizer"  # or a tokenizer.json that lies there would be believed
@@ -212,6 +209,20 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
     "pegasus": (("spiece.model",), ("PegasusTokenizer",), _pegasus),
     "marian": (MARIAN_FILES, ("MarianTokenizer",), _marian),
 }
+
+
+def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """tokenizer_config.json with what lay in files of their own before transformers 4.34."""
+    names = ("special_tokens_map.json", "added_tokens.json")
+    special, added = (json.loads((path / n).read_text()) if (path / n).is_file() else {} for n in names)
+    about = {**about, **special}
+    tokens = {_text(token) for key, token in about.items() if key.endswith("_token")}
+    tokens |= set(map(_text, about.get("additional_special_tokens", [])))
+    described = {
+        index: {"content": token, "normalized": token not in tokens, "special": token in tokens}
+        for token, index in added.items()
+    }
+    return {**about, "added_tokens_decoder": described}
 
 
 def _lines(file: Path) -> dict[str, int]:

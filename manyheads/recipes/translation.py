@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -228,22 +229,26 @@ def _read(config: TranslationConfig, run: Run) -> _Corpora:
 def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) -> TranslationTask:
     """Vocabularies and model: new ones, or those of the model to start from."""
     torch.manual_seed(config.training.seed)
+    vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
         tokenizer, target_tokenizer = _vocabularies(config, corpora.train)
         model = Transformer(_model_config(config, tokenizer, target_tokenizer or tokenizer))
     else:
         loaded = directory.load(run.init)
         if loaded.tokenizer is None or loaded.target_tokenizer is None:
-            raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
-        tokenizer = loaded.tokenizer
+            raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
+        tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
         model = _continued(loaded.model, run)
     limit = min(config.max_length, model.config.max_positions)
 
     def tokenised(pairs: Pairs, limit: int = limit) -> Corpus:
         cache = run.out / "state" / "tokens"
-        sources = TokenStore.of(pairs.sources, tokenizer, cache)
-        targets = TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache)
+        source, target = (
+            fingerprint([side, *vocabulary.values()]) if vocabulary else None for side in ("source", "target")
+        )
+        sources = TokenStore.of(pairs.sources, tokenizer, cache, identity=source)
+        targets = TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache, identity=target)
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
     if corpora.test is not None:
@@ -252,6 +257,7 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenised(corpora.train), tokenised(corpora.validation),
         route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
+        vocabulary=vocabulary,
     )  # fmt: skip
 
 

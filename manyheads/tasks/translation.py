@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ class TranslationTask:
 
     batch_tokens  padded tokens of a micro-batch, on the source and on the target side each
     smoothing     of the labels; the validation's loss is unsmoothed
+    vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
     """
 
     def __init__(
@@ -117,9 +118,10 @@ class TranslationTask:
         batch_tokens: int,
         smoothing: float,
         seed: int,
+        vocabulary: Mapping[str, bytes] | None = None,
     ) -> None:
         self.model = model.to(route.device)
-        self.tokenizer, self.target_tokenizer = tokenizer, target_tokenizer
+        self.tokenizer, self.target_tokenizer, self.vocabulary = tokenizer, target_tokenizer, vocabulary
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
         self._hidden = route.compile(self.model.hidden)
@@ -145,7 +147,9 @@ class TranslationTask:
         return {"loss": float(loss), "perplexity": float(loss.exp())}
 
     def save(self, out: Path) -> None:
-        self.saved_as = directory.save(out, self.model, self.tokenizer, self.target_tokenizer)
+        self.saved_as = directory.save(
+            out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary
+        )
 
     def _loss(self, batch: Batch, smoothing: float) -> Tensor:
         batch = batch.to(self.route.device)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -59,7 +60,9 @@ def write_opus_tokenizer(
     return MarianTokenizer.from_pretrained(path)
 
 
-def write_opus(path: Path, *, separate: bool = False, **settings: Any) -> tuple[MarianMTModel, MarianTokenizer]:
+def write_opus(
+    path: Path, *, separate: bool = False, noise: float = 0.2, **settings: Any
+) -> tuple[MarianMTModel, MarianTokenizer]:
     """The whole directory, written by transformers."""
     tokenizer = write_opus_tokenizer(path, separate=separate)
     size = tokenizer.vocab_size
@@ -73,7 +76,8 @@ def write_opus(path: Path, *, separate: bool = False, **settings: Any) -> tuple[
         pad_token_id=target - 1, decoder_start_token_id=target - 1, eos_token_id=0, forced_eos_token_id=0,
         **settings,
     )  # fmt: skip
-    model = randomise(MarianMTModel(config), target - 1).eval()
+    torch.manual_seed(0)
+    model = randomise(MarianMTModel(config), target - 1, noise=noise).eval()
     model.generation_config = GenerationConfig(
         bad_words_ids=[[target - 1]], num_beams=1, max_length=40, pad_token_id=target - 1, eos_token_id=0,
         forced_eos_token_id=0, decoder_start_token_id=target - 1,

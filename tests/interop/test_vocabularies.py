@@ -52,10 +52,20 @@ def test_bert(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(
-    "about",
-    [{}, {"add_prefix_space": True}, {"add_bos_token": True}, {"pad_token": "<|endoftext|>"}, {"pad_token": "[P]"}],
-)
+def test_files_of_older_versions(real_data: Find, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_bytes((real_data("bert_vocab") / "vocab.txt").read_bytes())
+    special = {"mask_token": {"content": "[MASK]", "lstrip": True}, "additional_special_tokens": ["<e>"]}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"unk_token": "[UNK]", **special}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"New": 30523, "<e>": 30522}))
+    theirs = BertTokenizer.from_pretrained(tmp_path)
+    found = foreign_tokenizers(tmp_path, "bert", {})
+    assert found is not None
+    for text in ["a <e> b [MASK] new New", "<E> renewed"]:
+        assert found[0].encode(text).ids == theirs(text)["input_ids"]
+    assert found[0].token_to_id("New") == 30523
+
+
+@pytest.mark.parametrize("about", [{}, {"add_prefix_space": True, "pad_token": "[P]"}, {"add_bos_token": True}])
 def test_gpt2(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes((real_data("gpt2_tokenizer") / name).read_bytes())
