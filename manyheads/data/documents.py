@@ -11,10 +11,11 @@ import json
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from manyheads.data.splits import UTF8, lines_of
+from manyheads.data.splits import UTF8, held_out, lines_of
+from manyheads.data.store import fingerprint
 
 Document = list[str]  # sentences
 SUFFIXES = (".txt", ".jsonl", ".parquet")
@@ -59,6 +60,16 @@ def read_documents(data: str | Path, *, column: str = "text", skip_bad_lines: bo
     if not found:
         raise ValueError(f"{path}: no text in it; expected documents separated by blank lines, or one a row")
     return found
+
+
+def split_documents(documents: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+    """(for training, held out for validation: 5%), by a hash of what each says."""
+    kept, held = held_out(["\n".join(document) for document in documents], what="document")
+    return [documents[i] for i in kept], [documents[i] for i in held]
+
+
+def fingerprint_of(documents: Sequence[Document]) -> str:
+    return fingerprint(["\n".join(document) for document in documents])
 
 
 class _Fault(str):

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from tokenizers import Tokenizer
 
+from manyheads.data.store import TokenStore
+from manyheads.data.subword import encode_all
+
+MASK = "[MASK]"
 TRIES = 10  # to find another document for a random next sentence
 MASKED, KEPT = 0.8, 0.9  # below: [MASK]; below: left as it is; the rest: any token of the vocabulary
 
@@ -24,6 +30,18 @@ class Special(NamedTuple):
     start: int
     separator: int
     mask: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Special:
+        """Raises ValueError for a tokenizer that is not BERT's kind."""
+        around = tokenizer.encode("").ids
+        mask = tokenizer.token_to_id(MASK)
+        if len(around) != 2 or mask is None:
+            raise ValueError(
+                f"the tokenizer puts {len(around)} tokens around a text, and {MASK} has the id {mask}: masked language "
+                f"models need two around it and a {MASK}, as WordPiece has them"
+            )
+        return cls(around[0], around[1], mask)
 
 
 @dataclass(frozen=True)
@@ -98,8 +116,35 @@ class Documents:
         assert all(first < last for first, last in zip(self.starts, self.starts[1:], strict=False))
         assert min(self.lengths, default=1) > 0
 
+    @classmethod
+    def of(cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None) -> Documents:
+        """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
+        texts = [sentence for document in documents for sentence in document]
+        store: Sequence[NDArray[np.int64] | list[int]] = (
+            TokenStore.of(texts, tokenizer, cache) if cache else encode_all(tokenizer, texts)
+        )
+        counted = store.lengths if isinstance(store, TokenStore) else np.array([len(ids) for ids in store])
+        lengths = counted - 2  # [CLS] and [SEP]
+        document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+        kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
+        starts = [0, *(np.flatnonzero(np.diff(document_of[kept])) + 1).tolist(), len(kept)]
+        return cls(_Bare(store, kept), lengths[kept], starts)
+
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+
+class _Bare(Sequence[NDArray[np.int64]]):
+    """Some sequences of a store, without their first and last token."""
+
+    def __init__(self, store: Sequence[NDArray[np.int64] | list[int]], kept: NDArray[np.int64]) -> None:
+        self._store, self._kept = store, kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
+        return np.asarray(self._store[int(self._kept[index])], dtype=np.int64)[1:-1]
 
 
 class Epoch(Sequence[Example]):

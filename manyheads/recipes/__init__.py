@@ -50,6 +50,7 @@ _VASWANI = "Vaswani et al. 2017"
 _DEVLIN = "Devlin et al. 2018"
 _TRANSLATION = "manyheads.recipes.translation:"
 _TAGGING = "manyheads.recipes.tagging:"
+_BERT = "manyheads.recipes.bert:"
 
 RECIPES: dict[str, Recipe] = {
     "translation": Recipe(
@@ -68,6 +69,13 @@ RECIPES: dict[str, Recipe] = {
     "translation/ablate": Recipe(
         "manyheads.recipes.ablation:ablate", _VASWANI,
         "the rows of the paper's table 3 at a small budget, on any corpus",
+    ),
+    "bert/pretraining": Recipe(
+        _BERT + "pretraining", _DEVLIN, "a tiny BERT on the standard library's documentation, or any BERT on your text"
+    ),
+    "bert/imdb": Recipe(
+        _BERT + "imdb", _DEVLIN, "a small BERT on film reviews, to start classifiers from",
+        "data=PATH: IMDB's unsupervised.parquet",
     ),
     "tagging": Recipe(
         _TAGGING + "tagging", _DEVLIN, "a small tagger of dates, times, amounts, places and languages, or of your tags"

@@ -9,12 +9,15 @@ from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
 from manyheads.models.bert import Bert
 from manyheads.models.transformer import Transformer
+from manyheads.tasks.filler import Filler
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
 # what a model is good for, by its class and, where it can have several, its head
 PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Transformer, None): Translator,
+    (Bert, "masked_lm"): Filler,
+    (Bert, "pretraining"): Filler,
     (Bert, "token"): Tagger,
 }
 

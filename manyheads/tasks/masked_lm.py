@@ -1,0 +1,175 @@
+"""BERT's pretraining: the words that are masked, and whether a text follows another (Devlin 2018, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.batching import pad, token_batches
+from manyheads.data.pretraining import Epoch, Example, PretrainingData
+from manyheads.models.bert import Bert
+from manyheads.tasks.loss import smoothed_cross_entropy
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded examples: ids and segments (B, T) with lengths (B,).
+
+    at       (N,) where the masked tokens are, among the B * T; answers (N,) stood there
+    follows  (B,) 0 where the second text follows the first, else 1; None where there are no pairs
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    segments: Tensor
+    at: Tensor
+    answers: Tensor
+    follows: Tensor | None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.answers)
+
+    @classmethod
+    def of(cls, examples: Sequence[Example], padding: int) -> Batch:
+        ids = torch.from_numpy(pad([e.tokens for e in examples], padding))
+        width = ids.shape[1]
+        follows = [e.follows for e in examples]
+        return cls(
+            ids,
+            torch.tensor([len(e.tokens) for e in examples]),
+            torch.from_numpy(pad([e.segments for e in examples], 0)),
+            torch.tensor([row * width + at for row, e in enumerate(examples) for at in e.positions]),
+            torch.tensor([answer for e in examples for answer in e.answers]),
+            None if None in follows else torch.tensor([int(not f) for f in follows]),
+        )
+
+    def to(self, device: str) -> Batch:
+        ids, lengths, segments, at, answers = (
+            tensor.to(device) for tensor in (self.ids, self.lengths, self.segments, self.at, self.answers)
+        )
+        follows = None if self.follows is None else self.follows.to(device)
+        return Batch(ids, lengths, segments, at, answers, follows)
+
+
+class _Batches(Sequence[Batch]):
+    """An epoch's batches, made when asked for."""
+
+    def __init__(self, rows: list[list[int]], epoch: Epoch, padding: int) -> None:
+        self._rows, self._epoch, self._padding = rows, epoch, padding
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
+        return Batch.of([self._epoch[row] for row in self._rows[index]], self._padding)
+
+
+class MaskedLMTask:
+    """What the training loop trains: the mean cross-entropy of the masked words, and that of the next sentence.
+
+    Logits are computed at the masked positions alone.
+    batch_tokens  padded tokens of a micro-batch
+    """
+
+    def __init__(
+        self,
+        model: Bert,
+        tokenizer: Tokenizer,
+        train: PretrainingData,
+        validation: PretrainingData,
+        *,
+        route: Route,
+        batch_tokens: int,
+        seed: int,
+    ) -> None:
+        assert model.config.head == ("pretraining" if train.rules.next_sentence else "masked_lm")
+        self.model, self.tokenizer = model.to(route.device), tokenizer
+        self.train, self.validation = train, validation
+        self.route, self.batch_tokens, self.seed = route, batch_tokens, seed
+        self._encode = route.compile(model.encode)
+        self.saved_as = ""  # the model type, when it is saved
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        examples = self.train.epoch(epoch)
+        rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
+        return _Batches([batch.tolist() for batch in rows], examples, self.model.config.pad)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of the masked words; that of the next sentence is weighted so that the means of both are added."""
+        batch = batch.to(self.route.device)
+        states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
+        masked = self.model.transformed(states.flatten(0, 1)[batch.at])  # (N, D)
+        model = self.model
+        words = smoothed_cross_entropy(
+            masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
+        )
+        if batch.follows is None:
+            return words
+        assert model.next_sentence is not None
+        follows = F.cross_entropy(model.next_sentence(model.pool(states)).float(), batch.follows)
+        return words + batch.tokens * follows
+
+    def validate(self) -> dict[str, float]:
+        """Of the masked words: the loss, its exponential, the share that is right; of pairs, the share told right."""
+        return mean_scores(list(scores(self.model, self.validation.epoch(0), self.route, self.batch_tokens)))
+
+    def save(self, out: Path) -> None:
+        """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
+        before, self.tokenizer.encode_special_tokens = self.tokenizer.encode_special_tokens, False
+        self.saved_as = directory.save(out, self.model, self.tokenizer)
+        self.tokenizer.encode_special_tokens = before
+
+
+class Score(NamedTuple):
+    """How the masked words of an example are predicted: the sum of their losses, and the likeliest ones."""
+
+    example: Example
+    loss: float
+    words: list[int]
+    told: bool | None  # whether it is told right that the second text follows
+
+    @property
+    def right(self) -> int:
+        return sum(word == answer for word, answer in zip(self.words, self.example.answers, strict=True))
+
+
+@torch.inference_mode()
+def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterator[Score]:
+    """Of every example, in the order of batches. The model is in eval mode."""
+    for rows in token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0):
+        examples = [epoch[int(row)] for row in rows]
+        batch = Batch.of(examples, model.config.pad).to(route.device)
+        with route.autocast():
+            states = model.encode(batch.ids, batch.lengths, batch.segments)
+            logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)
+        losses = F.cross_entropy(logits.float(), batch.answers, reduction="none").cpu()
+        best = logits.argmax(-1).cpu()
+        told: list[bool | None] = [None] * len(examples)
+        if batch.follows is not None and model.next_sentence is not None:
+            told = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
+        counts = [len(example.answers) for example in examples]
+        for each in zip(examples, losses.split(counts), best.split(counts), told, strict=True):
+            yield Score(each[0], float(each[1].sum()), each[2].tolist(), each[3])
+
+
+def mean_scores(found: Sequence[Score]) -> dict[str, float]:
+    """Over all masked words: `loss`, `perplexity`, `accuracy`; over all pairs `next_sentence_accuracy`."""
+    masked = sum(len(score.words) for score in found)
+    loss = sum(score.loss for score in found) / masked
+    told = [score.told for score in found if score.told is not None]
+    return {
+        "loss": loss,
+        "perplexity": float(torch.tensor(loss).exp()),
+        "accuracy": sum(score.right for score in found) / masked,
+        **({"next_sentence_accuracy": sum(told) / len(told)} if told else {}),
+    }
