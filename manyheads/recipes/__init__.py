@@ -48,6 +48,8 @@ class Recipe:
 
 _VASWANI = "Vaswani et al. 2017"
 _DEVLIN = "Devlin et al. 2018"
+_GPT2 = "Radford et al. 2019"
+_LANGUAGE = "manyheads.recipes.language_modelling:"
 _TRANSLATION = "manyheads.recipes.translation:"
 _TAGGING = "manyheads.recipes.tagging:"
 _BERT = "manyheads.recipes.bert:"
@@ -83,6 +85,17 @@ RECIPES: dict[str, Recipe] = {
     "conll2003": Recipe(
         _TAGGING + "conll2003", _DEVLIN, "named entities, fine-tuned from any BERT",
         "data=DIR: train, valid and test of CoNLL-2003, and --init MODEL",
+    ),
+    "language-modelling": Recipe(
+        _LANGUAGE + "language_modelling", _GPT2, "a small language model of Python's source text, or of your texts"
+    ),
+    "language-modelling/tiny-shakespeare": Recipe(
+        _LANGUAGE + "tiny_shakespeare", "nanoGPT (Karpathy 2022)", "a 0.8 M parameter character model, for a CPU",
+        "data=FILE: tiny-shakespeare's input.txt",
+    ),
+    "language-modelling/tiny-shakespeare-gpu": Recipe(
+        _LANGUAGE + "tiny_shakespeare_gpu", "nanoGPT (Karpathy 2022)", "a 10.7 M parameter character model, for a GPU",
+        "data=FILE: tiny-shakespeare's input.txt",
     ),
 }  # fmt: skip
 

@@ -8,8 +8,10 @@ from typing import Any
 from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
 from manyheads.models.bert import Bert
+from manyheads.models.gpt import GPT
 from manyheads.models.transformer import Transformer
 from manyheads.tasks.filler import Filler
+from manyheads.tasks.generator import Generator
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
@@ -19,6 +21,7 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Bert, "masked_lm"): Filler,
     (Bert, "pretraining"): Filler,
     (Bert, "token"): Tagger,
+    (GPT, None): Generator,
 }
 
 

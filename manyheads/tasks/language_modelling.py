@@ -1,0 +1,153 @@
+"""Language modelling as a task: from running text to a model that predicts the next token, and what it costs to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.blocks import Stream, block_starts
+from manyheads.models.gpt import GPT
+from manyheads.tasks.loss import CHUNK, smoothed_cross_entropy
+from manyheads.tasks.metrics import Metrics
+
+SCORED_TOKENS = 16_384  # that are read at once when a text is scored
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Blocks: what the model reads and what it should write, each (B, T)."""
+
+    read: Tensor
+    write: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return self.write.numel()
+
+
+class _Batches(Sequence[Batch]):
+    """An epoch's batches, collated when asked for."""
+
+    def __init__(self, starts: NDArray[np.int64], stream: Stream, block: int, rows: int) -> None:
+        self._starts = [starts[i : i + rows] for i in range(0, len(starts), rows)]
+        self._stream, self._block = stream, block
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
+        starts = self._starts[index]
+        blocks = np.stack([self._stream[start : start + self._block + 1] for start in starts]).astype(np.int64)
+        tokens = torch.from_numpy(blocks)  # (B, T + 1)
+        return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+class LanguageModellingTask:
+    """What the training loop trains: the cross-entropy of every next token.
+
+    train, validation  streams of token ids (`data/blocks.py`); `validation_bytes` the UTF-8 bytes that the latter says
+    block, rows        tokens of a block, and blocks of a micro-batch
+    random             blocks from anywhere, or one behind the other (see `block_starts`)
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        train: Stream,
+        validation: Stream,
+        validation_bytes: int,
+        *,
+        route: Route,
+        block: int,
+        rows: int,
+        random: bool,
+        seed: int,
+    ) -> None:
+        if block > model.config.max_positions:
+            raise ValueError(f"blocks of {block} tokens do not fit a model of {model.config.max_positions} positions")
+        self.model = model.to(route.device)
+        self.tokenizer, self.train, self.validation = tokenizer, train, validation
+        self.validation_bytes = validation_bytes
+        self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
+        self._hidden = route.compile(self.model.hidden)
+        self.saved_as = ""  # the model type, when it is saved
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
+        return _Batches(starts, self.train, self.block, self.rows)
+
+    def loss(self, batch: Batch) -> Tensor:
+        hidden = self._hidden(batch.read.to(self.route.device))  # (B, T, D)
+        target = batch.write.to(self.route.device).flatten()
+        return smoothed_cross_entropy(
+            hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Every token of the validation data once, in blocks as in training."""
+        losses = token_losses(self.model, self.validation, self.route, context=self.block, stride=self.block)
+        found = text_metrics(losses, self.validation_bytes, "")
+        return {name: metric["value"] for name, metric in found.items()}
+
+    def save(self, out: Path) -> None:
+        self.saved_as = directory.save(out, self.model, self.tokenizer)
+
+
+@torch.no_grad()
+def token_losses(model: GPT, stream: Stream, route: Route, *, context: int, stride: int) -> NDArray[np.float64]:
+    """-ln p of every token of a stream (N,) but the first, given up to `context` tokens before it: (N - 1,).
+
+    The stream is read in windows of `context` tokens, one every `stride`; each scores what those before it have not. So
+    a token is scored once, behind at least context - stride others where the text has so many.
+    """
+    if not 0 < stride <= context <= model.config.max_positions:
+        raise ValueError(
+            f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
+            f" {model.config.max_positions} positions"
+        )
+    total = len(stream) - 1
+    losses = np.empty(max(total, 0))
+    begins = range(0, max(min(total, 1), total - context + stride), stride)
+    whole = [begin for begin in begins if begin + context <= total]
+    rows = max(1, SCORED_TOKENS // context)
+    groups = [whole[i : i + rows] for i in range(0, len(whole), rows)] + [[b] for b in begins[len(whole) :]]
+    for group in groups:
+        length = min(context, total - group[0])
+        windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
+        tokens = torch.from_numpy(windows).to(route.device)  # (B, T + 1)
+        with route.autocast():
+            hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
+        pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
+        found = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
+        for begin, row in zip(group, found.view(len(group), length).double().cpu().numpy(), strict=True):
+            first = context - stride if begin else 0
+            losses[begin + first : begin + length] = row[first:]
+    return losses
+
+
+def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
+    """Of the losses of all tokens, which together say `size` UTF-8 bytes: loss (nats a token), perplexity, and
+    bits_per_byte, which texts of any vocabulary can be compared by."""
+    if not len(losses):
+        raise ValueError("there is nothing to score: the text has no token after another")
+    total = float(losses.sum())
+    loss = total / len(losses)
+    values: dict[str, tuple[float, str]] = {
+        "loss": (loss, "nats a token"),
+        "perplexity": (math.exp(loss) if loss < 700 else math.inf, "a token"),
+        "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
+    }
+    tokens = f"{len(losses):,} tokens{how}"
+    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in values.items()}
