@@ -52,6 +52,7 @@ _GPT2 = "Radford et al. 2019"
 _LANGUAGE = "manyheads.recipes.language_modelling:"
 _TRANSLATION = "manyheads.recipes.translation:"
 _TAGGING = "manyheads.recipes.tagging:"
+_ANSWERING = "manyheads.recipes.question_answering:"
 _BERT = "manyheads.recipes.bert:"
 
 RECIPES: dict[str, Recipe] = {
@@ -85,6 +86,14 @@ RECIPES: dict[str, Recipe] = {
     "conll2003": Recipe(
         _TAGGING + "conll2003", _DEVLIN, "named entities, fine-tuned from any BERT",
         "data=DIR: train, valid and test of CoNLL-2003, and --init MODEL",
+    ),
+    "question-answering": Recipe(
+        _ANSWERING + "question_answering", _DEVLIN, "answers as spans of a text, fine-tuned from any BERT",
+        "data=DIR: train and dev or test files as SQuAD's JSON, and --init MODEL",
+    ),
+    "xquad": Recipe(
+        _ANSWERING + "xquad", "Artetxe et al. 2020", "what a thousand questions teach, fine-tuned from any BERT",
+        "data=DIR: train.json and test.json of XQuAD, and --init MODEL",
     ),
     "language-modelling": Recipe(
         _LANGUAGE + "language_modelling", _GPT2, "a small language model of Python's source text, or of your texts"

@@ -130,9 +130,10 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         tagged.check_labels(labels)  # told now, not after the training
     torch.manual_seed(config.training.seed)
     model, tokenizer = starting_from(run, "token", labels) if run.init else _new(config, corpora.train, labels)
+    reading = {"max_length": min(config.max_length, model.config.max_positions)}
     task = TaggingTask(
         model, tokenizer, corpora.train, corpora.validation, route=route, batch_tokens=config.batch_tokens,
-        max_length=min(config.max_length, model.config.max_positions), seed=config.training.seed,
+        seed=config.training.seed, **reading,
     )  # fmt: skip
     described = corpora.describe(config)
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
@@ -143,15 +144,16 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         if task.saved_as:  # not where the run had been finished before
             print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
         held = corpora.validation if config.scored == "validation" else corpora.test
-        return {} if held is None else Tagger(directory.load(run.out), route).evaluate(held).metrics
+        return {} if held is None else Tagger(directory.load(run.out), route, reading).evaluate(held).metrics
 
     def flops(summary: Summary) -> float:
         length = task.mean_length
         return accounting.flops(model, length)["training"] / length * task.tokens_per_word * summary.tokens
 
     return carry_out(
-        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops
-    )
+        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,
+        reading=reading,
+    )  # fmt: skip
 
 
 class _Corpora(NamedTuple):

@@ -12,6 +12,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.transformer import Transformer
 from manyheads.tasks.filler import Filler
 from manyheads.tasks.generator import Generator
+from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
@@ -21,6 +22,7 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Bert, "masked_lm"): Filler,
     (Bert, "pretraining"): Filler,
     (Bert, "token"): Tagger,
+    (Bert, "question"): Answerer,
     (GPT, None): Generator,
 }
 

@@ -63,14 +63,20 @@ class TaggingOutcome(Outcome):
 
 
 class Tagger:
-    """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it."""
+    """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+    reading  max_length: tokens of a window; None: as in training, else what the model takes
+    """
+
+    def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
         if loaded.tokenizer is None:
             raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be tagged without one")
         self.model = loaded.model.to(route.device).eval()
         self.tokenizer = loaded.tokenizer
         self.path, self.family, self.route = loaded.path, loaded.family, route
+        reading = reading or record_of(self.path).get("reading", {})
+        longest = self.model.config.max_positions
+        self._limit = min(longest, reading.get("max_length", longest))
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -91,7 +97,7 @@ class Tagger:
         whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
         spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         sentences = [[text[a:b] for a, b in each] for text, each in zip(whole, spans, strict=True)]
-        windows = word_windows(self.tokenizer, sentences, self.model.config.max_positions)
+        windows = word_windows(self.tokenizer, sentences, self._limit)
         scores = tag_log_probabilities(self.model, windows, list(map(len, sentences)), self.route)
         labels = self.model.config.labels
         found = []
