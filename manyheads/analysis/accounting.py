@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
-from manyheads.models import bert, gpt, transformer
+from manyheads.models import bert, gpt, sequence_baselines, text_classifier, transformer
 
 # (source, target) vocabularies that the presets were published with
 VOCABULARIES = {
@@ -52,6 +52,16 @@ def _build(module: type[nn.Module], preset: Callable[[str], Any], name: str) -> 
 PRESETS: dict[str, Callable[[], nn.Module]] = {
     **{f"transformer/{name}": partial(_build, transformer.Transformer, _transformer, name) for name in VOCABULARIES},
     **{f"bert/{name}": partial(_build, bert.Bert, bert.preset, name) for name in bert.PRESETS},
+    **{
+        f"text-classifier/{name}": partial(_build, text_classifier.TextClassifier, text_classifier.preset, name)
+        for name in text_classifier.PRESETS
+    },
+    **{
+        f"sequence-baseline/{name}": partial(
+            _build, sequence_baselines.SequenceBaseline, sequence_baselines.preset, name
+        )
+        for name in sequence_baselines.PRESETS
+    },
     **{name: partial(_build, gpt.GPT, gpt.preset, name) for name in gpt.PRESETS},
 }
 

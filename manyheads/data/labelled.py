@@ -6,7 +6,7 @@
     train.parquet   the same names as columns
 
 Columns are found by their names: `text` or `sentence`; for pairs `sentence1` and `sentence2`, `text` and `text_pair`,
-`premise` and `hypothesis`, `question1` and `question2`, or GLUE's `#1 String` and `#2 String`; and `label`, or `Quality`.
+`premise` and `hypothesis`, `question1` and `question2`, or GLUE's `#1 String` and `#2 String`; and `label` (`Quality`).
 A directory holds a file per split: `train`, `val`|`valid`|`validation`|`dev`, `test`.
 """
 

@@ -1,4 +1,4 @@
-"""BERT as it is, and a small reader on top of it that is trained (Devlin 2018, section 5.3, the feature-based approach).
+"""BERT as it is, and a small reader above it that is trained: the feature-based approach (Devlin 2018, section 5.3).
 
 The states of the last layer, or of the last four side by side, feed a two-layer BiLSTM; nothing of BERT changes.
 """
@@ -58,8 +58,6 @@ class BertFeatures(nn.Module):
         with torch.no_grad():
             states = self.bert.states(tokens, lengths, segments)[-c.read :]
         features = torch.cat(states, dim=-1)  # (B, T, read * D)
-        if lengths is None:
-            lengths = torch.full(tokens.shape[:1], tokens.shape[1])
         found = self.mixer(features, lengths)  # (B, 2 * hidden)
         return self.output(dropout(found, c.dropout, self.training))
 

@@ -100,8 +100,6 @@ class SequenceBaseline(nn.Module):
         c = self.config
         if tokens.shape[1] > c.max_positions:
             raise ValueError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
-        if lengths is None:
-            lengths = torch.full(tokens.shape[:1], tokens.shape[1], device=tokens.device)
         found = self.mixer(self.embedding(tokens), lengths)  # (B, features)
         return both_logits(self.output(dropout(found, c.dropout, self.training)))
 
@@ -111,7 +109,7 @@ class SequenceBaseline(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """x (B, T, D) and lengths (B,) -> the last state, of both directions where there are two (B, features)."""
+    """x (B, T, D), lengths (B,) or None -> the last state, of both directions where there are two (B, features)."""
 
     def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
         super().__init__()
@@ -128,15 +126,17 @@ class Recurrent(nn.Module):
                 if gated and name.startswith("bias_ih"):
                     nn.init.ones_(parameter[hidden : 2 * hidden])  # the forget gate's
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, states = self.layer(packed)
+    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if lengths is None:
+            _, states = self.layer(x)
+        else:
+            _, states = self.layer(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
         last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
         return last[-self.directions :].transpose(0, 1).flatten(1)
 
 
 class Convolutional(nn.Module):
-    """x (B, T, D) and lengths (B,) -> the maxima over the text of what the second convolution finds (B, features).
+    """x (B, T, D), lengths (B,) or None -> the maxima over the text of what the second convolution finds (B, features).
 
     axes  1: along the words, all features at once. 2: along the words and along the features.
     """
@@ -152,20 +152,22 @@ class Convolutional(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # channels, then words, then features: (B, D, T) or (B, 1, T, D)
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
         found = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
         # nothing is below zero, so the zeros behind a text never are the largest, nor change what is
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
         found = pool(found, self.pooling, ceil_mode=True)
-        shorter = -(-lengths // self.pooling)
+        shorter = None if lengths is None else -(-lengths // self.pooling)
         found = _only_real(self.second(found).relu(), shorter)
         return found.amax(2).flatten(1)
 
 
-def _only_real(x: Tensor, lengths: Tensor) -> Tensor:
+def _only_real(x: Tensor, lengths: Tensor | None) -> Tensor:
     """x (B, C, T, ...) with zeros behind each text."""
+    if lengths is None:
+        return x
     real = torch.arange(x.shape[2], device=x.device) < lengths[:, None]  # (B, T)
     return x * real.view(x.shape[0], 1, x.shape[2], *[1] * (x.dim() - 3))
 

@@ -180,6 +180,4 @@ def pool(x: Tensor, lengths: Tensor, how: str, counts: Tensor | None = None) -> 
 
 
 def _block(c: TextClassifierConfig) -> Block:
-    return Block(
-        Attention(c.width, c.heads, c.head_width), FeedForward(c.width, c.feed_forward), norm_eps=c.norm_eps
-    )
+    return Block(Attention(c.width, c.heads, c.head_width), FeedForward(c.width, c.feed_forward), norm_eps=c.norm_eps)

@@ -48,9 +48,12 @@ class Recipe:
 
 _VASWANI = "Vaswani et al. 2017"
 _DEVLIN = "Devlin et al. 2018"
+_CHOLLET = "Chollet 2021"
+_IMDB = "data=DIR: train and test of IMDB, with the columns text and label"
 _GPT2 = "Radford et al. 2019"
-_LANGUAGE = "manyheads.recipes.language_modelling:"
 _TRANSLATION = "manyheads.recipes.translation:"
+_LANGUAGE = "manyheads.recipes.language_modelling:"
+_CLASSIFICATION = "manyheads.recipes.text_classification:"
 _TAGGING = "manyheads.recipes.tagging:"
 _ANSWERING = "manyheads.recipes.question_answering:"
 _BERT = "manyheads.recipes.bert:"
@@ -80,6 +83,53 @@ RECIPES: dict[str, Recipe] = {
         _BERT + "imdb", _DEVLIN, "a small BERT on film reviews, to start classifiers from",
         "data=PATH: IMDB's unsupervised.parquet",
     ),
+    "text-classification": Recipe(
+        _CLASSIFICATION + "text_classification", _CHOLLET, "which of 60 languages is a phrase in, or your labels"
+    ),
+    "text-classification/receptive-field": Recipe(
+        "manyheads.recipes.receptive_field:receptive_field", _CHOLLET,
+        "nothing: how far stacked convolutions see, and attention, measured by gradient",
+    ),
+    "imdb/textbook": Recipe(
+        _CLASSIFICATION + "imdb_textbook", _CHOLLET, "the textbook's classifier as published", _IMDB
+    ),
+    "imdb/corrected": Recipe(
+        _CLASSIFICATION + "imdb_corrected", _CHOLLET, "the textbook's classifier with positions and a mask", _IMDB
+    ),
+    "imdb/rnn": Recipe(
+        _CLASSIFICATION + "imdb_rnn", _CHOLLET, "a plain recurrent network instead", _IMDB
+    ),
+    "imdb/lstm": Recipe(
+        _CLASSIFICATION + "imdb_lstm", _CHOLLET, "an LSTM instead", _IMDB
+    ),
+    "imdb/bilstm": Recipe(
+        _CLASSIFICATION + "imdb_bilstm", _CHOLLET, "an LSTM in both directions instead", _IMDB
+    ),
+    "imdb/conv1d": Recipe(
+        _CLASSIFICATION + "imdb_conv1d", _CHOLLET, "convolutions along the words instead", _IMDB
+    ),
+    "imdb/conv2d": Recipe(
+        _CLASSIFICATION + "imdb_conv2d", _CHOLLET, "convolutions along words and features instead", _IMDB
+    ),
+    "imdb/tfidf": Recipe(
+        _CLASSIFICATION + "imdb_tfidf", _CHOLLET, "TF-IDF and logistic regression instead", _IMDB
+    ),
+    "sst2": Recipe(
+        _CLASSIFICATION + "sst2", _DEVLIN, "the sentiment of sentences, fine-tuned from any BERT",
+        "data=DIR: train, dev and test of SST-2, and --init MODEL",
+    ),
+    "mrpc": Recipe(
+        _CLASSIFICATION + "mrpc", _DEVLIN, "whether two sentences say the same, fine-tuned from any BERT",
+        "data=DIR: train and test of MRPC, and --init MODEL",
+    ),
+    "single-sentence": Recipe(
+        _CLASSIFICATION + "single_sentence", _DEVLIN, "labels of your texts, fine-tuned from any BERT",
+        "data=DIR: train.tsv with the columns text and label, and --init MODEL",
+    ),
+    "sentence-pair": Recipe(
+        _CLASSIFICATION + "sentence_pair", _DEVLIN, "labels of your pairs of texts, fine-tuned from any BERT",
+        "data=DIR: train.tsv with the columns sentence1, sentence2 and label, and --init MODEL",
+    ),
     "tagging": Recipe(
         _TAGGING + "tagging", _DEVLIN, "a small tagger of dates, times, amounts, places and languages, or of your tags"
     ),
@@ -99,11 +149,11 @@ RECIPES: dict[str, Recipe] = {
         _LANGUAGE + "language_modelling", _GPT2, "a small language model of Python's source text, or of your texts"
     ),
     "language-modelling/tiny-shakespeare": Recipe(
-        _LANGUAGE + "tiny_shakespeare", "nanoGPT (Karpathy 2022)", "a 0.8 M parameter character model, for a CPU",
+        _LANGUAGE + "tiny_shakespeare", "Karpathy 2022, nanoGPT", "a 0.8 M parameter character model, for a CPU",
         "data=FILE: tiny-shakespeare's input.txt",
     ),
     "language-modelling/tiny-shakespeare-gpu": Recipe(
-        _LANGUAGE + "tiny_shakespeare_gpu", "nanoGPT (Karpathy 2022)", "a 10.7 M parameter character model, for a GPU",
+        _LANGUAGE + "tiny_shakespeare_gpu", "Karpathy 2022, nanoGPT", "a 10.7 M parameter character model, for a GPU",
         "data=FILE: tiny-shakespeare's input.txt",
     ),
 }  # fmt: skip

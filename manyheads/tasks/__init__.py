@@ -8,11 +8,16 @@ from typing import Any
 from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
 from manyheads.models.bert import Bert
+from manyheads.models.bert_features import BertFeatures
 from manyheads.models.gpt import GPT
+from manyheads.models.sequence_baselines import SequenceBaseline
+from manyheads.models.text_classifier import TextClassifier
+from manyheads.models.tfidf import Tfidf
 from manyheads.models.transformer import Transformer
+from manyheads.tasks.answerer import Answerer
+from manyheads.tasks.classifier import Classifier
 from manyheads.tasks.filler import Filler
 from manyheads.tasks.generator import Generator
-from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
@@ -21,6 +26,11 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Transformer, None): Translator,
     (Bert, "masked_lm"): Filler,
     (Bert, "pretraining"): Filler,
+    (Bert, "sequence"): Classifier,
+    (TextClassifier, None): Classifier,
+    (SequenceBaseline, None): Classifier,
+    (Tfidf, None): Classifier,
+    (BertFeatures, "none"): Classifier,
     (Bert, "token"): Tagger,
     (Bert, "question"): Answerer,
     (GPT, None): Generator,

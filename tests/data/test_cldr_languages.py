@@ -7,7 +7,6 @@ import pytest
 from manyheads.data import cldr_languages as module
 from manyheads.data.cldr_languages import LANGUAGES, LanguageCorpus, cldr_languages
 
-
 FEW = ["en", "ja", "de", "ru"]
 
 

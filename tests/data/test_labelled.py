@@ -112,7 +112,11 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("c.tsv", "body\tlabel\na\t1\n", r"c\.tsv:2: no column for the text .* it has 'body', 'label'; .*columns\.text"),
+        (
+            "c.tsv",
+            "body\tlabel\na\t1\n",
+            r"c\.tsv:2: no column for the text .* it has 'body', 'label'; .*columns\.text",
+        ),
         ("c.tsv", "text\tclass\na\t1\n", r"c\.tsv:2: no column for `label`"),
         ("c.tsv", "", "the file is empty"),
         ("c.tsv", "text\tlabel\n", "no usable row"),

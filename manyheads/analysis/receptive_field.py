@@ -1,0 +1,106 @@
+"""How far a layer sees: which inputs the middle output depends on, measured by its gradient.
+
+A stack of convolutions 3 wide sees 3 positions, then 5, then 7: each layer adds a neighbour on both sides. Attention
+sees all positions from the first layer on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+
+SAMPLES = 8  # random inputs that an influence is averaged over
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Influences on the middle output of stacks of 1 to N layers, each (N, T), and how many positions they are from."""
+
+    kernel: int
+    convolution: Tensor
+    attention: Tensor
+
+    @property
+    def fields(self) -> list[tuple[int, int, int]]:
+        """(layers, positions that the convolutions see, positions that attention sees)."""
+        seen = zip(self.convolution, self.attention, strict=True)
+        return [(n, int((c > 0).sum()), int((a > 0).sum())) for n, (c, a) in enumerate(seen, 1)]
+
+    def __str__(self) -> str:
+        rows = [f"{n:6} {convolution:12} {attention:10}" for n, convolution, attention in self.fields]
+        return "\n".join([f"layers convolution{'':2} attention", *rows])
+
+
+def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed: int = 1) -> Tensor:
+    """|d output of the middle position / d input| for every position (T,), the mean over random inputs.
+
+    network  from x (1, T, D) to (1, T, D), in float64. What cannot reach the output has exactly zero.
+    """
+    random = torch.Generator().manual_seed(seed)
+    total = torch.zeros(length, dtype=torch.float64)
+    for _ in range(SAMPLES):
+        x = torch.randn(1, length, width, generator=random, dtype=torch.float64).requires_grad_()
+        output = network(x)[0, length // 2]  # (D,)
+        direction = torch.randn(output.shape, generator=random, dtype=torch.float64)
+        (gradient,) = torch.autograd.grad(output @ direction, x)
+        total += gradient[0].norm(dim=-1)
+    return total / SAMPLES
+
+
+def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
+    """Stacks of 1 to `layers` random layers with tanh between them, `kernel` wide convolutions against attention."""
+    if layers < 1 or kernel < 1 or kernel % 2 == 0:
+        raise ValueError(f"layers={layers}, kernel={kernel}: expected a layer or more, and an odd kernel")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        convolutions = [_Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]
+        attentions = [Attention(width, 2).double() for _ in range(layers)]
+    found = [
+        torch.stack([influence(_stacked(stack[:n]), length, width, seed) for n in range(1, layers + 1)])
+        for stack in (convolutions, attentions)
+    ]
+    return Growth(kernel, *found)
+
+
+def draw(found: Growth, path: Path) -> None:
+    """A picture of the influences, one row for each number of layers, white where there is none."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = (f"convolutions, {found.kernel} wide", "attention")
+    for panel, title, values in zip(panels, titles, (found.convolution, found.attention), strict=True):
+        middle, layers = values.shape[1] // 2, len(values)
+        shown = values.masked_fill(values == 0, torch.nan).log10().numpy()
+        extent = (-middle - 0.5, values.shape[1] - middle - 0.5, layers + 0.5, 0.5)
+        image = panel.imshow(shown, aspect="auto", cmap="viridis", extent=extent, interpolation="nearest")
+        panel.set(title=title, xlabel="input position, from the output's")
+        figure.colorbar(image, ax=panel, label="log10 influence")
+    panels[0].set(ylabel="layers")
+    figure.savefig(path, dpi=150)
+
+
+class _Along(nn.Module):
+    """A convolution over x (B, T, D) along T."""
+
+    def __init__(self, convolution: nn.Conv1d) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(x.transpose(1, 2)).transpose(1, 2)
+
+
+def _stacked(layers: list[_Along] | list[Attention]) -> Callable[[Tensor], Tensor]:
+    def network(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = torch.tanh(layer(x))
+        return x
+
+    return network

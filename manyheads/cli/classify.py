@@ -1,0 +1,59 @@
+"""`manyheads classify`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from manyheads.cli.lines import answered, one_line
+from manyheads.cli.models import model_for
+from manyheads.cli.output import document
+from manyheads.cli.parser import MODEL, Verbs, positive
+
+if TYPE_CHECKING:
+    from manyheads.tasks.classifier import Label
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("classify", _classify, "tell the labels of texts, or of stdin line by line", MODEL, as_json=True)
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin (a pair with a tab between), "
+                      "its label and probability out")  # fmt: skip
+    verb.add_argument("--pair", metavar="TEXT", help="the second text of the pair")
+    verb.add_argument("--top", type=positive(int), default=1, metavar="N",
+                      help="the N most probable labels of every text, in one line (default: 1)")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+
+
+def _classify(options: argparse.Namespace) -> None:
+    if options.pair is not None and len(options.rest) != 1:
+        raise ValueError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
+    classifier = model_for("classify", options.model)
+    documents: list[dict[str, Any]] = []
+    for number, text, labels in answered(options.rest, lambda texts: _answers(classifier, texts, options)):
+        if not labels:
+            print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
+        if options.json:
+            found = [{"label": each.label, "probability": each.probability} for each in labels]
+            documents.append({"text": text, **({"pair": options.pair} if options.pair else {}), "labels": found})
+        else:
+            print("\t".join(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels))
+    if options.json:
+        document(documents)
+
+
+def _answers(classifier: Any, texts: list[str], options: argparse.Namespace) -> list[list[Label]]:
+    """A tab parts the two texts of a pair, for a model of pairs."""
+    pairs = None
+    if options.pair is not None:
+        pairs = [options.pair]
+    elif any("\t" in text for text in texts) and classifier.takes_pairs:
+        texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts, 1)), strict=True))
+    return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
+
+
+def _parted(text: str, number: int) -> tuple[str, str]:
+    first, tab, second = text.partition("\t")
+    if text.strip() and not tab:
+        raise ValueError(f"text {number} is a single text among pairs: expected two with a tab between")
+    return first, second

@@ -1,0 +1,131 @@
+"""A trained classifier in use: texts or pairs in, labels with their probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.cldr_languages import cldr_languages
+from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
+from manyheads.data.splits import find_files
+from manyheads.data.store import fingerprint
+from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
+from manyheads.tasks.evaluation import Outcome, record_of, same_test
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label and how probable the model finds it."""
+
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class Classifier:
+    """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if loaded.tokenizer is None:
+            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be classified without one")
+        self.model = loaded.model.to(route.device).eval()
+        self.tokenizer = loaded.tokenizer
+        self.path, self.family, self.route = loaded.path, loaded.family, route
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return f"Classifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.model.config.labels)
+
+    @property
+    def takes_pairs(self) -> bool:
+        return getattr(self.model.config, "segment_types", 1) > 1
+
+    @overload
+    def classify(
+        self, texts: str, pairs: str | None = None, *, top: int = 1, truncate: bool = False
+    ) -> list[Label]: ...
+    @overload
+    def classify(
+        self, texts: list[str], pairs: list[str] | None = None, *, top: int = 1, truncate: bool = False
+    ) -> list[list[Label]]: ...
+    def classify(
+        self,
+        texts: str | list[str],
+        pairs: str | list[str] | None = None,
+        *,
+        top: int = 1,
+        truncate: bool = False,
+    ) -> list[Label] | list[list[Label]]:
+        """The `top` most probable labels of every text, best first; none of a blank text.
+
+        pairs     the second text of each, for a model of pairs
+        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        """
+        if isinstance(texts, str):
+            assert pairs is None or isinstance(pairs, str), "one text goes with one second text"
+            return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
+        assert not isinstance(pairs, str), "several texts go with several second texts"
+        if pairs is not None and len(texts) != len(pairs):
+            raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
+        real = [i for i, text in enumerate(texts) if text.strip()]
+        for i, pair in enumerate(pairs or ()):
+            if bool(pair.strip()) != bool(texts[i].strip()):
+                raise ValueError(f"text {i + 1} and its second text: one is blank, the other is not")
+        seconds = None if pairs is None else [pairs[i] for i in real]
+        encoded = self._encode([texts[i] for i in real], seconds, truncate, lambda i: f"text {real[i] + 1}")
+        scores = log_probabilities(self.model, encoded, self.route)
+        best, at = scores.exp().topk(min(top, len(self.labels)), dim=1)
+        found: list[list[Label]] = [[] for _ in texts]
+        for i, values, indices in zip(real, best.tolist(), at.tolist(), strict=True):
+            found[i] = [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)]
+        return found
+
+    def evaluate(self, data: Labelled, *, truncate: bool = False) -> Outcome:
+        """Classify the texts and score the labels against those given."""
+        truth = label_ids(data, self.labels).tolist()
+        encoded = self._encode(data.texts, data.pairs, truncate, data.place)
+        predicted = log_probabilities(self.model, encoded, self.route).argmax(1).tolist()
+        return Outcome(
+            data.inputs, [self.labels[i] for i in predicted], list(data.labels),
+            [float(a == b) for a, b in zip(predicted, truth, strict=True)],
+            classification_metrics(predicted, truth, self.labels),
+        )  # fmt: skip
+
+    def outcome(self, data: str | None = None) -> Outcome:
+        """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file."""
+        record = record_of(self.path)
+        return self.evaluate(self._held_data(record.get("data", {}), data), truncate=record.get("truncate", False))
+
+    def _encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool, where: Callable[[int], str]
+    ) -> Encoded:
+        if pairs is not None and not self.takes_pairs:
+            raise ValueError(f"{self.path}: a {self.family} model reads single texts, not pairs")
+        return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
+
+    def _held_data(self, trained_on: Mapping[str, Any], data: str | None) -> Labelled:
+        names = () if all(label.isdecimal() for label in self.labels) else self.labels
+        columns = Columns(**trained_on.get("columns", {}))
+        if data is not None:
+            tests = find_files(data, FILES).test if Path(data).is_dir() else [data]
+            if not tests:
+                raise ValueError(f"{data}: no test file there; name the file itself")
+            return read_labelled(tests[0], columns, names=names)
+        if cldr := trained_on.get("cldr"):
+            return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
+        if not trained_on.get("test"):
+            raise ValueError(f"{self.path} was trained without test data: name some with --data FILE")
+        name = trained_on["test"][0]
+        held = read_labelled(name, columns, names=names, skip_bad_lines=trained_on.get("skipped", False))
+        same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.inputs, *held.labels]))
+        return held

@@ -1,0 +1,39 @@
+"""Fitting TF-IDF with logistic regression, by scikit-learn, into a model like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyheads.models.tfidf import Tfidf
+
+
+def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, strength: float = 1.0) -> None:
+    """Set the weights of `model` from the tokens of the training texts and the indices of their labels.
+
+    strength  scikit-learn's C: how far the data outweigh the penalty on large coefficients
+    """
+    try:
+        from scipy.sparse import csr_matrix
+        from sklearn.feature_extraction.text import TfidfTransformer
+        from sklearn.linear_model import LogisticRegression
+    except ModuleNotFoundError as error:
+        raise ValueError(f"TF-IDF needs {error.name}: pip install 'manyheads[analysis]'") from None
+    c = model.config
+    known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
+    starts = np.cumsum([0, *map(len, known)])
+    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(known), starts), shape=(len(ids), c.vocab))
+    counts.sum_duplicates()
+    weighting = TfidfTransformer(sublinear_tf=True)
+    regression = LogisticRegression(C=strength, max_iter=1000).fit(weighting.fit_transform(counts), labels.numpy())
+    idf = torch.from_numpy(weighting.idf_)
+    idf[[c.pad, c.unknown]] = 0.0
+    with torch.no_grad():
+        model.idf.copy_(idf)
+        model.output.weight.copy_(torch.from_numpy(regression.coef_))
+        model.output.bias.copy_(torch.from_numpy(regression.intercept_))

@@ -1,0 +1,218 @@
+"""The classification recipes on texts small enough to learn by heart, from files to a directory and its verbs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import manyheads
+from manyheads import cli, directory
+from manyheads.data.tokenizers import train_wordpiece
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.recipes import RECIPES, train
+from manyheads.tasks.evaluation import compare, evaluate
+
+pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
+FILLING = ["the", "film", "was", "and", "a", "plot", "we", "saw"]
+SMALL: dict[str, Any] = {"threads": 1, "training.log_every": 5, "training.checkpoint_every": 50}
+
+
+def rows(count: int, start: int = 0) -> list[tuple[str, str]]:
+    """Texts with one word that tells the label, among others that do not."""
+    found = []
+    for i in range(start, start + count):
+        words = [FILLING[(i * 7 + k * k) % len(FILLING)] for k in range(2 + i % 5)]
+        words.insert(i % len(words), ("awful", "great")[i % 2])
+        found.append((f"{' '.join(words)} {i}.", str(i % 2)))
+    return found
+
+
+def write(folder: Path, *, pairs: bool = False, **splits: list[tuple[str, str]]) -> Path:
+    folder.mkdir()
+    header = "sentence1\tsentence2\tlabel" if pairs else "text\tlabel"
+    for name, items in splits.items():
+        lines = [f"{text}\t{'it was ' * pairs}{chr(9) * pairs}{label}" for text, label in items]
+        (folder / f"{name}.tsv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return folder
+
+
+(BAD, _), (GOOD, _) = rows(2, 400)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "texts"
+    return write(folder, train=rows(100), val=rows(20, 100), test=rows(30, 200))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT that has not been trained."""
+    path = tmp_path_factory.mktemp("models") / "bert"
+    tokenizer = train_wordpiece([text for text, _ in rows(300)], 90)
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab=90, width=16, layers=2, heads=2, feed_forward=32, max_positions=40, head="masked_lm", dropout=0.0,
+        attention_dropout=0.0,
+    )  # fmt: skip
+    directory.save(path, Bert(config), tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def textbook(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "textbook"
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
+    train("imdb/textbook", settings, out=out)
+    return out
+
+
+def test_a_run_learns_records_and_evaluates_again(textbook: Path, data: Path) -> None:
+    result = json.loads((textbook / "result.json").read_text())
+    assert result["metrics"]["accuracy"]["value"] == 1.0
+    assert result["metrics"]["f1"] == {"value": 1.0, "signature": "of the label 'positive'"}
+    assert result["data"]["items"] == {"train": 100, "validation": 20, "test": 30}
+    assert result["flops"] > 0
+    model = manyheads.load(textbook)
+    assert model.labels == ("negative", "positive")
+    assert evaluate(model)["accuracy"] == result["metrics"]["accuracy"]
+    assert evaluate(model, str(data / "val.tsv"))["accuracy"]["value"] == 1.0
+    assert [str(labels[0]) for labels in model.classify([GOOD, BAD])] == ["positive", "negative"]
+
+
+@pytest.mark.parametrize("rival", ["corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf"])
+def test_every_rival_goes_through_the_same_verbs(
+    rival: str, textbook: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if rival == "tfidf":
+        pytest.importorskip("sklearn")
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
+    result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
+    assert result["metrics"]["accuracy"]["value"] > 0.9
+    found = compare(manyheads.load(textbook), manyheads.load(tmp_path / "run"))
+    assert found["items"] == 30
+    capsys.readouterr()
+    assert cli.main(["classify", str(tmp_path / "run"), GOOD, BAD, "--top", "2"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["positive", "negative"]
+    assert [float(line[1]) + float(line[3]) for line in lines] == pytest.approx([1.0, 1.0], abs=2e-4)
+
+
+def test_a_seed_makes_the_same_run(data: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.epochs": 1, "batch_items": 10}
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train("imdb/corrected", {**settings, "training.seed": seed}, out=tmp_path / name)
+    one, same, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("one", "same", "other"))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("tuned", ["all", "last", "last-four"])
+def test_bert_is_fine_tuned_or_read_as_it_is(data: Path, bert: Path, tmp_path: Path, tuned: str) -> None:
+    settings = {
+        **SMALL, "data": str(data), "training.learning_rate": 0.01, "training.epochs": 6, "tuned": tuned,
+        "names": ["bad", "good"], "training.warmup": 5,
+    }  # fmt: skip
+    if tuned == "last-four":
+        with pytest.raises(ValueError, match="read is 4: the model has 2 layers"):
+            train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
+        return
+    result = train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
+    assert result["metrics"]["accuracy"]["value"] > 0.9
+    before, after = directory.load(bert).model, directory.load(tmp_path / "run").model
+    encoder = (after if tuned == "all" else after.bert).encoder.state_dict()
+    same = all(torch.equal(encoder[name], tensor) for name, tensor in before.encoder.state_dict().items())
+    assert same == (tuned == "last")
+    if tuned == "all":
+        transformers = pytest.importorskip("transformers")
+        pipeline = transformers.pipeline("text-classification", model=str(tmp_path / "run"))
+        texts = [GOOD, BAD]
+        theirs = [(found["label"], found["score"]) for found in pipeline(texts)]
+        ours = [(each[0].label, each[0].probability) for each in manyheads.load(tmp_path / "run").classify(texts)]
+        assert [label for label, _ in ours] == [label for label, _ in theirs]
+        assert [p for _, p in ours] == pytest.approx([p for _, p in theirs], abs=1e-5)
+
+
+def test_pairs_are_read_from_files_and_lines(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(30, 200))
+    settings = {**SMALL, "data": str(data), "training.learning_rate": 5e-3, "batch_items": 8, "training.epochs": 8}
+    run = tmp_path / "run"
+    result = train("sentence-pair", settings, out=run, init=str(bert))
+    assert "items of the training data are held out" in capsys.readouterr().err
+    assert result["metrics"]["f1"]["value"] > 0.9
+    assert evaluate(manyheads.load(run))["f1"] == result["metrics"]["f1"]
+    assert cli.main(["classify", str(run), GOOD, "--pair", "it was", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["text"], found["pair"], found["labels"][0]["label"]) == (GOOD, "it was", "1")
+    monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "", f"{BAD}\tit was"]]))
+    assert cli.main(["classify", str(run)]) == 0
+    shown = capsys.readouterr()
+    assert [line.split("\t")[0] for line in shown.out.split("\n")] == ["1", "", "0", ""]
+    assert "text 2 is blank" in shown.err
+    monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
+    assert cli.main(["classify", str(run)]) == 2
+    assert "<stdin>:2: is a single text among pairs" in capsys.readouterr().err
+
+
+def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "data": str(data), "training.epochs": 1, "items": 20, "training.learning_rate": 1e-9}
+    result = train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
+    assert result["data"]["items"]["train"] == 20
+    train("single-sentence", {**settings, "scratch": True}, out=tmp_path / "new", init=str(bert))
+    kept, new = (directory.load(tmp_path / name).model for name in ("run", "new"))
+    before = directory.load(bert).model.embedding.weight
+    assert torch.allclose(kept.embedding.weight, before, atol=1e-6)
+    assert (new.embedding.weight - before).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "message"),
+    [
+        ("imdb/textbook", {}, "imdb/textbook needs its data: data=DIR"),
+        ("imdb/tfidf", {"data": "absent"}, "absent: no such file"),
+        ("sst2", {"data": "absent"}, "sst2 fine-tunes: name the model to start from with --init"),
+        ("text-classification", {"preset": "text-classifier/book"}, "valid are textbook, corrected"),
+        ("text-classification", {"preset": "book"}, "preset: unknown 'book': valid are text-classifier/textbook"),
+        ("text-classification", {"model": {"widht": 3}}, "unknown settings widht"),
+        ("text-classification", {"max_length": 1}, "max_length is 1: expected 2 to batch_tokens"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(
+    recipe: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(recipe, settings, out=tmp_path / "run")
+
+
+def test_what_cannot_be_trained_on_is_told(data: Path, bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"single texts: name the column of the second one with columns\.pair"):
+        train("sentence-pair", {**SMALL, "data": str(data)}, out=tmp_path / "a", init=str(bert))
+    pairs = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(3, 200))
+    with pytest.raises(ValueError, match="pairs need a model that reads both texts: start from one with --init"):
+        train("text-classification", {**SMALL, "data": str(pairs), "vocabulary": 60}, out=tmp_path / "b")
+    long = write(tmp_path / "long", train=rows(50), val=rows(5, 60), test=[("great " * 50, "1")])
+    with pytest.raises(ValueError, match=r"test\.tsv:2 has 52 tokens, the limit is 40"):
+        train("single-sentence", {**SMALL, "data": str(long)}, out=tmp_path / "c", init=str(bert))
+
+
+def test_a_dry_run_plans_every_recipe(bert: Path, tmp_path: Path) -> None:
+    planned = train("imdb/textbook", out=tmp_path / "run", dry_run=True)
+    assert planned["parameters"] == 650_689
+    assert train("mrpc", out=tmp_path / "run", dry_run=True, init=str(bert))["parameters"] > 0
+    assert not (tmp_path / "run").exists()
+    for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d", "imdb/tfidf"):
+        assert sum(p.numel() for p in RECIPES[name].planned_model().parameters()) > 10_000
+    with pytest.raises(ValueError, match="starts from another model"):
+        RECIPES["sst2"].planned_model()
+
+
+@pytest.mark.slow
+def test_the_real_minilm_starts_a_fine_tuning(real_data: Callable[[str], Path], minilm: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "data": str(real_data("mrpc")), "items": 16, "training.epochs": 1, "scored": "validation"}
+    result = train("mrpc", settings, out=tmp_path / "run", init=str(minilm))
+    assert result["parameters"] == 22_713_986  # MiniLM's 22,713,216 and a classifier of two labels
+    assert result["data"]["items"]["test"] == 1_725
