@@ -29,7 +29,7 @@ def bert(path: Path) -> nn.Module:
     (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     config = transformers.BertConfig(
         vocab_size=len(words), hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
-        max_position_embeddings=16, num_labels=3,
+        max_position_embeddings=16, id2label={0: "bad", 1: "good", 2: "odd"},
     )  # fmt: skip
     return transformers.BertForSequenceClassification(config)
 
@@ -213,7 +213,8 @@ PICKLED = {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-0
 OTHERS = {
     ".gitattributes", "README.md", "flax_model.msgpack", "tf_model.h5", "rust_model.ot", "training_args.bin",
     "optimizer.pt", "modeling.py", "trainer_state.json", "onnx/model.onnx", "onnx/config.json",
-    "model.fp16.safetensors", "onnx/model.safetensors", "consolidated.safetensors", "coreml/model-00001-of-00002.safetensors", "x/vocab.txt",
+    "model.fp16.safetensors", "onnx/model.safetensors", "consolidated.safetensors", "x/vocab.txt",
+    "coreml/model-00001-of-00002.safetensors",
 }  # fmt: skip
 
 
