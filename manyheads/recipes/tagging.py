@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -191,8 +192,11 @@ def _read(config: TaggingConfig, run: Run) -> _Corpora:
 
 
 def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
-    tokenizer = train_wordpiece(
-        [" ".join(words) for words in train.words], config.vocabulary, lowercase=config.lowercase
-    )
+    texts = [" ".join(words) for words in train.words]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
+    for warning in told:
+        print(f"warning: {warning.message}", file=sys.stderr)
     vocabulary = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id("[PAD]")}
     return Bert(preset(config.preset, **{**vocabulary, "head": "token", "labels": labels, **config.model})), tokenizer
