@@ -8,7 +8,8 @@ from statistics import mean, stdev
 from typing import Any
 
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
-UNTOLD = ("data", "threads", "source", "target")  # settings that say where and on what, not how
+# settings that say where, on what and how often to look, not how
+UNTOLD = ("data", "threads", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
 
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:
@@ -47,7 +48,8 @@ def describe(group: list[dict[str, Any]]) -> str:
     data, init = record["data"], record.get("init")
     about = [f"{data['source']}-{data['target']}"] if "source" in data else []
     about += [f"from {init}"] if init else []
-    about += [f"{k}={v}" for k, v in record["overrides"].items() if k not in UNTOLD and not k.endswith("seed")]
+    settings = {key.removeprefix("training."): value for key, value in record["overrides"].items()}
+    about += [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD]
     about += [f"{len(group)} seeds"] if len(group) > 1 else []
     return ", ".join(about) or "as it is"
 
