@@ -265,9 +265,10 @@ def _tokenizers(
     about = {"tokenizer_class": settings.get("tokenizer_class"), **(_read_json(file) if file.is_file() else {})}
     foreign = None
     # where both lie there, transformers reads SentencePiece's files for this class, and tokenizer.json for all others
-    if not (path / TOKENIZERS[0]).is_file() or about["tokenizer_class"] == "MarianTokenizer":
+    present = (path / TOKENIZERS[0]).is_file()
+    if not present or about["tokenizer_class"] == "MarianTokenizer":
         foreign = foreign_tokenizers(path, family.model_type, about)
-        if foreign is None and not family.own and not file.is_file():
+        if foreign is None and not (present or family.own or file.is_file()):
             return (None, None), {}
     found = list(foreign) if foreign else [_tokenizer(path / name) for name in names]
     for tokenizer, size in zip(found, sizes, strict=False):
@@ -297,8 +298,10 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
         return f"it knows Marian and Pegasus directories, this one is {loaded.family}"
-    if loaded.tokenizer is None:
+    if loaded.tokenizer is None or loaded.target_tokenizer is None:
         return "it needs a tokenizer.json"
+    if loaded.tokenizer.get_vocab() != loaded.target_tokenizer.get_vocab():
+        return "it takes one vocabulary, the model has two"
     if c.encoder_heads != c.decoder_heads:
         return f"it takes one number of heads, the model has {c.encoder_heads} and {c.decoder_heads}"
     size = loaded.tokenizer.get_vocab_size()

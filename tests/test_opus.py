@@ -15,7 +15,7 @@ import manyheads
 from manyheads import directory
 from manyheads.recipes import train
 from tests.interop.opus import ENGLISH, GERMAN, write_opus
-from tests.interop.reference import translate
+from tests.interop.reference import tokenizer, translate
 
 
 def their_ids(path: Path, texts: list[str]) -> list[list[int]]:
@@ -53,10 +53,28 @@ def test_it_translates_as_in_transformers_and_so_does_what_is_saved(tmp_path: Pa
     assert our_ids(tmp_path / "exported", ENGLISH) == expected
 
 
+def test_what_lies_beside(tmp_path: Path) -> None:
+    """A tokenizer.json is read where the class says so; two vocabularies are no model for CTranslate2."""
+    write_opus(tmp_path / "opus", separate=True)
+    with pytest.raises(ValueError, match="it takes one vocabulary, the model has two"):
+        directory.export(tmp_path / "opus", tmp_path / "ct2", "ctranslate2")
+    tokenizer().save(str(tmp_path / "opus" / "tokenizer.json"))
+    assert directory.load(tmp_path / "opus").vocabulary
+    (tmp_path / "opus" / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match="its tokenizer has 60 tokens, the model 40"):
+        directory.load(tmp_path / "opus")
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / "opus" / name).unlink()
+    config = json.loads((tmp_path / "opus" / "config.json").read_text())
+    (tmp_path / "opus" / "config.json").write_text(json.dumps({**config, "tokenizer_class": "MarianTokenizer"}))
+    with pytest.raises(ValueError, match="its tokenizer has 60 tokens"):
+        directory.load(tmp_path / "opus")
+
+
 def test_texts_in_texts_out(tmp_path: Path) -> None:
-    _, tokenizer = write_opus(tmp_path)
+    _, theirs = write_opus(tmp_path)
     translator = manyheads.load(tmp_path)
-    expected = [tokenizer.decode(ids) for ids in our_ids(tmp_path, ENGLISH[:2])]
+    expected = [theirs.decode(ids) for ids in our_ids(tmp_path, ENGLISH[:2])]
     found = translator.translate(["", *ENGLISH[:2]], beam=1)
     assert found[0] == ""
     assert [a.startswith(b) for a, b in zip(found[1:], expected, strict=True)] == [True, True]
