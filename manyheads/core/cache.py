@@ -120,6 +120,13 @@ class KVCache:
                 self._cross_mask = Mask(key_lengths=self._cross_lengths)
             self._sources = sources
 
+    def replace(self, rows: Tensor, other: KVCache) -> None:
+        """Rows (N,) hold what the N rows of another cache of the same model hold; their cross entries stay."""
+        used = other._longest
+        self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
+        self.lengths = self.lengths.index_copy(0, rows, other.lengths)
+        self._settle()
+
     def _settle(self) -> None:
         if self.batch:
             longest, shortest = int(self.lengths.max()), int(self.lengths.min())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,13 @@ from manyheads.generation.protocol import Cache, Step
 
 
 class Forgetting(Cache, Protocol):
-    """A cache that can take back the last positions of a row."""
+    """A cache whose rows can forget."""
 
     def advance(self, positions: Tensor) -> None:
         """Count so many positions more for each row (B,), or fewer."""
+
+    def replace(self, rows: Tensor, other: Self) -> None:
+        """Rows (N,) hold what the N rows of another cache hold."""
 
 
 F = TypeVar("F", bound=Forgetting)
@@ -115,16 +118,19 @@ def sample(
     cache: F | None = None
     while rows:
         wanted = [_first(len(texts[row]), context) for row in rows]
-        if cache is None or wanted != firsts:
-            firsts = wanted
-            read = [texts[row][first:] for row, first in zip(rows, firsts, strict=True)]
-            room = max(len(tokens) + limits[row] + len(prompts[row]) - len(texts[row])
-                       for row, tokens in zip(rows, read, strict=True))  # fmt: skip
-            cache = start(len(rows), min(context, room))
-            logits = _read(step, cache, read)
+        if cache is None:
+            capacity = min(context, max(len(texts[row]) + limits[row] for row in rows))
+            cache = start(len(rows), capacity)
+            logits = _read(step, cache, [texts[row] for row in rows])
         else:
+            if moved := [i for i, first in enumerate(wanted) if first != firsts[i]]:
+                fresh = start(len(moved), capacity)
+                if context > 1:
+                    _read(step, fresh, [texts[rows[i]][wanted[i] : -1] for i in moved])
+                cache.replace(torch.tensor(moved, device=cache.lengths.device), fresh)
             last = torch.tensor([[texts[row][-1]] for row in rows], device=cache.lengths.device)
             logits = step(last, cache)[:, -1]  # (R, V)
+        firsts = wanted
         if sampling.repetition_penalty != 1:
             if seen is None:
                 seen = torch.zeros(len(texts), logits.shape[-1], dtype=torch.bool, device=logits.device)

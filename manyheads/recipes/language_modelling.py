@@ -26,7 +26,7 @@ from manyheads.tasks.metrics import Metrics
 from manyheads.training import Summary, TrainingConfig, claim
 
 EMBEDDED_TRAINING = TrainingConfig(
-    steps=1000, optimiser="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
+    steps=1500, optimiser="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
     eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=500, log_every=20,
 )  # fmt: skip
 

@@ -61,7 +61,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 logits = torch.mm(h, table.T, out=buffer[: len(h)])  # (n, V)
                 if bias is not None:
                     logits += bias
-                logits[:, never] = -torch.inf
+                if pad is not None:
+                    logits[:, pad] = -torch.inf
                 log_p = logits.log_softmax(-1)
                 at = torch.arange(len(t), device=t.device)
                 true_log_p, true_logit = log_p[at, t], logits[at, t]

@@ -129,3 +129,21 @@ def test_no_row_is_left() -> None:
     cache, _ = filled(2)
     cache.select(torch.tensor([], dtype=torch.long))
     assert cache.batch == 0
+
+
+@pytest.mark.parametrize("rows", [[2], [0, 3], [3, 1, 0, 2]])
+def test_rows_of_another_cache_take_the_place_of_some(rows: list[int]) -> None:
+    torch.manual_seed(0)
+    cache, lists = filled(6)
+    step(cache, lists, 7)
+    cache.select(torch.tensor([5, 1, 2, 3]))
+    lists.select([5, 1, 2, 3])
+    fresh, others = filled(len(rows))
+    step(fresh, others, 5, [1 + i for i in range(len(rows))])
+    cache.replace(torch.tensor(rows), fresh)
+    for at, row in zip(rows, others.rows, strict=True):
+        lists.rows[at] = row
+    compare(cache, lists)
+    step(cache, lists, 1)
+    step(cache, lists, 2)
+    compare(cache, lists)
