@@ -40,6 +40,7 @@ from manyheads.tasks.tfidf import fit_tfidf
 from manyheads.training import Summary, TrainingConfig, claim, write_result
 
 READ = {"last": 1, "last-four": 4}  # layers
+READING_RATE = 1e-3  # the learning rate of a BiLSTM on frozen features
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,8 @@ def planned_model(config: ClassificationConfig) -> nn.Module:
 def _on_imdb(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     if config.data is None and not run.dry_run:
         raise ValueError(f"{run.recipe} needs its data: data=DIR with train.parquet and test.parquet of IMDB")
+    if run.init is not None:
+        raise ValueError(f"{run.recipe} trains from scratch: `single-sentence data=DIR --init MODEL` fine-tunes")
     return _classify(config, run)
 
 
@@ -235,6 +238,8 @@ def _fine_tune(config: ClassificationConfig, run: Run, expected: str) -> dict[st
         raise ValueError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL, a BERT directory")
     if config.data is None and not run.dry_run:
         raise ValueError(f"{run.recipe} needs its data: data=DIR with {expected}")
+    if config.tuned != "all" and "training.learning_rate" not in run.overrides:
+        config = replace(config, training=replace(config.training, learning_rate=READING_RATE))
     return _classify(config, run)
 
 
@@ -244,6 +249,8 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         model = planned_model(config) if run.init is None else directory.load(run.init).model
         return plan(run, config, model, config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    if (run.out / "result.json").exists() and not run.resume:
+        raise ValueError(f"{run.out} holds a finished run; choose another directory (--out)")
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
@@ -320,6 +327,7 @@ class _Corpora(NamedTuple):
             "test": [str(Path(self.test.file).absolute())] if self.test and self.test.file else [],
             "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
             "columns": asdict(config.columns),
+            "pairs": self.train.pairs is not None,
             "skipped": run.skip_bad_lines,
             "fingerprints": {name: fingerprint([*d.inputs, *d.labels])[:16] for name, d in known.items()},
             "items": {name: len(data) for name, data in known.items()},

@@ -151,10 +151,8 @@ class ClassificationTask:
         def encoded(data: Labelled) -> Encoded:
             found = encode(tokenizer, data.texts, data.pairs, max_length, truncate=truncate, where=data.place)
             if found.cut:
-                print(
-                    f"{data.file}: {found.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens",
-                    file=sys.stderr,
-                )
+                told = f"{found.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens"
+                print(f"{data.file or 'the corpus'}: {told}", file=sys.stderr)
             return found
 
         self._train, self._labels = encoded(train), label_ids(train, labels)

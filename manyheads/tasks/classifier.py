@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -37,6 +37,7 @@ class Classifier:
         self.model = loaded.model.to(route.device).eval()
         self.tokenizer = loaded.tokenizer
         self.path, self.family, self.route = loaded.path, loaded.family, route
+        self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -48,7 +49,8 @@ class Classifier:
 
     @property
     def takes_pairs(self) -> bool:
-        return getattr(self.model.config, "segment_types", 1) > 1
+        """Whether it tells two texts apart, and has not been trained on single ones."""
+        return getattr(self.model.config, "segment_types", 1) > 1 and self._trained_on.get("pairs", True)
 
     @overload
     def classify(
@@ -103,17 +105,19 @@ class Classifier:
 
     def outcome(self, data: str | None = None) -> Outcome:
         """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file."""
-        record = record_of(self.path)
-        return self.evaluate(self._held_data(record.get("data", {}), data), truncate=record.get("truncate", False))
+        return self.evaluate(self._held_data(data), truncate=record_of(self.path).get("truncate", False))
 
     def _encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool, where: Callable[[int], str]
     ) -> Encoded:
         if pairs is not None and not self.takes_pairs:
-            raise ValueError(f"{self.path}: a {self.family} model reads single texts, not pairs")
+            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+        if pairs is None and texts and self._trained_on.get("pairs", False):
+            raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _held_data(self, trained_on: Mapping[str, Any], data: str | None) -> Labelled:
+    def _held_data(self, data: str | None) -> Labelled:
+        trained_on = self._trained_on
         names = () if all(label.isdecimal() for label in self.labels) else self.labels
         columns = Columns(**trained_on.get("columns", {}))
         if data is not None:

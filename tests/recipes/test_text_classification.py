@@ -92,6 +92,8 @@ def test_every_rival_goes_through_the_same_verbs(
     settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
     result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
     assert result["metrics"]["accuracy"]["value"] > 0.9
+    with pytest.raises(ValueError, match="holds a finished run"):
+        train(f"imdb/{rival}", settings, out=tmp_path / "run")
     found = compare(manyheads.load(textbook), manyheads.load(tmp_path / "run"))
     assert found["items"] == 30
     capsys.readouterr()
@@ -153,6 +155,8 @@ def test_pairs_are_read_from_files_and_lines(
     shown = capsys.readouterr()
     assert [line.split("\t")[0] for line in shown.out.split("\n")] == ["1", "", "0", ""]
     assert "text 2 is blank" in shown.err
+    with pytest.raises(ValueError, match="this model reads pairs: give the second text too"):
+        manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
     assert "<stdin>:2: is a single text among pairs" in capsys.readouterr().err
@@ -174,6 +178,7 @@ def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Pat
     [
         ("imdb/textbook", {}, "imdb/textbook needs its data: data=DIR"),
         ("imdb/tfidf", {"data": "absent"}, "absent: no such file"),
+        ("imdb/lstm", {"data": "absent", "init": "bert"}, "trains from scratch: `single-sentence"),
         ("sst2", {"data": "absent"}, "sst2 fine-tunes: name the model to start from with --init"),
         ("text-classification", {"preset": "text-classifier/book"}, "valid are textbook, corrected"),
         ("text-classification", {"preset": "book"}, "preset: unknown 'book': valid are text-classifier/textbook"),
@@ -185,7 +190,7 @@ def test_mistakes_are_told_before_anything_is_made(
     recipe: str, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        train(recipe, settings, out=tmp_path / "run")
+        train(recipe, settings, out=tmp_path / "run", init=settings.pop("init", None))
 
 
 def test_what_cannot_be_trained_on_is_told(data: Path, bert: Path, tmp_path: Path) -> None:
