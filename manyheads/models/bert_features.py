@@ -18,7 +18,7 @@ from manyheads.models.text_classifier import check_labels
 
 @dataclass(frozen=True)
 class BertFeaturesConfig(BertConfig):
-    """A BERT's configuration, and what is read of it.
+    """A BERT's configuration, and what is read of it. With the head "token" every token gets a label of its own.
 
     read    how many of the last layers' states are concatenated: 1 or 4 in the paper
     hidden  units of the BiLSTM in each direction
@@ -53,12 +53,13 @@ class BertFeatures(nn.Module):
         return self
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) with lengths (B,) and segments (B, T) as of BERT -> logits (B, L)."""
+        """tokens (B, T) with lengths (B,) and segments (B, T) as of BERT -> logits (B, L), of each token (B, T, L)."""
         c = self.config
         with torch.no_grad():
             states = self.bert.states(tokens, lengths, segments)[-c.read :]
         features = torch.cat(states, dim=-1)  # (B, T, read * D)
-        found = self.mixer(features, lengths)  # (B, 2 * hidden)
+        mix = self.mixer.states if c.head == "token" else self.mixer
+        found = mix(features, lengths)  # (B, 2 * hidden) or (B, T, 2 * hidden)
         return self.output(dropout(found, c.dropout, self.training))
 
     def example(self, length: int) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
@@ -133,6 +133,13 @@ class Recurrent(nn.Module):
             _, states = self.layer(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
         last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
         return last[-self.directions :].transpose(0, 1).flatten(1)
+
+    def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """x (B, T, D), lengths (B,) or None -> the states at every position (B, T, features)."""
+        if lengths is None:
+            return self.layer(x)[0]
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
 
 class Convolutional(nn.Module):

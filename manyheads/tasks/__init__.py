@@ -32,6 +32,7 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Tfidf, None): Classifier,
     (BertFeatures, "none"): Classifier,
     (Bert, "token"): Tagger,
+    (BertFeatures, "token"): Tagger,
     (Bert, "question"): Answerer,
     (GPT, None): Generator,
 }

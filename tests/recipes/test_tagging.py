@@ -6,13 +6,16 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import manyheads
 from manyheads import cli, directory
+from manyheads.models.bert import Bert, with_head
 from manyheads.recipes import train
 from manyheads.tasks.evaluation import compare, evaluate
 
@@ -101,6 +104,25 @@ def test_fine_tuning_starts_from_the_encoder(
         evaluate(manyheads.load(tmp_path / "b"))
 
 
+@pytest.mark.parametrize("tuned", ["last", "last-four"])
+def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path, tuned: str) -> None:
+    overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 5,
+                 "tuned": tuned, "training.warmup": 2, "training.learning_rate": 1e-2}  # fmt: skip
+    bert = directory.load(run).model
+    deeper = with_head(Bert(replace(bert.config, layers=4)), "none")[0]
+    directory.save(tmp_path / "deeper", deeper, directory.load(run).tokenizer)
+    train("conll2003", overrides, init=str(tmp_path / "deeper"), out=tmp_path / "run")
+    tagger = manyheads.load(tmp_path / "run")
+    frozen = dict(deeper.named_parameters())
+    assert all(torch.equal(p, frozen[name]) for name, p in tagger.model.bert.named_parameters())
+    assert evaluate(tagger)["entity_f1"]["value"] > 0.5
+    texts = ["Bob went to New York!", "Ann"]
+    for text, one in zip(texts, tagger.tag(texts), strict=True):
+        alone = tagger.tag(text)
+        assert [w[:2] for w in alone.words] == [w[:2] for w in one.words]
+        assert [w.probability for w in alone.words] == pytest.approx([w.probability for w in one.words], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("recipe", "overrides", "init", "message"),
     [
@@ -109,6 +131,7 @@ def test_fine_tuning_starts_from_the_encoder(
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
         ("tagging", {"max_length": 4096}, None, "expected 8 to batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
+        ("tagging", {"tuned": "last"}, None, "tuned=last freezes the model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
     ],
 )
