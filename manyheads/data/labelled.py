@@ -108,8 +108,7 @@ def read_labelled(
         raise FileNotFoundError(f"{file}: no such file; give an existing {file.suffix} file")
     if file.stat().st_size == 0:
         raise ValueError(f"{file}: the file is empty; expected a header line or one object a line")
-    found = Labelled([], [], None, [], file, skips := {})
-    pairs: list[str] = []
+    found, pairs = Labelled([], [], None, [], file), list[str]()
     chosen: tuple[str, str | None, str] | None = None
     counted: Counter[str] = Counter()
     for row in _READERS[file.suffix](file):
@@ -129,10 +128,9 @@ def read_labelled(
         found.rows.append(row.number)
         if pair is not None:
             pairs.append(row.cells[pair])
-    skips |= counted
     if not found.texts:
         raise ValueError(f"{file}: no usable row ({sum(counted.values()):,} rows skipped)")
-    return replace(found, pairs=pairs) if pairs else found
+    return replace(found, pairs=pairs or None, skips=dict(counted))
 
 
 def read_labelled_splits(

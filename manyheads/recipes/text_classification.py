@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from torch import nn
 
 from manyheads import directory
 from manyheads.analysis import accounting
@@ -41,6 +40,13 @@ from manyheads.training import Summary, TrainingConfig, claim, write_result
 
 READ = {"last": 1, "last-four": 4}  # layers
 READING_RATE = 1e-3  # the learning rate of a BiLSTM on frozen features
+
+
+# Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
+FINE_TUNING = TrainingConfig(
+    epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
+    weight_decay=0.01, clip=1.0, log_every=20,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class ClassificationConfig:
     batch_items: int | None = None
     scored: Literal["test", "validation"] = "test"
     threads: int | None = None
-    training: TrainingConfig = field(default_factory=lambda: FINE_TUNING)
+    training: TrainingConfig = field(default=FINE_TUNING)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -89,11 +95,6 @@ class ClassificationConfig:
             raise ValueError(f"max_length is {self.max_length}: expected 2 to batch_tokens, {self.batch_tokens}")
 
 
-# Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
-FINE_TUNING = TrainingConfig(
-    epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
-    weight_decay=0.01, clip=1.0, log_every=20,
-)  # fmt: skip
 EMBEDDED = ClassificationConfig(
     preset="text-classifier/corrected",
     tokens="pieces",
@@ -216,7 +217,7 @@ def sentence_pair(config: ClassificationConfig = ANY, *, run: Run) -> dict[str, 
     return _fine_tune(config, run, "train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label")
 
 
-def planned_model(config: ClassificationConfig) -> nn.Module:
+def planned_model(config: ClassificationConfig) -> Any:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     if config.preset is None:
         raise ValueError("this recipe starts from another model: name that model")
@@ -338,12 +339,12 @@ def _read(config: ClassificationConfig, run: Run) -> _Corpora:
     if config.data is None:
         corpora = _Corpora(*cldr_languages(seed=config.training.seed, size=config.size))
     else:
-        *splits, held_out = read_labelled_splits(
+        splits = read_labelled_splits(
             config.data, config.columns, names=config.names, validation=config.validation, test=config.test,
             skip_bad_lines=run.skip_bad_lines,
         )  # fmt: skip
-        corpora = _Corpora(*splits)
-        if held_out:
+        corpora = _Corpora(splits.train, splits.validation, splits.test)
+        if splits.held_out:
             count = len(corpora.validation)
             print(f"no validation data: {count:,} items of the training data are held out", file=sys.stderr)
     for data in filter(None, corpora):
@@ -355,7 +356,7 @@ def _read(config: ClassificationConfig, run: Run) -> _Corpora:
     return corpora._replace(train=corpora.train.subset(sorted(chosen)))
 
 
-def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[nn.Module, Tokenizer]:
+def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.pairs is not None:
         raise ValueError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
     with warnings.catch_warnings(record=True) as told:
@@ -371,7 +372,7 @@ def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...])
     return _model(config, labels, tokenizer.get_vocab_size(), pad, unknown), tokenizer
 
 
-def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> nn.Module:
+def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Any:
     assert config.preset is not None
     family, _, name = config.preset.partition("/")
     settings: dict[str, Any] = {"vocab": size, "labels": labels, "pad": pad, **config.model}
@@ -386,7 +387,7 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     raise ValueError(f"preset: unknown {config.preset!r}: valid are {', '.join(known)}, tfidf")
 
 
-def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[nn.Module, Tokenizer]:
+def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     """BERT under a classifier, or frozen under a reader."""
     assert run.init is not None
     if config.tuned == "all":

@@ -180,8 +180,9 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\na\tb\tx\n")
     with pytest.raises(ValueError, match="one has pairs of texts, the other single ones"):
         read_labelled_splits(folder, test=str(folder / "test_one.tsv"))
+    (tmp_path / "x").mkdir()
     with pytest.raises(FileNotFoundError, match="no training data"):
-        read_labelled_splits(splits(tmp_path / "x", val="a\tx\n") if (tmp_path / "x").mkdir() is None else "")
+        read_labelled_splits(splits(tmp_path / "x", val="a\tx\n"))
 
 
 @pytest.mark.parametrize(

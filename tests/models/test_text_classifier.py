@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from manyheads.core.attention import Attention
 from manyheads.core.tap import record
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig, preset
 
@@ -112,7 +113,8 @@ def test_weights_start_as_keras_starts_them() -> None:
     assert 0.0499 < model.embedding.weight.abs().max() <= 0.05
     assert model.positions is not None
     assert 0.049 < model.positions.table.abs().max() <= 0.05
-    attention = model.encoder.blocks[0].attention
+    attention = model.get_submodule("encoder.blocks.0.attention")
+    assert isinstance(attention, Attention)
     for layer, fans in ((attention.query, 64 + 1024), (attention.output, 64 + 64), (model.output, 32 + 1)):
         limit = (6 / fans) ** 0.5
         assert 0.8 * limit < layer.weight.abs().max() <= limit

@@ -31,7 +31,14 @@ WORD_LEVEL = {"vocab": 12, "labels": ("a", "b", "c"), "max_positions": 8, "dropo
 
 def models() -> dict[str, Any]:
     torch.manual_seed(1)
-    bert = {"width": 16, "layers": 1, "heads": 2, "feed_forward": 16, "max_positions": 24, "dropout": 0.0}
+    bert: dict[str, Any] = {
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "feed_forward": 16,
+        "max_positions": 24,
+        "dropout": 0.0,
+    }
     return {
         "textbook": TextClassifier(classifier("textbook", **WORD_LEVEL)),
         "corrected": TextClassifier(classifier("corrected", **WORD_LEVEL)),
