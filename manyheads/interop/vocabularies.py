@@ -215,7 +215,7 @@ def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     special, added = (json.loads((path / n).read_text()) if (path / n).is_file() else {} for n in names)
     about = {**about, **special}
     tokens = {_text(token) for key, token in about.items() if key.endswith("_token")}
-    tokens |= set(map(_text, about.get("additional_special_tokens", [])))
+    tokens |= set(map(_text, about.get("extra_special_tokens") or []))
     described = {
         index: {"content": token, "normalized": token not in tokens, "special": token in tokens}
         for token, index in added.items()
