@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -10,6 +12,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.models.bert import Bert, Head, with_head
 from manyheads.recipes.run import Run
+from manyheads.training import TrainingConfig
 
 
 def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[Bert, Tokenizer]:
@@ -33,3 +36,13 @@ def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[B
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
     return model, loaded.tokenizer
+
+
+def warmed_up(training: TrainingConfig, run: Run, batches: int) -> TrainingConfig:
+    """With a warm-up of at most a tenth of the steps, as in BERT's code, unless the user has said how long: on little
+    data the recipe's would outlast the run. `batches` are those of an epoch."""
+    if "training.warmup" in run.overrides:
+        return training
+    steps = [training.steps, training.epochs and training.epochs * math.ceil(batches / training.accumulate)]
+    shortest = min((n for n in steps if n is not None), default=None)
+    return training if shortest is None else replace(training, warmup=min(training.warmup, math.ceil(shortest / 10)))

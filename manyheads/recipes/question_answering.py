@@ -16,7 +16,7 @@ from manyheads.data.report import Lengths
 from manyheads.data.squad import Questions, find_splits, read_splits
 from manyheads.data.store import fingerprint
 from manyheads.models.bert import Bert, preset
-from manyheads.recipes.fine_tuning import starting_from
+from manyheads.recipes.fine_tuning import starting_from, warmed_up
 from manyheads.recipes.run import Run, carry_out, plan
 from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.answering import AnsweringTask
@@ -120,6 +120,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         model, tokenizer, corpora.train, corpora.validation, route=route, batch_tokens=config.batch_tokens,
         seed=config.training.seed, **reading,
     )  # fmt: skip
+    training = warmed_up(config.training, run, len(task.batches(0)))
     described = corpora.describe()
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
     for name in ("training", "threads", "scored", "data", "validation", "test"):
@@ -135,7 +136,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         return accounting.flops(model, task.mean_length)["training"] * summary.tokens
 
     return carry_out(
-        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,
+        run, task, training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,
         reading=reading,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from manyheads.data.tag_report import tag_report
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, preset
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
-from manyheads.recipes.fine_tuning import starting_from
+from manyheads.recipes.fine_tuning import starting_from, warmed_up
 from manyheads.recipes.run import Run, carry_out, plan
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.tagger import Tagger
@@ -77,8 +77,9 @@ EMBEDDED = TaggingConfig(
 
 CONLL2003 = TaggingConfig(
     preset="base-cased",
+    batch_tokens=512,  # about 28 sentences, the paper's 32
     training=TrainingConfig(
-        epochs=3, optimiser="adamw", schedule="linear", learning_rate=5e-5, warmup=80, betas=(0.9, 0.999), eps=1e-6,
+        epochs=3, optimiser="adamw", schedule="linear", learning_rate=5e-5, warmup=170, betas=(0.9, 0.999), eps=1e-6,
         weight_decay=0.01, clip=1.0, log_every=20,
     ),
 )  # fmt: skip
@@ -148,6 +149,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         model, tokenizer, corpora.train, corpora.validation, route=route, batch_tokens=config.batch_tokens,
         seed=config.training.seed, **reading,
     )  # fmt: skip
+    training = warmed_up(config.training, run, len(task.batches(0)))
     described = corpora.describe(config)
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
     for name in ("training", "threads", "scored", "data", "validation", "test"):
@@ -166,7 +168,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         return (found["training"] - 2 * frozen) / length * task.tokens_per_word * summary.tokens
 
     return carry_out(
-        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,
+        run, task, training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,
         reading=reading,
     )  # fmt: skip
 

@@ -180,3 +180,13 @@ def test_a_model_of_another_kind(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["answer", str(run), "--question", "Who?", "--context", "Ann"]) == 2
     assert "this model cannot answer: use it with manyheads tag" in capsys.readouterr().err
+
+
+def test_a_warm_up_does_not_outlast_a_short_run(run: Path, corpus: Path, tmp_path: Path) -> None:
+    overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 10,
+                 "training.log_every": 1}  # fmt: skip
+    train("conll2003", overrides, init=str(run), out=tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
+    assert max(rates) == pytest.approx(5e-5)
+    assert rates.index(max(rates)) + 1 == len(rates) // 10
