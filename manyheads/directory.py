@@ -35,13 +35,15 @@ from manyheads.interop.classifiers import CLASSIFIERS
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
 from manyheads.interop.family import Family
 from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
+from manyheads.interop.reading import READER
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
 from manyheads.interop.weights import PICKLED, SAFE, read_pickled, read_safe, weight_files
 from manyheads.models.transformer import Transformer
 
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS)
+    family.model_type: family
+    for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS, READER)
 }
 FORMATS = ("hf", "ctranslate2")
 CONFIG = "config.json"

@@ -20,7 +20,8 @@ from manyheads.data.store import fingerprint
 Document = list[str]  # sentences
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
-_LINES = re.compile(r"\n|<br ?/?>")
+BREAK = "<br ?/?>"
+_LINES = re.compile(rf"\n|{BREAK}")
 # white space after a stop, perhaps a closed quotation, and before what can begin a sentence
 _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
 

@@ -83,6 +83,15 @@ RECIPES: dict[str, Recipe] = {
         _BERT + "imdb", _DEVLIN, "a small BERT on film reviews, to start classifiers from",
         "data=PATH: IMDB's unsupervised.parquet",
     ),
+    "bert/imdb-1000": Recipe(
+        "manyheads.recipes.few_labels:imdb_1000", _DEVLIN,
+        "what that is worth: its fine-tuning on 1,000 labelled reviews, or scratch=true",
+        "data=DIR: train and test of IMDB, and --init RUN of bert/imdb",
+    ),
+    "reading": Recipe(
+        "manyheads.recipes.reading:reading", _DEVLIN,
+        "the paper's figure 3: both directions at once, left to right, two LSTMs, compared by their features",
+    ),
     "text-classification": Recipe(
         _CLASSIFICATION + "text_classification", _CHOLLET, "which of 60 languages is a phrase in, or your labels"
     ),

@@ -1,0 +1,112 @@
+"""Three ways of reading a text, on equal terms (Devlin 2018, figure 3): what may a token know when it is understood?
+
+reading          a token sees                               trained to predict                        as in
+"bidirectional"  the whole text, in every layer             masked words                              BERT
+"left_to_right"  what came before it, in every layer        the next word                             GPT
+"two_lstms"      what came before it, and what follows it,  the next word forwards, the one before    ELMo
+                 each by itself, put side by side           it backwards
+
+All have one embedding, tied to the output, and features of one width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.masks import Mask
+from manyheads.core.positions import Positions
+
+Reading = Literal["bidirectional", "left_to_right", "two_lstms"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+
+
+@dataclass(frozen=True)
+class ReaderConfig:
+    """Sizes and the way of reading. A layer is a block of a Transformer, or an LSTM in each direction."""
+
+    vocab: int
+    reading: Reading = "bidirectional"
+    pad: int = 0
+    width: int = 128
+    layers: int = 2
+    heads: int = 4
+    feed_forward: int = 512
+    max_positions: int = 128
+
+    def __post_init__(self) -> None:
+        if self.reading not in READINGS:
+            raise ValueError(f"unknown reading {self.reading!r}: valid are {', '.join(READINGS)}")
+        if self.width % 2 or self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by 2 directions and {self.heads} heads")
+
+
+class Reader(nn.Module):
+    """Tokens in, a feature vector for each out: what the token is taken for, given what may be read of its text."""
+
+    def __init__(self, config: ReaderConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.embedding = TokenEmbedding(c.vocab, c.width, c.pad, scaled=True)
+        self.positions: Positions | None = None
+        self.encoder: Stack | None = None
+        self.lstms: nn.ModuleList | None = None
+        directions = 2 if c.reading == "two_lstms" else 1
+        if directions == 2:
+            hidden = c.width * 3 // 4  # so that both directions together have about as many weights as the stack
+            self.lstms = nn.ModuleList(nn.LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
+            self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
+        else:
+            self.positions = Positions(c.max_positions, c.width, "learned")
+            blocks = [
+                Block(Attention(c.width, c.heads), FeedForward(c.width, c.feed_forward, "gelu"), norm="pre")
+                for _ in range(c.layers)
+            ]
+            self.encoder = Stack(blocks, nn.LayerNorm(c.width))
+        self.transforms = nn.ModuleList(nn.Linear(c.width // directions, c.width) for _ in range(directions))
+        self.output_bias = nn.Parameter(torch.zeros(c.vocab))
+        xavier_uniform(self)
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """tokens (B, T), of which lengths (B,) are real (None: all) -> features (B, T, D)."""
+        return torch.cat(self.directions(tokens, lengths), dim=-1)
+
+    def directions(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+        """The features (B, T, D), or those of both LSTMs, (B, T, D / 2) each."""
+        x = self.embedding(tokens)  # (B, T, D)
+        if self.lstms is not None:
+            order = _backwards(tokens, lengths)  # (B, T, 1)
+            before = self.projections[0](self.lstms[0](x)[0])
+            behind = self.projections[1](self.lstms[1](_reordered(x, order))[0])
+            return [before, _reordered(behind, order)]
+        assert self.positions is not None
+        assert self.encoder is not None
+        mask = Mask(key_lengths=lengths, causal=self.config.reading == "left_to_right")
+        return [self.encoder(self.positions(x), mask=mask)]
+
+    def transformed(self, features: Tensor, direction: int = 0) -> Tensor:
+        """features (..., D) of a direction -> (..., D): what the logits of the words are a product of."""
+        return F.gelu(self.transforms[direction](features))
+
+    def example(self, length: int) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one text of `length` tokens."""
+        return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
+
+
+def _backwards(tokens: Tensor, lengths: Tensor | None) -> Tensor:
+    """(B, T, 1): where each row is read from, its last real token first; padding stays where it is."""
+    at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    last = at.shape[1] if lengths is None else lengths[:, None]
+    return torch.where(at < last, last - 1 - at, at)[..., None]
+
+
+def _reordered(x: Tensor, order: Tensor) -> Tensor:
+    return x.gather(1, order.expand(x.shape))
