@@ -18,24 +18,29 @@ from manyheads.training import TrainingConfig
 def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[Bert, Tokenizer]:
     """The model of `--init` under a new head, with its tokenizer; what is new is told on stderr.
 
-    Of the settings `model.…`, those that do not change the shapes of weights (dropout) are applied. Raises ValueError
-    where the model is no BERT or has no tokenizer, and where a setting is the model's own.
+    Raises ValueError where the model is no BERT or has no tokenizer, and where a setting is the model's own.
     """
     assert run.init is not None
-    if fixed := {"preset", "vocabulary", "lowercase"} & set(run.overrides):
-        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
+    settings = rates(run)
     loaded = directory.load(run.init)
     if not isinstance(loaded.model, Bert):
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from BERT's weights")
     if loaded.tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
-    settings: dict[str, Any] = {
-        key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")
-    }
     model, new = with_head(loaded.model, head, labels, **settings)
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
     return model, loaded.tokenizer
+
+
+def rates(run: Run) -> dict[str, Any]:
+    """The dropout rates among the settings: all else is given by the model to start from, and a ValueError says so."""
+    given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
+    fixed = {"preset", "vocabulary", "lowercase", "joint"} & set(run.overrides)
+    fixed |= {f"model.{name}" for name in given if not name.endswith("dropout")}
+    if fixed:
+        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
+    return given
 
 
 def warmed_up(training: TrainingConfig, run: Run, batches: int) -> TrainingConfig:

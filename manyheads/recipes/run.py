@@ -89,7 +89,8 @@ def carry_out(
         run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | scored,
         wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
         parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
-        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(), **init, **more,
+        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
+        **init, **more,
     )  # fmt: skip
 
 

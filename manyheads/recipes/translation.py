@@ -24,6 +24,7 @@ from manyheads.data.report import corpus_report
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
+from manyheads.recipes.fine_tuning import rates
 from manyheads.recipes.run import Run, carry_out, plan
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
@@ -156,7 +157,7 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     else:
-        _check_continued(run)
+        rates(run)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
     print(corpus_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
@@ -288,19 +289,9 @@ def planned_model(config: TranslationConfig) -> Transformer:
         )
 
 
-def _check_continued(run: Run) -> None:
-    if fixed := {"preset", "vocabulary", "joint"} & set(run.overrides):
-        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
-
-
 def _continued(model: Transformer, run: Run) -> Transformer:
-    """The model to start from; of the user's settings, those that do not change its weights (dropout) are applied."""
-    given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
-    changed = Transformer(replace(model.config, **given))
-    shapes, found = ({name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (changed, model))
-    if shapes != found:
-        differing = sorted(name for name in {**shapes, **found} if shapes.get(name) != found.get(name))
-        raise ValueError(f"{run.init} has other weights than these settings ask for: {', '.join(differing[:5])}")
+    """The model to start from, with the dropout that the user asks for."""
+    changed = Transformer(replace(model.config, **rates(run)))
     changed.load_state_dict(model.state_dict())
-    print(f"starting from {run.init}: all {len(found)} tensors are its own, none is new", file=sys.stderr)
+    print(f"starting from {run.init}: all {len(model.state_dict())} tensors are its own, none is new", file=sys.stderr)
     return changed
