@@ -121,7 +121,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         seed=config.training.seed, **reading,
     )  # fmt: skip
     training = warmed_up(config.training, run, len(task.batches(0)))
-    described = corpora.describe()
+    described = corpora.describe(run)
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
     for name in ("training", "threads", "scored", "data", "validation", "test"):
         del settings[name]
@@ -152,11 +152,12 @@ class _Corpora(NamedTuple):
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: questions for name, questions in splits.items() if questions is not None}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, run: Run) -> dict[str, Any]:
         """For result.json: enough to find the test data again, and to see whether they are the same."""
         return {
             "paths": {name: str(questions.file) for name, questions in self.known.items()},
             "test": self.test_paths,
+            "skipped": run.skip_bad_lines,
             "fingerprints": {name: fingerprint(questions.texts)[:16] for name, questions in self.known.items()},
             "questions": {name: len(questions) for name, questions in self.known.items()},
         }

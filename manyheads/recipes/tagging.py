@@ -150,7 +150,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         seed=config.training.seed, **reading,
     )  # fmt: skip
     training = warmed_up(config.training, run, len(task.batches(0)))
-    described = corpora.describe(config)
+    described = corpora.describe(config, run)
     settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
     for name in ("training", "threads", "scored", "data", "validation", "test"):
         del settings[name]
@@ -179,7 +179,7 @@ class _Corpora(NamedTuple):
     test: Tagged | None
     test_paths: list[str]
 
-    def describe(self, config: TaggingConfig) -> dict[str, Any]:
+    def describe(self, config: TaggingConfig, run: Run) -> dict[str, Any]:
         """For result.json: enough to find the test data again, and to see whether they are the same."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         known = {name: tagged for name, tagged in splits.items() if tagged is not None}
@@ -188,6 +188,7 @@ class _Corpora(NamedTuple):
             "paths": {name: str(tagged.file) for name, tagged in known.items() if tagged.file},
             "test": self.test_paths,
             "cldr": None if config.data else embedded,
+            "skipped": run.skip_bad_lines,
             "fingerprints": {name: fingerprint(tagged.texts)[:16] for name, tagged in known.items()},
             "sentences": {name: len(tagged) for name, tagged in known.items()},
         }

@@ -96,6 +96,6 @@ def _held_data(model: Path, data: str | None) -> Questions:
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]
-    questions = read_squad(name)
+    questions = read_squad(name, skip_bad_lines=trained_on.get("skipped", False))
     same_test(name, trained_on["fingerprints"]["test"], fingerprint(questions.texts))
     return questions

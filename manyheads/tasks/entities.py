@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from manyheads.data.conll import OUTSIDE
 from manyheads.tasks.metrics import Metrics
 
 
@@ -45,16 +46,17 @@ class Counts:
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities that IOB2 tags mark. As in conlleval an I- that goes on with nothing of its kind begins one: a
-    model may write what an annotator may not."""
+    model may write what an annotator may not. Tags of another form (parts of speech) mark none."""
     found: list[Entity] = []
-    start, before = 0, "O"
-    for i, tag in enumerate([*tags, "O"]):
-        goes_on = tag.startswith("I-") and before[2:] == tag[2:]
-        if before != "O" and not goes_on:
-            found.append(Entity(before[2:], start, i))
-        if tag != "O" and not goes_on:
+    start, before = 0, ""  # where the entity before a word began, and its kind
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        kind = tag[2:] if tag.startswith(("B-", "I-")) else ""
+        goes_on = tag.startswith("I-") and kind == before
+        if before and not goes_on:
+            found.append(Entity(before, start, i))
+        if not goes_on:
             start = i
-        before = tag
+        before = kind
     return found
 
 

@@ -149,6 +149,6 @@ def _held_data(model: Path, data: str | None) -> Tagged:
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]
-    tagged = read_conll(name)
+    tagged = read_conll(name, skip_bad_lines=trained_on.get("skipped", False))
     same_test(name, trained_on["fingerprints"]["test"], fingerprint(tagged.texts))
     return tagged

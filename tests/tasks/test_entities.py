@@ -25,6 +25,7 @@ def sentences(seed: int, count: int) -> list[list[str]]:
         ("O I-LOC I-LOC", [("LOC", 1, 3)]),  # conlleval: an I- after O begins
         ("I-LOC B-LOC I-LOC", [("LOC", 0, 1), ("LOC", 1, 3)]),
         ("B-a-b I-a-b", [("a-b", 0, 2)]),
+        ("NOUN VERB B-PER NOUN", [("PER", 2, 3)]),
         ("", []),
     ],
 )
