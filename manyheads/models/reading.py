@@ -65,7 +65,7 @@ class Reader(nn.Module):
             self.lstms = nn.ModuleList(nn.LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
             self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
         else:
-            self.positions = Positions(c.max_positions, c.width, "learned")
+            self.positions = Positions(c.max_positions, c.width)
             blocks = [
                 Block(Attention(c.width, c.heads), FeedForward(c.width, c.feed_forward, "gelu"), norm="pre")
                 for _ in range(c.layers)
