@@ -65,10 +65,10 @@ def _gpt2(layers: int, width: int, heads: int) -> dict[str, Any]:
 
 
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> dict[str, Any]:
-    """nanoGPT's character models of tiny-shakespeare; both name the vocabulary of that text."""
+    """nanoGPT's character models of tiny-shakespeare, with its GELU; both name the vocabulary of that text."""
     rates = {"dropout": rate, "attention_dropout": rate, "embedding_dropout": rate}
     return {"vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
-            **rates}  # fmt: skip
+            "activation": "gelu", **rates}  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {
