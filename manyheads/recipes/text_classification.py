@@ -73,7 +73,7 @@ class ClassificationConfig:
     test: str | None = None
     columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
-    size: int = 24_000
+    size: int = 48_000
     items: int | None = None
     preset: str | None = None
     model: dict[str, Any] = field(default_factory=dict)
@@ -98,10 +98,12 @@ class ClassificationConfig:
 EMBEDDED = ClassificationConfig(
     preset="text-classifier/corrected",
     tokens="pieces",
-    vocabulary=6000,
-    model={"width": 64, "head_width": 32, "feed_forward": 128, "max_positions": 256, "dropout": 0.1},
+    vocabulary=12_000,
+    model={
+        "width": 64, "head_width": 32, "feed_forward": 128, "max_positions": 256, "dropout": 0.2, "pooling": "mean",
+    },
     training=TrainingConfig(
-        epochs=8, schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999), eps=1e-8, clip=1.0,
+        epochs=4, schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999), eps=1e-8, clip=1.0,
         log_every=20,
     ),
 )  # fmt: skip

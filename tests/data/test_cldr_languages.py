@@ -1,5 +1,6 @@
 """The embedded corpus of 60 languages: balanced, unambiguous, and held out by combination."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -27,6 +28,9 @@ def test_phrases_have_one_language_and_are_new(corpus: LanguageCorpus) -> None:
     texts = [text for part in corpus for text in part.texts]
     assert len(set(texts)) == len(texts), "no phrase occurs twice, in one split or in two"
     assert all(any(c.isalpha() for c in text) for text in texts)
+    assert all(
+        max(map(ord, t)) > 0x24F or len(max(re.findall(r"[A-Za-z\u00c0-\u024f]+", t), key=len)) > 3 for t in texts
+    )
     counts = Counter(corpus.train.labels)
     assert sorted(counts) == sorted(FEW)
     assert min(counts.values()) > 100
