@@ -2,8 +2,8 @@
 
 Dates, times, spans, amounts, units, lists and combinations of names from the Unicode CLDR data inside Babel, as in
 `data/cldr.py`, in two languages at a time. A combination that is held out for validation or test occurs nowhere in
-training, not even inside a longer phrase. What tells nothing (numbers and codes alone), or is the same in two of the languages, is
-left out.
+training, not even inside a longer phrase. What tells nothing (numbers and codes alone), or is the same in two of the
+languages, is left out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import NamedTuple
 from manyheads.data.cldr import Writer, locale_of, split_of
 from manyheads.data.labelled import Labelled
 
-# two a line are written at a time; neighbours among languages stand apart, so that their phrases are not translations
-LANGUAGES = """
-    en ja  de ru  fr uk  es el  it bg  pt tr  nl ar  sv cs  da he  nb hu  fi sr  is hi  et ko  lv th  lt zh
-    pl ka  sk fa  sl bn  hr vi  mk ro  be cy  sq ta  eu hy  ca ur  gl te  ga kk  af mr  sw az  zu ml  id uz
-""".split()
+# two at a time are written together; neighbours among languages stand apart, so that no phrase is a near translation
+LANGUAGES = [
+    "en", "ja", "de", "ru", "fr", "uk", "es", "el", "it", "bg", "pt", "tr", "nl", "ar", "sv",
+    "cs", "da", "he", "nb", "hu", "fi", "sr", "is", "hi", "et", "ko", "lv", "th", "lt", "zh",
+    "pl", "ka", "sk", "fa", "sl", "bn", "hr", "vi", "mk", "ro", "be", "cy", "sq", "ta", "eu",
+    "hy", "ca", "ur", "gl", "te", "ga", "kk", "af", "mr", "sw", "az", "zu", "ml", "id", "uz",
+]  # fmt: skip
 assert len(set(LANGUAGES)) == len(LANGUAGES) == 60
 FRAGMENTS = 500  # of each kind that two languages are written in
 
