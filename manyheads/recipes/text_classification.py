@@ -138,7 +138,7 @@ def text_classification(config: ClassificationConfig = EMBEDDED, *, run: Run) ->
     """manyheads train text-classification [data=DIR] [preset=text-classifier/textbook]
 
     Without data: which of 60 languages is a phrase of dates, amounts and names from Unicode CLDR in? What is tested are
-    combinations that training has not shown. About two minutes on two cores. With --init it trains as the fine-tunings.
+    combinations that training has not shown. About a minute. With --init it trains as the fine-tunings.
     """
     if run.init:
         given = [key.removeprefix("training.") for key in run.overrides if key.startswith("training.")]
