@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from manyheads.data.pretraining import Documents, PretrainingData, Rules, Specia
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.models.bert import Bert, Head, preset
 from manyheads.recipes.fine_tuning import starting_from
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, plan, told_warnings
 from manyheads.tasks.masked_lm import MaskedLMTask
 from manyheads.training import Summary, TrainingConfig, claim
 
@@ -222,11 +221,8 @@ def _check_length(config: PretrainingConfig, model: Bert) -> None:
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:
     """A WordPiece tokenizer; that the texts yield fewer ids than asked is told in a line."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with told_warnings():
         tokenizer = train_wordpiece(texts, vocabulary, lowercase=lowercase)
-    for warning in told:
-        print(f"warning: {warning.message}", file=sys.stderr)
     return tokenizer
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from manyheads.data.corpora import Corpora, describe, read_corpora
 from manyheads.data.store import fingerprint
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, preset
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, plan, told_warnings
 from manyheads.tasks.generator import Generator
 from manyheads.tasks.language_modelling import LanguageModellingTask
 from manyheads.tasks.metrics import Metrics
@@ -197,11 +196,8 @@ def _task(config: LanguageModellingConfig, run: Run, corpora: Corpora, route: Ro
 def _vocabulary(config: LanguageModellingConfig, corpora: Corpora) -> Tokenizer:
     if config.tokenizer == "character":
         return train_character(text for texts in corpora if texts is not None for text in texts.texts)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with told_warnings():
         tokenizer = train_byte_bpe(corpora.train.texts, config.vocabulary)
-    for warning in told:
-        print(f"warning: {warning.message}", file=sys.stderr)
     return tokenizer
 
 

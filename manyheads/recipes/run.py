@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,16 @@ def carry_out(
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
         **init, **more,
     )  # fmt: skip
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """What a library warns of, as lines for the user."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    for warning in told:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def plan(run: Run, config: Any, model: nn.Module, batch_tokens: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, preset
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.recipes.fine_tuning import starting_from, warmed_up
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, plan, told_warnings
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.tagging import TaggingTask
@@ -222,10 +221,7 @@ def _started(config: TaggingConfig, run: Run, labels: tuple[str, ...]) -> tuple[
 
 def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
     texts = [" ".join(words) for words in train.words]
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with told_warnings():
         tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
-    for warning in told:
-        print(f"warning: {warning.message}", file=sys.stderr)
     vocabulary = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id("[PAD]")}
     return Bert(preset(config.preset, **{**vocabulary, "head": "token", "labels": labels, **config.model})), tokenizer

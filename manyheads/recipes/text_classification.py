@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.tfidf import Tfidf, TfidfConfig
 from manyheads.recipes.fine_tuning import starting_from
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, plan, told_warnings
 from manyheads.tasks.classification import ClassificationTask, encode, label_ids
 from manyheads.tasks.classifier import Classifier
 from manyheads.tasks.metrics import Metrics
@@ -361,12 +360,9 @@ def _read(config: ClassificationConfig, run: Run) -> _Corpora:
 def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.pairs is not None:
         raise ValueError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with told_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)
-    for warning in told:
-        print(f"warning: {warning.message}", file=sys.stderr)
     pad, unknown = (
         next(i for i in map(tokenizer.token_to_id, names) if i is not None)
         for names in (("[PAD]", PAD), ("[UNK]", "<unk>"))

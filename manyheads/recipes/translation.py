@@ -6,7 +6,6 @@ Each recipe is a function whose default `config` is the recipe; `_translate` is 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.fine_tuning import rates
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, plan, told_warnings
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
 from manyheads.tasks.translator import Translator
@@ -263,12 +262,9 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
 
 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with told_warnings():
         first = train_bpe([*pairs.sources, *pairs.targets] if config.joint else pairs.sources, config.vocabulary)
         second = None if config.joint else train_bpe(pairs.targets, config.vocabulary)
-    for warning in told:
-        print(f"warning: {warning.message}", file=sys.stderr)
     return first, second
 
 
