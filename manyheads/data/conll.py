@@ -12,10 +12,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from manyheads.data.splits import UTF8, Splits, find_files, held_out, lines_of
+from manyheads.data.splits import UTF8, SplitData, Splits, find_files, lines_of, read_files
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
@@ -122,23 +123,15 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False) -> Tagged:
 
 def read_splits(
     data: str | Path, *, validation: str | None = None, test: str | None = None, skip_bad_lines: bool = False
-) -> tuple[Tagged, Tagged, Tagged | None]:
-    """Training, validation and test sentences of a directory or a file; `validation` and `test` win over those found.
+) -> SplitData[Tagged]:
+    """The splits of a directory, or one file as the training data; `validation` and `test` win over those found.
 
     Without validation data, 5% of the training sentences are held out by a hash of their words.
     """
-    splits = find_splits(data, validation=validation, test=test)
-    if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train{SUFFIXES[0]}")
-    train = read_conll(splits.train, skip_bad_lines=skip_bad_lines)
-    tested = read_conll(splits.test[0], skip_bad_lines=skip_bad_lines) if splits.test else None
-    if splits.validation is not None:
-        return train, read_conll(splits.validation, skip_bad_lines=skip_bad_lines), tested
-    try:
-        kept, held = held_out([" ".join(words) for words in train.words], what="sentence")
-    except ValueError as error:
-        raise ValueError(f"{train.file}: {error}") from None
-    return train.subset(kept), train.subset(held), tested
+    return read_files(
+        data, SUFFIXES, partial(read_conll, skip_bad_lines=skip_bad_lines),
+        lambda tagged: [" ".join(words) for words in tagged.words], what="sentence", validation=validation, test=test,
+    )  # fmt: skip
 
 
 def find_splits(data: str | Path, *, validation: str | None = None, test: str | None = None) -> Splits:

@@ -17,10 +17,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import UTF8, find_files, held_out, lines_of
+from manyheads.data.splits import UTF8, SplitData, lines_of, read_files
 
 FILES = (".tsv", ".csv", ".jsonl", ".parquet")
 _PAIRS = (
@@ -75,13 +76,6 @@ class Labelled:
     def place(self, index: int) -> str:
         """Where an item was read, as an error names it."""
         return f"{self.file}:{self.rows[index]}" if self.file and self.rows else f"item {index + 1:,}"
-
-
-class LabelledSplits(NamedTuple):
-    train: Labelled
-    validation: Labelled
-    test: Labelled | None
-    held_out: bool  # the validation data are a part of the training data
 
 
 class _Row(NamedTuple):
@@ -141,33 +135,22 @@ def read_labelled_splits(
     validation: str | None = None,
     test: str | None = None,
     skip_bad_lines: bool = False,
-) -> LabelledSplits:
+) -> SplitData[Labelled]:
     """A directory's splits, or one file as the training data, without whose validation 5% is held out by its hash.
 
     Labels of validation or test data that training does not have are a fault: no model could answer them.
     """
-    splits = find_files(data, FILES, validation=validation, test=test)
-    if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train{FILES[0]} (or {', '.join(FILES[1:])})")
-    if len(splits.test) > 1:
-        raise ValueError(f"{data}: several test files ({', '.join(splits.test)}); name one: test=FILE")
-
-    def read(file: str) -> Labelled:
-        return read_labelled(file, columns, names=names, skip_bad_lines=skip_bad_lines)
-
-    train = read(splits.train)
-    test_data = read(splits.test[0]) if splits.test else None
-    if splits.validation is None:
-        kept, held = held_out(train.inputs, what="text")
-        train, validation_data = train.subset(kept), train.subset(held)
-    else:
-        validation_data = read(splits.validation)
-    known = set(train.labels)
+    splits = read_files(
+        data, FILES, partial(read_labelled, columns=columns, names=names, skip_bad_lines=skip_bad_lines),
+        lambda labelled: labelled.inputs, what="text", validation=validation, test=test,
+    )  # fmt: skip
+    train, known = splits.train, set(splits.train.labels)
     if len(known) < 2:
         raise ValueError(f"{train.file}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
-    others = [data and _known(data, train, known, skip_bad_lines) for data in (validation_data, test_data)]
-    assert others[0] is not None
-    return LabelledSplits(train, others[0], others[1], splits.validation is None)
+    return splits._replace(
+        validation=_known(splits.validation, train, known, skip_bad_lines),
+        test=splits.test and _known(splits.test, train, known, skip_bad_lines),
+    )
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
@@ -17,6 +17,38 @@ class Splits(NamedTuple):
     train: str | None
     validation: str | None
     test: list[str]
+
+
+class Data(Protocol):
+    """What a reader yields."""
+
+    @property
+    def skips(self) -> dict[str, int]:
+        """Why items were left out: the reason, and how many."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def subset(self, chosen: Sequence[int], /) -> Self: ...
+
+
+D = TypeVar("D", bound=Data)
+
+
+class SplitData(NamedTuple, Generic[D]):
+    """What was read of each split; `held_out` items of the training data are the validation data."""
+
+    train: D
+    validation: D
+    test: D | None
+    test_paths: tuple[str, ...] = ()
+    held_out: int = 0
+
+    @property
+    def known(self) -> dict[str, D]:
+        """Those that there are, by name."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: data for name, data in splits.items() if data is not None}
 
 
 def splits_among(folder: Path, names: Iterable[str]) -> Splits:
@@ -56,6 +88,32 @@ def find_files(
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: no such file; give an existing file or a directory with train, val, test")
     return Splits(found.train, validation or found.validation, [test] if test else found.test)
+
+
+def read_files(
+    data: str | Path, suffixes: tuple[str, ...], read: Callable[[str], D], keys: Callable[[D], Sequence[str]], *,
+    what: str, validation: str | None = None, test: str | None = None,
+) -> SplitData[D]:  # fmt: skip
+    """What `read` makes of the files that `find_files` finds.
+
+    Without validation data, 5% of the training data are held out by a hash of their `keys`, each of which is a `what`.
+    Raises FileNotFoundError, and ValueError where there are several test files, or one key only.
+    """
+    splits = find_files(data, suffixes, validation=validation, test=test)
+    if splits.train is None:
+        raise FileNotFoundError(f"{data}: no training data; expected train{suffixes[0]} (or {', '.join(suffixes[1:])})")
+    if len(splits.test) > 1:
+        raise ValueError(f"{data}: several test files ({', '.join(splits.test)}); name one: test=FILE")
+    train = read(splits.train)
+    tested = read(splits.test[0]) if splits.test else None
+    paths = tuple(str(Path(path).absolute()) for path in splits.test)
+    if splits.validation is not None:
+        return SplitData(train, read(splits.validation), tested, paths)
+    try:
+        kept, held = held_out(keys(train), what=what)
+    except ValueError as error:
+        raise ValueError(f"{splits.train}: {error}") from None
+    return SplitData(train.subset(kept), train.subset(held), tested, paths, len(held))
 
 
 def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:

@@ -12,10 +12,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import Splits, find_files, held_out
+from manyheads.data.splits import SplitData, Splits, find_files, read_files
 
 SUFFIXES = (".json",)
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
@@ -102,23 +103,15 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False) -> Questions:
 
 def read_splits(
     data: str | Path, *, validation: str | None = None, test: str | None = None, skip_bad_lines: bool = False
-) -> tuple[Questions, Questions, Questions | None]:
-    """Training, validation and test questions of a directory or a file; `validation` and `test` win over those found.
+) -> SplitData[Questions]:
+    """The splits of a directory, or one file as the training data; `validation` and `test` win over those found.
 
     Without validation data, 5% of the training articles are held out by a hash of their titles.
     """
-    splits = find_splits(data, validation=validation, test=test)
-    if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train{SUFFIXES[0]}")
-    train = read_squad(splits.train, skip_bad_lines=skip_bad_lines)
-    tested = read_squad(splits.test[0], skip_bad_lines=skip_bad_lines) if splits.test else None
-    if splits.validation is not None:
-        return train, read_squad(splits.validation, skip_bad_lines=skip_bad_lines), tested
-    try:
-        kept, held = held_out([item.article for item in train.items], what="article")
-    except ValueError as error:
-        raise ValueError(f"{train.file}: {error}") from None
-    return train.subset(kept), train.subset(held), tested
+    return read_files(
+        data, SUFFIXES, partial(read_squad, skip_bad_lines=skip_bad_lines),
+        lambda questions: [item.article for item in questions.items], what="article", validation=validation, test=test,
+    )  # fmt: skip
 
 
 def find_splits(data: str | Path, *, validation: str | None = None, test: str | None = None) -> Splits:

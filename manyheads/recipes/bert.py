@@ -18,7 +18,7 @@ from manyheads.data.pretraining import Documents, PretrainingData, Rules, Specia
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.models.bert import Bert, Head, preset
 from manyheads.recipes.fine_tuning import starting_from
-from manyheads.recipes.run import Run, carry_out, plan, told_warnings
+from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.masked_lm import MaskedLMTask
 from manyheads.training import Summary, TrainingConfig, claim
 
@@ -143,9 +143,7 @@ def _pretrain(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
         "documents": {"train": len(corpora.train), "validation": len(corpora.validation)},
         "rules": asdict(rules), "seed": config.training.seed,
     }  # fmt: skip
-    settings = {**asdict(config), "init": run.init, "fingerprints": fingerprints}
-    for name in ("training", "threads", "data", "validation", "column"):
-        del settings[name]
+    settings = identity(config, run, fingerprints, use=("column",))
     return carry_out(
         run, task, config.training, route=route, settings=settings, data=described, evaluate=dict,
         flops=lambda summary: _flops(task, summary),

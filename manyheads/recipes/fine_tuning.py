@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.models.bert import Bert, Head, with_head
+from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.recipes.run import Run
 from manyheads.training import TrainingConfig
+
+Tuned = Literal["all", "last", "last-four"]
+READ = {"last": 1, "last-four": 4}  # layers that a BiLSTM reads
+READING_RATE = 1e-3
 
 
 def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[Bert, Tokenizer]:
@@ -31,6 +36,32 @@ def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[B
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
     return model, loaded.tokenizer
+
+
+def with_reader(
+    run: Run, head: Head, labels: tuple[str, ...], tuned: Tuned, *, scratch: bool = False
+) -> tuple[Bert | BertFeatures, Tokenizer]:
+    """The model of `--init` under a new head and tuned as a whole; or frozen, under a BiLSTM that reads its layers.
+
+    scratch  with new weights all the same
+    """
+    if tuned == "all":
+        model, tokenizer = starting_from(run, head, labels)
+        return (Bert(model.config) if scratch else model), tokenizer
+    bert, tokenizer = starting_from(run, "none")
+    own = {**asdict(bert.config), "head": head, "labels": labels, "read": READ[tuned], "hidden": bert.config.width}
+    reader = BertFeatures(BertFeaturesConfig(**own))
+    if not scratch:
+        reader.bert.load_state_dict(bert.state_dict())
+    print(f"tuned={tuned}: BERT is frozen; the BiLSTM and the output above it are new", file=sys.stderr)
+    return reader, tokenizer
+
+
+def reading_rate(training: TrainingConfig, tuned: Tuned, run: Run) -> TrainingConfig:
+    """With the learning rate of a BiLSTM where that is what is trained, unless the user has given one."""
+    if tuned == "all" or "training.learning_rate" in run.overrides:
+        return training
+    return replace(training, learning_rate=READING_RATE)
 
 
 def rates(run: Run) -> dict[str, Any]:

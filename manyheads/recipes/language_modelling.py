@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from manyheads.data.corpora import Corpora, describe, read_corpora
 from manyheads.data.store import fingerprint
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, preset
-from manyheads.recipes.run import Run, carry_out, plan, told_warnings
+from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.generator import Generator
 from manyheads.tasks.language_modelling import LanguageModellingTask
 from manyheads.tasks.metrics import Metrics
@@ -139,15 +139,10 @@ def _model(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
     print(describe(corpora), file=sys.stderr)
     task = _task(config, run, corpora, route)
     described = _described(config, run, corpora)
-    # what makes this run another one; where the data lie, and how it is scored at the end, does not
-    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "scored", "stride", "data", "validation", "test"):
-        del settings[name]
+    settings = identity(config, run, described["fingerprints"], use=("stride",))
     windows = {"context": config.block, "stride": config.stride or config.block}
 
     def evaluate() -> Metrics:
-        if task.saved_as:  # not where the run had been finished before
-            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
         held = corpora.validation if config.scored == "validation" else corpora.test
         return {} if held is None else Generator(directory.load(run.out), route).score(held, **windows).metrics
 

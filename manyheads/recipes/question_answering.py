@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
@@ -13,11 +12,12 @@ from manyheads import directory
 from manyheads.analysis import accounting
 from manyheads.core.runtime import prepare
 from manyheads.data.report import Lengths
-from manyheads.data.squad import Questions, find_splits, read_splits
+from manyheads.data.splits import SplitData
+from manyheads.data.squad import Questions, read_splits
 from manyheads.data.store import fingerprint
 from manyheads.models.bert import Bert, preset
 from manyheads.recipes.fine_tuning import starting_from, warmed_up
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
 from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.answering import AnsweringTask
 from manyheads.tasks.metrics import Metrics
@@ -109,7 +109,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
-    corpora.report()
+    _report(corpora)
     torch.manual_seed(config.training.seed)
     model, tokenizer = starting_from(run, "question")
     reading = {
@@ -121,14 +121,10 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         seed=config.training.seed, **reading,
     )  # fmt: skip
     training = warmed_up(config.training, run, len(task.batches(0)))
-    described = corpora.describe(run)
-    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "scored", "data", "validation", "test"):
-        del settings[name]
+    described = _described(run, corpora)
+    settings = identity(config, run, described["fingerprints"])
 
     def evaluate() -> Metrics:
-        if task.saved_as:  # not where the run had been finished before
-            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
         held = corpora.validation if config.scored == "validation" else corpora.test
         return {} if held is None else Answerer(directory.load(run.out), route, reading).evaluate(held).metrics
 
@@ -141,53 +137,38 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
     )  # fmt: skip
 
 
-class _Corpora(NamedTuple):
-    train: Questions
-    validation: Questions
-    test: Questions | None
-    test_paths: list[str]
-
-    @property
-    def known(self) -> dict[str, Questions]:
-        splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: questions for name, questions in splits.items() if questions is not None}
-
-    def describe(self, run: Run) -> dict[str, Any]:
-        """For result.json: enough to find the test data again, and to see whether they are the same."""
-        return {
-            "paths": {name: str(questions.file) for name, questions in self.known.items()},
-            "test": self.test_paths,
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint(questions.texts)[:16] for name, questions in self.known.items()},
-            "questions": {name: len(questions) for name, questions in self.known.items()},
-        }
-
-    def report(self) -> None:
-        """What the data are like, on stderr."""
-        trained = {item.article for item in self.train.items}
-        for name, questions in self.known.items():
-            items = questions.items
-            words = {
-                what: Lengths.of([len(getattr(item, what).split()) for item in items])
-                for what in ("question", "context")
-            }
-            told = f"{name}: {len(items):,} questions on {questions.articles:,} articles"
-            told += f", {questions.impossible:,} without an answer" * bool(questions.impossible)
-            told += "".join(f"; words of a {what} (mean / 99% / longest) {each}" for what, each in words.items())
-            print(told, file=sys.stderr)
-            for reason, count in questions.skips.items():
-                print(f"skipped {count:,} questions of {reason}", file=sys.stderr)
-            shared = len({item.article for item in items} & trained) if name != "train" else 0
-            if shared:
-                print(f"warning: {shared:,} articles of the {name} data are in the training data", file=sys.stderr)
-
-
-def _read(config: AnsweringConfig, run: Run) -> _Corpora:
+def _read(config: AnsweringConfig, run: Run) -> SplitData[Questions]:
     assert config.data is not None
-    named = {"validation": config.validation, "test": config.test}
-    corpora = read_splits(config.data, **named, skip_bad_lines=run.skip_bad_lines)
-    splits = find_splits(config.data, **named)
-    if splits.validation is None:
-        held = corpora[1]
-        print(f"no validation data: {held.articles:,} articles of the training data are held out", file=sys.stderr)
-    return _Corpora(*corpora, [str(Path(path).absolute()) for path in splits.test])
+    corpora = read_splits(
+        config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
+    )
+    tell_splits(corpora, "questions")
+    return corpora
+
+
+def _described(run: Run, corpora: SplitData[Questions]) -> dict[str, Any]:
+    """For result.json: enough to find the test data again, and to see whether they are the same."""
+    return {
+        "paths": {name: str(questions.file) for name, questions in corpora.known.items()},
+        "test": list(corpora.test_paths),
+        "skipped": run.skip_bad_lines,
+        "fingerprints": {name: fingerprint(questions.texts)[:16] for name, questions in corpora.known.items()},
+        "questions": {name: len(questions) for name, questions in corpora.known.items()},
+    }
+
+
+def _report(corpora: SplitData[Questions]) -> None:
+    """What the data are like, on stderr."""
+    trained = {item.article for item in corpora.train.items}
+    for name, questions in corpora.known.items():
+        items = questions.items
+        words = {
+            what: Lengths.of([len(getattr(item, what).split()) for item in items]) for what in ("question", "context")
+        }
+        told = f"{name}: {len(items):,} questions on {questions.articles:,} articles"
+        told += f", {questions.impossible:,} without an answer" * bool(questions.impossible)
+        told += "".join(f"; words of a {what} (mean / 99% / longest) {each}" for what, each in words.items())
+        print(told, file=sys.stderr)
+        shared = len({item.article for item in items} & trained) if name != "train" else 0
+        if shared:
+            print(f"warning: {shared:,} articles of the {name} data are in the training data", file=sys.stderr)

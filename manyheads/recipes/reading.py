@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from manyheads.data.pretraining import Documents, PretrainingData, Rules, Specia
 from manyheads.data.store import fingerprint
 from manyheads.models.reading import READINGS, Reader, ReaderConfig, Reading
 from manyheads.recipes.bert import wordpiece
-from manyheads.recipes.run import Run, carry_out, plan
+from manyheads.recipes.run import Run, carry_out, identity, plan
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.reading import ReadingTask, probe
 from manyheads.training import Summary, TrainingConfig, write_result
@@ -90,7 +90,7 @@ def _read(config: ReadingConfig) -> _Corpus:
         corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
         train, test = corpus.train, corpus.test
     else:
-        train, test, _ = read_splits(config.data)  # the validation data: the test data stay unseen
+        train, test, *_ = read_splits(config.data)  # the validation data: the test data stay unseen
     described = {
         "data": config.data,
         "locale": None if config.data else config.locale,
@@ -117,9 +117,7 @@ def _train(name: Reading, config: ReadingConfig, run: Run, corpus: _Corpus, rout
         model, corpus.tokenizer, examples(corpus.train), examples(corpus.test), route=route,
         batch_tokens=config.batch_tokens, seed=seed,
     )  # fmt: skip
-    settings = {**asdict(config), "reading": name, "fingerprints": corpus.described["fingerprints"]}
-    for key in ("training", "threads", "data"):
-        del settings[key]
+    settings = {**identity(config, run, corpus.described["fingerprints"]), "reading": name}
 
     def flops(summary: Summary) -> float:
         length = round(float(task.train.epoch(0).lengths.mean()))

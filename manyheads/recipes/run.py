@@ -16,6 +16,7 @@ from torch import nn
 
 from manyheads.analysis import accounting
 from manyheads.core.runtime import Route, prepare, products_per_second
+from manyheads.data.splits import SplitData
 from manyheads.tasks.metrics import Metrics
 from manyheads.training import Summary, Task, TrainingConfig, train, write_result
 
@@ -67,7 +68,7 @@ def carry_out(
 ) -> dict[str, Any] | None:
     """Train, save, score and record: what every recipe does once it has its task. None where the run was stopped.
 
-    settings  what would make this another run; where the data lie and how the result is used would not.
+    settings  what would make this another run: its `identity`.
     data      for result.json: enough to find the test data again and to see whether they are the same.
     evaluate  called when the model is saved; its metrics join those of the last validation.
     flops     of the whole training; `more` goes into result.json.
@@ -94,6 +95,23 @@ def carry_out(
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
         **init, **more,
     )  # fmt: skip
+
+
+def identity(config: Any, run: Run, fingerprints: Mapping[str, str], use: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What would make this another run: where the data lie, and how the result is used (`use` among it), would not."""
+    apart = {"training", "threads", "scored", "data", "validation", "test", *use}
+    settings = {name: value for name, value in asdict(config).items() if name not in apart}
+    return {**settings, "init": run.init, "fingerprints": fingerprints}
+
+
+def tell_splits(splits: SplitData[Any], what: str) -> None:
+    """Which data were held out, and which were skipped, on stderr; `what` names the data."""
+    if splits.held_out:
+        print(f"no validation data: {splits.held_out:,} {what} of the training data are held out", file=sys.stderr)
+    # by reason, which names the file: what was held out knows what was left out of all of it
+    skips = {reason: count for data in splits.known.values() for reason, count in data.skips.items()}
+    for reason, count in skips.items():
+        print(f"skipped {count:,} {what} of {reason}", file=sys.stderr)
 
 
 @contextmanager

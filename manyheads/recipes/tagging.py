@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -14,21 +13,18 @@ from manyheads import directory
 from manyheads.analysis import accounting
 from manyheads.core.runtime import prepare
 from manyheads.data.cldr_tags import cldr_tagged
-from manyheads.data.conll import Tagged, find_splits, read_splits
+from manyheads.data.conll import Tagged, read_splits
+from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.data.tag_report import tag_report
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, preset
-from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
-from manyheads.recipes.fine_tuning import starting_from, warmed_up
-from manyheads.recipes.run import Run, carry_out, plan, told_warnings
+from manyheads.recipes.fine_tuning import Tuned, reading_rate, warmed_up, with_reader
+from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, told_warnings
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.tagging import TaggingTask
 from manyheads.training import Summary, TrainingConfig, claim
-
-READ = {"last": 1, "last-four": 4}  # layers
-READING_RATE = 1e-3  # the learning rate of a BiLSTM on frozen features
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class TaggingConfig:
     lowercase: bool = False
     batch_tokens: int = 1024
     max_length: int = 128
-    tuned: Literal["all", "last", "last-four"] = "all"
+    tuned: Tuned = "all"
     scored: Literal["test", "validation"] = "test"
     threads: int | None = None
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, width=128))
@@ -128,8 +124,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if config.tuned != "all":
         if run.init is None:
             raise ValueError(f"tuned={config.tuned} freezes the model to start from: name it with --init MODEL")
-        if "training.learning_rate" not in run.overrides:
-            config = replace(config, training=replace(config.training, learning_rate=READING_RATE))
+        config = replace(config, training=reading_rate(config.training, config.tuned, run))
     if run.dry_run:
         return plan(run, config, planned_model(config), config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
@@ -142,21 +137,19 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     for tagged in filter(None, (corpora.validation, corpora.test)):
         tagged.check_labels(labels)  # told now, not after the training
     torch.manual_seed(config.training.seed)
-    model, tokenizer = _started(config, run, labels) if run.init else _new(config, corpora.train, labels)
+    model, tokenizer = (
+        with_reader(run, "token", labels, config.tuned) if run.init else _new(config, corpora.train, labels)
+    )
     reading = {"max_length": min(config.max_length, model.config.max_positions)}
     task = TaggingTask(
         model, tokenizer, corpora.train, corpora.validation, route=route, batch_tokens=config.batch_tokens,
         seed=config.training.seed, **reading,
     )  # fmt: skip
     training = warmed_up(config.training, run, len(task.batches(0)))
-    described = corpora.describe(config, run)
-    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "scored", "data", "validation", "test"):
-        del settings[name]
+    described = _described(config, run, corpora)
+    settings = identity(config, run, described["fingerprints"])
 
     def evaluate() -> Metrics:
-        if task.saved_as:  # not where the run had been finished before
-            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
         held = corpora.validation if config.scored == "validation" else corpora.test
         return {} if held is None else Tagger(directory.load(run.out), route, reading).evaluate(held).metrics
 
@@ -172,51 +165,27 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     )  # fmt: skip
 
 
-class _Corpora(NamedTuple):
-    train: Tagged
-    validation: Tagged
-    test: Tagged | None
-    test_paths: list[str]
-
-    def describe(self, config: TaggingConfig, run: Run) -> dict[str, Any]:
-        """For result.json: enough to find the test data again, and to see whether they are the same."""
-        splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        known = {name: tagged for name, tagged in splits.items() if tagged is not None}
-        embedded = {"locale": config.locale, "size": config.size, "seed": config.training.seed}
-        return {
-            "paths": {name: str(tagged.file) for name, tagged in known.items() if tagged.file},
-            "test": self.test_paths,
-            "cldr": None if config.data else embedded,
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint(tagged.texts)[:16] for name, tagged in known.items()},
-            "sentences": {name: len(tagged) for name, tagged in known.items()},
-        }
-
-
-def _read(config: TaggingConfig, run: Run) -> _Corpora:
+def _read(config: TaggingConfig, run: Run) -> SplitData[Tagged]:
     if config.data is None:
-        return _Corpora(*cldr_tagged(config.locale, seed=config.training.seed, size=config.size), test_paths=[])
-    named = {"validation": config.validation, "test": config.test}
-    corpora = read_splits(config.data, **named, skip_bad_lines=run.skip_bad_lines)
-    splits = find_splits(config.data, **named)
-    if splits.validation is None:
-        print(f"no validation data: {len(corpora[1]):,} sentences of the training data are held out", file=sys.stderr)
-    for tagged in filter(None, corpora):
-        for reason, count in tagged.skips.items():
-            print(f"skipped {count:,} sentences of {reason}", file=sys.stderr)
-    return _Corpora(*corpora, [str(Path(path).absolute()) for path in splits.test])
+        return SplitData(*cldr_tagged(config.locale, seed=config.training.seed, size=config.size))
+    corpora = read_splits(
+        config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
+    )
+    tell_splits(corpora, "sentences")
+    return corpora
 
 
-def _started(config: TaggingConfig, run: Run, labels: tuple[str, ...]) -> tuple[Bert | BertFeatures, Tokenizer]:
-    """BERT under a classifier, or frozen under a BiLSTM."""
-    if config.tuned == "all":
-        return starting_from(run, "token", labels)
-    bert, tokenizer = starting_from(run, "none")
-    own = {**asdict(bert.config), "head": "token", "labels": labels}
-    reader = BertFeatures(BertFeaturesConfig(**own, read=READ[config.tuned], hidden=bert.config.width))
-    reader.bert.load_state_dict(bert.state_dict())
-    print(f"tuned={config.tuned}: BERT is frozen, the BiLSTM above it is new", file=sys.stderr)
-    return reader, tokenizer
+def _described(config: TaggingConfig, run: Run, corpora: SplitData[Tagged]) -> dict[str, Any]:
+    """For result.json: enough to find the test data again, and to see whether they are the same."""
+    embedded = {"locale": config.locale, "size": config.size, "seed": config.training.seed}
+    return {
+        "paths": {name: str(tagged.file) for name, tagged in corpora.known.items() if tagged.file},
+        "test": list(corpora.test_paths),
+        "cldr": None if config.data else embedded,
+        "skipped": run.skip_bad_lines,
+        "fingerprints": {name: fingerprint(tagged.texts)[:16] for name, tagged in corpora.known.items()},
+        "sentences": {name: len(tagged) for name, tagged in corpora.known.items()},
+    }
 
 
 def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:

@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -22,24 +21,19 @@ from manyheads.core.runtime import prepare
 from manyheads.data.cldr_languages import LANGUAGES, cldr_languages
 from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled_splits
 from manyheads.data.labelled_report import labelled_report
+from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.data.subword import PAD, train_bpe
 from manyheads.data.tokenizers import train_word_level
 from manyheads.models import sequence_baselines, text_classifier
-from manyheads.models.bert import Bert
-from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.tfidf import Tfidf, TfidfConfig
-from manyheads.recipes.fine_tuning import starting_from
-from manyheads.recipes.run import Run, carry_out, plan, told_warnings
+from manyheads.recipes.fine_tuning import Tuned, reading_rate, with_reader
+from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, told_warnings
 from manyheads.tasks.classification import ClassificationTask, encode, label_ids
 from manyheads.tasks.classifier import Classifier
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.tfidf import fit_tfidf
 from manyheads.training import Summary, TrainingConfig, claim, write_result
-
-READ = {"last": 1, "last-four": 4}  # layers
-READING_RATE = 1e-3  # the learning rate of a BiLSTM on frozen features
-
 
 # Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
 FINE_TUNING = TrainingConfig(
@@ -80,7 +74,7 @@ class ClassificationConfig:
     vocabulary: int = 20_000
     max_length: int | None = None
     truncate: bool = False
-    tuned: Literal["all", "last", "last-four"] = "all"
+    tuned: Tuned = "all"
     scratch: bool = False
     batch_tokens: int = 4096
     batch_items: int | None = None
@@ -240,9 +234,7 @@ def _fine_tune(config: ClassificationConfig, run: Run, expected: str) -> dict[st
         raise ValueError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL, a BERT directory")
     if config.data is None and not run.dry_run:
         raise ValueError(f"{run.recipe} needs its data: data=DIR with {expected}")
-    if config.tuned != "all" and "training.learning_rate" not in run.overrides:
-        config = replace(config, training=replace(config.training, learning_rate=READING_RATE))
-    return _classify(config, run)
+    return _classify(replace(config, training=reading_rate(config.training, config.tuned, run)), run)
 
 
 def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
@@ -262,11 +254,14 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         raise ValueError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
     labels = config.names or label_order(corpora.train.labels)
     torch.manual_seed(config.training.seed)
-    model, tokenizer = _started(config, run, labels) if run.init else _new(config, corpora.train, labels)
+    if run.init is None:
+        model, tokenizer = _new(config, corpora.train, labels)
+    else:
+        model, tokenizer = with_reader(run, "sequence", labels, config.tuned, scratch=config.scratch)
     limit = model.config.max_positions
     if corpora.test is not None and not config.truncate:  # too long a text is told now, not after the training
         encode(tokenizer, corpora.test.texts, corpora.test.pairs, limit, truncate=False, where=corpora.test.place)
-    described = corpora.describe(config, run)
+    described = _described(config, run, corpora)
 
     def evaluate() -> Metrics:
         held = corpora.validation if config.scored == "validation" else corpora.test
@@ -281,20 +276,13 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
         seed=config.training.seed,
     )  # fmt: skip
-    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "scored", "data", "validation", "test"):
-        del settings[name]
-
-    def saved_and_evaluated() -> Metrics:
-        if task.saved_as:  # not where the run had been finished before
-            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
-        return evaluate()
+    settings = identity(config, run, described["fingerprints"])
 
     def flops(summary: Summary) -> float:
         return accounting.flops(model, round(task.tokens_per_item))["training"] * summary.tokens
 
     return carry_out(
-        run, task, config.training, route=route, settings=settings, data=described, evaluate=saved_and_evaluated,
+        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate,
         flops=flops, truncate=config.truncate,
     )  # fmt: skip
 
@@ -315,46 +303,33 @@ def _fit(
     )  # fmt: skip
 
 
-class _Corpora(NamedTuple):
-    train: Labelled
-    validation: Labelled
-    test: Labelled | None
-
-    def describe(self, config: ClassificationConfig, run: Run) -> dict[str, Any]:
-        """For result.json: enough to find the test data again, and to see whether they are the same."""
-        splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        known = {name: data for name, data in splits.items() if data is not None}
-        return {
-            "paths": {name: str(data.file) for name, data in known.items() if data.file},
-            "test": [str(Path(self.test.file).absolute())] if self.test and self.test.file else [],
-            "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
-            "columns": asdict(config.columns),
-            "pairs": self.train.pairs is not None,
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint([*d.inputs, *d.labels])[:16] for name, d in known.items()},
-            "items": {name: len(data) for name, data in known.items()},
-        }
-
-
-def _read(config: ClassificationConfig, run: Run) -> _Corpora:
+def _read(config: ClassificationConfig, run: Run) -> SplitData[Labelled]:
     if config.data is None:
-        corpora = _Corpora(*cldr_languages(seed=config.training.seed, size=config.size))
+        corpora = SplitData(*cldr_languages(seed=config.training.seed, size=config.size))
     else:
-        splits = read_labelled_splits(
+        corpora = read_labelled_splits(
             config.data, config.columns, names=config.names, validation=config.validation, test=config.test,
             skip_bad_lines=run.skip_bad_lines,
         )  # fmt: skip
-        corpora = _Corpora(splits.train, splits.validation, splits.test)
-        if splits.held_out:
-            count = len(corpora.validation)
-            print(f"no validation data: {count:,} items of the training data are held out", file=sys.stderr)
-    for data in filter(None, corpora):
-        for reason, count in data.skips.items():
-            print(f"skipped {count:,} rows of {reason}", file=sys.stderr)
+        tell_splits(corpora, "items")
     if config.items is None or config.items >= len(corpora.train):
         return corpora
     chosen = Random(config.training.seed).sample(range(len(corpora.train)), config.items)
     return corpora._replace(train=corpora.train.subset(sorted(chosen)))
+
+
+def _described(config: ClassificationConfig, run: Run, corpora: SplitData[Labelled]) -> dict[str, Any]:
+    """For result.json: enough to find the test data again, and to see whether they are the same."""
+    return {
+        "paths": {name: str(data.file) for name, data in corpora.known.items() if data.file},
+        "test": list(corpora.test_paths),
+        "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
+        "columns": asdict(config.columns),
+        "pairs": corpora.train.pairs is not None,
+        "skipped": run.skip_bad_lines,
+        "fingerprints": {name: fingerprint([*d.inputs, *d.labels])[:16] for name, d in corpora.known.items()},
+        "items": {name: len(data) for name, data in corpora.known.items()},
+    }
 
 
 def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
@@ -383,18 +358,3 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     known = [f"text-classifier/{n}" for n in text_classifier.PRESETS]
     known += [f"sequence-baseline/{n}" for n in sequence_baselines.PRESETS]
     raise ValueError(f"preset: unknown {config.preset!r}: valid are {', '.join(known)}, tfidf")
-
-
-def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    """BERT under a classifier, or frozen under a reader."""
-    assert run.init is not None
-    if config.tuned == "all":
-        model, tokenizer = starting_from(run, "sequence", labels)
-        return (Bert(model.config) if config.scratch else model), tokenizer
-    bert, tokenizer = starting_from(run, "none")
-    own = {**asdict(bert.config), "labels": labels, "read": READ[config.tuned], "hidden": bert.config.width}
-    reader = BertFeatures(BertFeaturesConfig(**own))
-    if not config.scratch:
-        reader.bert.load_state_dict(bert.state_dict())
-    print(f"frozen: the BiLSTM and the output above it are new and are trained: {config.tuned}", file=sys.stderr)
-    return reader, tokenizer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.fine_tuning import rates
-from manyheads.recipes.run import Run, carry_out, plan, told_warnings
+from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
 from manyheads.tasks.translator import Translator
@@ -162,15 +162,10 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     print(corpus_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
     task = _task(config, run, corpora, route)
     described = corpora.describe(config)
-    # what makes this run another one; where the data lie, and how it is decoded at the end, does not
-    settings = {**asdict(config), "init": run.init, "fingerprints": described["fingerprints"]}
-    for name in ("training", "threads", "scored", "beam", "alpha", "data", "validation", "test"):
-        del settings[name]
+    settings = identity(config, run, described["fingerprints"], use=("beam", "alpha"))
     decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
 
     def evaluate() -> Metrics:
-        if task.saved_as:  # not where the run had been finished before
-            print(f"saved as {task.saved_as} in {run.out}", file=sys.stderr)
         held = corpora.validation if config.scored == "validation" else corpora.test
         if held is None:
             return {}

@@ -80,7 +80,6 @@ class AnsweringTask:
         self._validation, self._validation_targets = _with_targets(tokenizer, validation, limits)
         self._lengths = [len(p.ids) for p in self._train]
         self._forward = route.compile(self.model.forward)
-        self.saved_as = ""  # the model type, when it is saved
 
     @property
     def mean_length(self) -> int:
@@ -111,8 +110,8 @@ class AnsweringTask:
         metrics = squad_metrics([answers[0].text for answers in found], truths)
         return {"loss": total / len(several), **{name: metric["value"] for name, metric in metrics.items()}}
 
-    def save(self, out: Path) -> None:
-        self.saved_as = directory.save(out, self.model, self.tokenizer)
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
 
 
 def _with_targets(

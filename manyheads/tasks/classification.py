@@ -158,7 +158,6 @@ class ClassificationTask:
         self._train, self._labels = encoded(train), label_ids(train, labels)
         self._validation, self._validation_labels = encoded(validation), label_ids(validation, labels)
         self._forward = route.compile(self.model.forward)
-        self.saved_as = ""  # the model type, when it is saved
 
     @property
     def tokens_per_item(self) -> float:
@@ -185,8 +184,8 @@ class ClassificationTask:
         loss = float(F.nll_loss(scores, truth))
         return {"loss": loss, **{name: metric["value"] for name, metric in metrics.items()}}
 
-    def save(self, out: Path) -> None:
-        self.saved_as = directory.save(out, self.model, self.tokenizer)
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
 
 
 def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:

@@ -82,7 +82,6 @@ class LanguageModellingTask:
         self.validation_bytes = validation_bytes
         self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
         self._hidden = route.compile(self.model.hidden)
-        self.saved_as = ""  # the model type, when it is saved
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -101,8 +100,8 @@ class LanguageModellingTask:
         found = text_metrics(losses, self.validation_bytes, "")
         return {name: metric["value"] for name, metric in found.items()}
 
-    def save(self, out: Path) -> None:
-        self.saved_as = directory.save(out, self.model, self.tokenizer)
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
 
 
 @torch.no_grad()

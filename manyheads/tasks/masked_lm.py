@@ -97,7 +97,6 @@ class MaskedLMTask:
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.seed = route, batch_tokens, seed
         self._encode = route.compile(model.encode)
-        self.saved_as = ""  # the model type, when it is saved
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)
@@ -123,11 +122,13 @@ class MaskedLMTask:
         """Of the masked words: the loss, its exponential, the share that is right; of pairs, the share told right."""
         return mean_scores(list(scores(self.model, self.validation.epoch(0), self.route, self.batch_tokens)))
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path) -> str:
         """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
         before, self.tokenizer.encode_special_tokens = self.tokenizer.encode_special_tokens, False
-        self.saved_as = directory.save(out, self.model, self.tokenizer)
-        self.tokenizer.encode_special_tokens = before
+        try:
+            return directory.save(out, self.model, self.tokenizer)
+        finally:
+            self.tokenizer.encode_special_tokens = before
 
 
 class Score(NamedTuple):

@@ -120,8 +120,8 @@ class ReadingTask:
         batches = list(self._batches(self.validation.epoch(0), 0, 0))
         return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.tokens for batch in batches)
 
-    def save(self, out: Path) -> None:
-        directory.save(out, self.model, self.tokenizer)
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
 
     def _batches(self, examples: Epoch, seed: int, epoch: int) -> _Batches:
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=seed, epoch=epoch)

@@ -130,7 +130,6 @@ class TaggingTask:
         self._validation = validation
         self._validation_windows = word_windows(tokenizer, validation.words, max_length)
         self._forward = route.compile(self.model.forward)
-        self.saved_as = ""  # the model type, when it is saved
 
     @property
     def mean_length(self) -> int:
@@ -161,8 +160,8 @@ class TaggingTask:
         metrics = tagging_metrics([[names[i] for i in each.argmax(1)] for each in scores], wanted)
         return {"loss": float(loss), **{name: metric["value"] for name, metric in metrics.items()}}
 
-    def save(self, out: Path) -> None:
-        self.saved_as = directory.save(out, self.model, self.tokenizer)
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
 
 
 def tag_log_probabilities(

@@ -125,7 +125,6 @@ class TranslationTask:
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
         self._hidden = route.compile(self.model.hidden)
-        self.saved_as = ""  # the model type, when it is saved
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
@@ -146,10 +145,8 @@ class TranslationTask:
         loss = torch.tensor(total / tokens)
         return {"loss": float(loss), "perplexity": float(loss.exp())}
 
-    def save(self, out: Path) -> None:
-        self.saved_as = directory.save(
-            out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary
-        )
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
 
     def _loss(self, batch: Batch, smoothing: float) -> Tensor:
         batch = batch.to(self.route.device)

@@ -220,7 +220,7 @@ def train(
         save()
         held, values = _final_weights(task, config, counters, out / "state")
         display.note(f"finished ({over}); {held} weights: " + _line(values))
-        task.save(out)
+        display.note(f"saved as {task.save(out)} in {out}")
         draw_losses(out)
         summary = _summary("finished", over, counters, held, values)
         write_json(out / "state" / "finished.json", asdict(summary))

@@ -35,8 +35,8 @@ class Task(Protocol):
         """Metrics on the validation data; called in eval mode, without gradients, outside autocast."""
         ...
 
-    def save(self, directory: Path) -> object:
-        """Write the model directory with the present weights."""
+    def save(self, directory: Path) -> str:
+        """Write the model directory with the present weights; the model type that it is saved as."""
         ...
 
 

@@ -83,7 +83,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
     for file in ("train.txt", name, "test.txt"):
         write(tmp_path / file, GOOD)
-    train, validation, test = read_splits(tmp_path)
+    train, validation, test, *_ = read_splits(tmp_path)
     assert [split.file.name for split in (train, validation, test) if split and split.file] == [
         "train.txt", name, "test.txt"
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
 
 def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> None:
     text = "".join(f"word{i % 150} O\n\n" for i in range(300))  # every sentence twice
-    train, validation, test = read_splits(write(tmp_path / "a.txt", text))
+    train, validation, test, *_ = read_splits(write(tmp_path / "a.txt", text))
     assert test is None
     assert len(train) + len(validation) == 300
     assert 2 <= len(validation) <= 40
@@ -135,7 +135,7 @@ def test_words_of_raw_text(text: str, words: list[str]) -> None:
 
 
 def test_conll_2003(real_data: Callable[[str], Path]) -> None:
-    train, validation, test = read_splits(real_data("conll2003"))
+    train, validation, test, *_ = read_splits(real_data("conll2003"))
     assert test is not None
     assert [len(split) for split in (train, validation, test)] == [14_041, 3_250, 3_453]
     starts = [tag[2:] for tags in train.tags for tag in tags if tag.startswith("B-")]

@@ -36,7 +36,8 @@ def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     lines = captured.err.splitlines()
     assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ tokens/s  \d+:\d\d left", line) for line in lines)
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
-    assert lines[-1].startswith("finished (40 steps); last weights: loss 0.")
+    assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
+    assert lines[-1] == f"saved as toy in {tmp_path}"
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
