@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.cache import KVCache
-from manyheads.core.dropout import dropout
+from manyheads.core.dropout import drop_path, dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 
@@ -17,8 +17,9 @@ from manyheads.core.masks import Mask
 class Block(nn.Module):
     """Self-attention, optional attention over a memory, feed-forward, each with a residual path and a layer norm.
 
-    norm     "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
-    dropout  on what each sublayer adds to its residual path, while training (section 5.4).
+    norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
+    dropout    on what each sublayer adds to its residual path, while training (section 5.4).
+    drop_path  probability of leaving out all that a sublayer adds to an item, while training (stochastic depth).
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Block(nn.Module):
         *,
         norm: Literal["post", "pre"] = "post",
         dropout: float = 0.0,
+        drop_path: float = 0.0,
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
@@ -37,6 +39,7 @@ class Block(nn.Module):
         width = attention.output.out_features
         self.norm_first = norm == "pre"
         self.dropout = dropout
+        self.drop_path = drop_path
         self.attention = attention
         self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
         self.cross = cross
@@ -77,7 +80,7 @@ class Block(nn.Module):
 
     def _residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:
         added = sublayer(norm(x) if self.norm_first else x)
-        x = x + dropout(added, self.dropout, self.training)
+        x = x + drop_path(dropout(added, self.dropout, self.training), self.drop_path, self.training)
         return x if self.norm_first else norm(x)
 
 

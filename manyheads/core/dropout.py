@@ -26,3 +26,15 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
     chances = words.view(torch.uint8)[:count].view(x.shape)
     return x * (chances < kept).to(x.dtype).mul_(256 / kept)
+
+
+def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:
+    """Stochastic depth: zero what a sublayer adds, x (B, ...), for whole items with this probability (Huang 2016).
+
+    What is kept is scaled so that the expectation stays.
+    """
+    assert 0.0 <= probability < 1.0, f"a probability of dropping a path is below 1, got {probability}"
+    if not training or probability == 0.0:
+        return x
+    kept = x.new_empty(x.shape[0], *[1] * (x.dim() - 1)).bernoulli_(1 - probability)  # (B, 1, ...)
+    return x * (kept / (1 - probability))

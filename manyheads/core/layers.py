@@ -1,4 +1,4 @@
-"""The bricks around attention: feed-forward networks, token embeddings, initialisation."""
+"""The bricks around attention: feed-forward networks, token and patch embeddings, initialisation."""
 
 from __future__ import annotations
 
@@ -54,6 +54,38 @@ class TokenEmbedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         embedded = super().forward(tokens)  # (B, T) -> (B, T, D)
         return embedded if self.scale == 1.0 else embedded * self.scale
+
+
+class PatchEmbedding(nn.Conv2d):
+    """Patches of `patch` x `patch` pixels, each as one vector (Dosovitskiy 2020, equation 1).
+
+    images (B, C, Y, X) -> (B, Y / patch * X / patch, D), row by row. Raises ValueError where the patches do not fit.
+    """
+
+    def __init__(self, patch: int, width: int, channels: int = 3) -> None:
+        super().__init__(channels, width, patch, stride=patch)
+
+    def reset_parameters(self) -> None:
+        """N(0, 1 / fan-in): images of unit variance become vectors of unit variance (the original code: LeCun's)."""
+        nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
+        assert self.bias is not None
+        nn.init.zeros_(self.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.shape[1] != self.in_channels:
+            raise ValueError(f"the images are {tuple(images.shape)}: expected (B, {self.in_channels}, Y, X)")
+        for side in images.shape[2:]:
+            whole_patches(side, self.stride[0])
+        return super().forward(images).flatten(2).transpose(1, 2)  # (B, D, Y / P, X / P) -> (B, N, D)
+
+
+def whole_patches(side: int, patch: int) -> int:
+    """How many patches go into a side of so many pixels. Raises ValueError with the nearest sizes that fit."""
+    count, rest = divmod(side, patch)
+    if rest:
+        fitting = " and ".join(str(n * patch) for n in (count, count + 1) if n)
+        raise ValueError(f"{side} pixels are not divisible by patches of {patch}: nearest that fit: {fitting}")
+    return count
 
 
 def xavier_uniform(module: nn.Module) -> None:

@@ -1,10 +1,11 @@
-"""Where a token stands: sinusoidal tables in the layouts of the literature, and learned ones."""
+"""Where a token stands: sinusoidal tables in the layouts of the literature, and learned ones, also of a grid."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Layout = Literal["interleaved", "concatenated", "lecture", "tensor2tensor"]
@@ -64,3 +65,19 @@ class Positions(nn.Module):
         if int(at.max()) >= self.length:
             raise ValueError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
         return x + self.table[at].to(x.dtype)
+
+
+def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Learned positions of another number of patches: (K + Yo * Xo, D) -> (K + Yn * Xn, D) (Dosovitskiy 2020, section
+    3.2), for a grid `old` = (Yo, Xo) row by row.
+
+    The K first rows, of the class token and its like, stay as they are. Bicubic, because bilinear interpolation makes
+    the vectors shorter than those the network was trained with (Touvron 2021, section 6).
+    """
+    others = len(table) - old[0] * old[1]
+    assert others >= 0, f"{len(table)} positions are not a grid of {old[0]} x {old[1]}"
+    if old == new:
+        return table
+    grid = table[others:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)
+    grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
+    return torch.cat([table[:others], grid[0].flatten(1).T])

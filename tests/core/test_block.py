@@ -113,6 +113,21 @@ def test_residual_dropout_is_on_what_a_sublayer_adds() -> None:
     assert not torch.allclose(whole.eval()(x), x)
 
 
+def test_stochastic_depth_leaves_out_whole_sublayers_of_items() -> None:
+    """For half of the items attention adds nothing, for the others twice as much."""
+    torch.manual_seed(0)
+    silent = FeedForward(WIDTH, HIDDEN)
+    nn.init.zeros_(silent.contract.weight)
+    nn.init.zeros_(silent.contract.bias)
+    whole = Block(Attention(WIDTH, HEADS), silent, norm="pre", drop_path=0.5)
+    x = torch.randn(1, T, WIDTH).expand(2000, T, WIDTH)
+    out = whole(x)
+    left_out = (out == x).flatten(1).all(1)
+    assert float(left_out.double().mean()) == pytest.approx(0.5, abs=0.05)
+    added = (whole.eval()(x) - x)[~left_out]
+    torch.testing.assert_close((out - x)[~left_out], 2 * added, rtol=1e-4, atol=1e-5)
+
+
 def test_unknown_norm() -> None:
     with pytest.raises(ValueError, match="'post' or 'pre', got 'middle'"):
         block("middle", "relu", cross=False)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from manyheads.core.dropout import dropout
+from manyheads.core.dropout import drop_path, dropout
+from tests.interop.timm_stub import load_timm
 
 N = 200_000
 
@@ -70,3 +71,21 @@ def test_repeatable() -> None:
 def test_a_probability_is_a_probability() -> None:
     with pytest.raises(AssertionError, match=r"1\.5"):
         dropout(torch.ones(3), 1.5)
+
+
+def test_drop_path_is_timms() -> None:
+    """The same items dropped and the same scale, for the same draws of the generator."""
+    load_timm()
+    from timm.layers import drop_path as theirs
+
+    x = torch.randn(64, 3, 5)
+    torch.manual_seed(4)
+    expected = theirs(x, 0.3, training=True)
+    torch.manual_seed(4)
+    out = drop_path(x, 0.3)
+    torch.testing.assert_close(out, expected)
+    assert 0 < int((out == 0).all((1, 2)).sum()) < 64
+    assert drop_path(x, 0.3, training=False) is x
+    assert drop_path(x, 0.0) is x
+    with pytest.raises(AssertionError, match="below 1"):
+        drop_path(x, 1.0)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import ACTIVATIONS, FeedForward, PatchEmbedding, TokenEmbedding, whole_patches, xavier_uniform
 
 THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
 
@@ -73,3 +73,33 @@ def test_xavier_leaves_embeddings_and_norms_alone() -> None:
     assert bound * 0.95 < float(weight.abs().max()) <= bound
     changed = {name for name, p in module.named_parameters() if not torch.equal(p, before[name])}
     assert changed == {"linear.weight", "linear.bias"}
+
+
+def test_patches_are_vectors_row_by_row() -> None:
+    layer = PatchEmbedding(3, 5, channels=2)
+    x = torch.randn(2, 2, 6, 9)
+    out = layer(x)
+    assert out.shape == (2, 6, 5)
+    for row in range(2):
+        for column in range(3):
+            patch = x[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3].flatten(1)  # (B, C * P * P)
+            expected = patch @ layer.weight.flatten(1).T + layer.bias
+            torch.testing.assert_close(out[:, 3 * row + column], expected)
+
+
+def test_patches_begin_with_unit_variance() -> None:
+    torch.manual_seed(0)
+    out = PatchEmbedding(4, 256)(torch.randn(8, 3, 32, 32))
+    assert float(out.detach().std()) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("side", "nearest"), [(30, "28 and 32"), (3, "4"), (33, "32 and 36"), (1, "4")])
+def test_sides_that_patches_do_not_divide(side: int, nearest: str) -> None:
+    assert whole_patches(32, 4) == 8
+    message = f"^{side} pixels are not divisible by patches of 4: nearest that fit: {nearest}$"
+    with pytest.raises(ValueError, match=message):
+        whole_patches(side, 4)
+    with pytest.raises(ValueError, match=message):
+        PatchEmbedding(4, 5)(torch.zeros(1, 3, 32, side))
+    with pytest.raises(ValueError, match=r"the images are \(1, 1, 8, 8\): expected \(B, 3, Y, X\)"):
+        PatchEmbedding(4, 5)(torch.zeros(1, 1, 8, 8))
