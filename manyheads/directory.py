@@ -3,6 +3,7 @@
     config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
     target_tokenizer.json               only beside a `model_type` of our own, with two vocabularies
     source.spm  target.spm  vocab.json  instead of tokenizer.json, in what came from OPUS-MT
+    preprocessor_config.json            how an image becomes the input of a model of images
 
 Directories of other tools may have shards of weights, and other files for the tokenizer (`interop/vocabularies.py`).
 
@@ -33,7 +34,7 @@ from torch import Tensor
 from manyheads.interop.bert import BERT
 from manyheads.interop.classifiers import CLASSIFIERS
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
-from manyheads.interop.family import Family
+from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
 from manyheads.interop.reading import READER
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
@@ -47,8 +48,9 @@ FAMILIES: dict[str, Family] = {
 }
 FORMATS = ("hf", "ctranslate2")
 CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
-FETCHED = (CONFIG, "generation_config.json", *TOKENIZERS, *FILES)  # beside the weights: all that families need
+FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)  # beside the weights: all that families need
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Loaded:
     target_tokenizer  the same object as `tokenizer` where the vocabulary is joint.
     family            the model type.
     vocabulary        the files that make its tokenizers where no tokenizer.json can: to be saved with it, as they are.
+    preprocessing     what preprocessor_config.json says, where there is one.
     """
 
     model: Any  # an nn.Module with its `config`; whoever uses it knows which
@@ -66,21 +69,24 @@ class Loaded:
     family: str
     path: Path
     vocabulary: Mapping[str, bytes] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] | None = None
 
 
 def save(
     path: str | Path,
     model: Any,
-    tokenizer: Tokenizer | None,
+    tokenizer: Tokenizer | None = None,
     target_tokenizer: Tokenizer | None = None,
     *,
     vocabulary: Mapping[str, bytes] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
 ) -> str:
     """Write a model directory and return its model type: `manyheads-...` where no other tool will open it.
 
     path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
     target_tokenizer  where there are two vocabularies.
     vocabulary        of what was loaded: written in place of the tokenizers.
+    preprocessing     of images: becomes preprocessor_config.json.
     """
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
@@ -106,6 +112,8 @@ def save(
             "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
         }
         files["tokenizer_config.json"] = _json(family.tokenizer(model.config, tokenizer) | about)
+    if preprocessing is not None:
+        files[PREPROCESSOR] = _json(preprocessing)
     if family.generation is not None:
         files["generation_config.json"] = _json(family.generation(model.config))
     files[CONFIG] = _json(settings)  # last: a directory without it is no model
@@ -129,13 +137,14 @@ def load(path: str | Path) -> Loaded:
         if str(source).startswith("hub:"):  # its other files were not fetched
             raise ValueError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
         raise ValueError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
-    config, parameters = _read(path, family, settings, read_safe(path))
+    config, tensors = _read(path, family, settings, read_safe(path))
     tokenizers, vocabulary = _tokenizers(path, family, settings, family.vocabularies(config))
     model = family.module(config)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(parameters[name])
-    return Loaded(model.eval(), *tokenizers, family.model_type, path, vocabulary)
+        for name, tensor in saved_tensors(model).items():
+            tensor.copy_(tensors[name])
+    preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else None
+    return Loaded(model.eval(), *tokenizers, family.model_type, path, vocabulary, preprocessing)
 
 
 def resolve(model: str | Path, *, pickled: bool = False) -> Path:
@@ -188,7 +197,8 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
     _check_free(out)
     if format == "hf":
-        return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary)
+        return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
+                    preprocessing=loaded.preprocessing)  # fmt: skip
     try:
         from ctranslate2.converters import TransformersConverter
         from transformers.utils.logging import disable_progress_bar

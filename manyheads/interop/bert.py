@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.interop.family import Family
+from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
 
@@ -93,35 +94,11 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
         head = "pretraining"
     if head == "pooler" and not any(_POOLER in name for name in tensors):
         head = "none"
-    return {"head": head, "labels": _labels(settings) if head in LABELLED else ()}
-
-
-def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    names = settings.get("id2label")
-    if names is None:
-        count = settings.get("num_labels", 2)
-        if not isinstance(count, int) or not 1 <= count <= 1_000_000:
-            raise ValueError(f"'num_labels' is {count!r}: expected an integer from 1 to 1000000")
-        names = {str(index): f"LABEL_{index}" for index in range(count)}
-    whole = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
-    if not whole or {str(key) for key in names} != {str(index) for index in range(len(names))}:
-        raise ValueError(f"'id2label' is {str(names)[:80]}: expected a name for each of 0, 1, ...")
-    labels = tuple({str(key): name for key, name in names.items()}[str(index)] for index in range(len(names)))
-    back = settings.get("label2id")  # a default where only id2label was set
-    if isinstance(back, dict) and all(label.startswith("LABEL_") for label in back):
-        back = None
-    if back is not None and back != {label: index for index, label in enumerate(labels)}:
-        raise ValueError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
-    return labels
+    return {"head": head, "labels": read_labels(settings) if head in LABELLED else ()}
 
 
 def _label_names(config: BertConfig) -> dict[str, Any]:
-    if config.head not in LABELLED:
-        return {}
-    return {
-        "id2label": {str(index): label for index, label in enumerate(config.labels)},
-        "label2id": {label: index for index, label in enumerate(config.labels)},
-    }
+    return label_names(config.labels) if config.head in LABELLED else {}
 
 
 def _tokenizer(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -18,6 +18,16 @@ def _nothing(*_: Any) -> dict[str, Any]:
     return {}
 
 
+def _no_vocabulary(_: Any) -> tuple[int, int]:
+    return 0, 0
+
+
+def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters, tied ones once, and the buffers that belong to the weights (running means of batch norms)."""
+    persistent = module.state_dict().keys()
+    return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
+
+
 @dataclass(frozen=True)
 class Family:
     """One way to write a model down.
@@ -25,10 +35,11 @@ class Family:
     model_type    of config.json.
     config        our dataclass; `module` is built from it.
     settings      the rows of config.json.
-    weights       the rows for a configuration, given the names of its parameters.
+    weights       the rows for a configuration, given the names of its parameters and buffers.
     architecture  what `architectures` says.
-    vocabularies  of source and target: the sizes that tokenizers must fit into.
+    vocabularies  of source and target: the sizes that tokenizers must fit into; 0 for what reads no text.
     tokenizer     tokenizer_config.json; `generation` is generation_config.json, None for what does not generate.
+    renamed       a name in a file as the rows have it, for a library that numbers its layers otherwise; read only.
     infer         fields that config.json tells only through `architectures`, or the weights alone; given both.
     computed      tensors of a file that follow from the configuration (None: of no use here, whatever they hold);
                   `stored` names those that are written, with `{}` for the number of a layer.
@@ -42,9 +53,10 @@ class Family:
     settings: Settings
     weights: Callable[[Any, Iterable[str]], list[Weight]]
     architecture: Callable[[Any], str]
-    vocabularies: Callable[[Any], tuple[int, int]]
-    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]]
+    vocabularies: Callable[[Any], tuple[int, int]] = _no_vocabulary
+    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]] = _nothing
     generation: Callable[[Any], dict[str, Any]] | None = None
+    renamed: Callable[[str], str] = str
     infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
     computed: Callable[[Any], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()
@@ -52,10 +64,11 @@ class Family:
     own: bool = False
 
     def read(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-        """Our configuration and parameters. Raises ValueError on all that is not exactly representable."""
+        """Our configuration, parameters and buffers. Raises ValueError on all that is not exactly representable."""
+        tensors = {self.renamed(name): tensor for name, tensor in tensors.items()}
         config = self.config(**{**self.infer(settings, tensors), **self.settings.to_ours(settings)})
         with torch.device("meta"):
-            expected = dict(self.module(config).named_parameters())  # tied ones once
+            expected = saved_tensors(self.module(config))
         rows = self.weights(config, expected)
         return config, weights_to_ours(rows, expected, tensors, self.computed(config))
 
@@ -67,7 +80,7 @@ class Family:
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
         """The weights of a model under the names of the family, tied ones once."""
         config: Any = model.config
-        ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        ours = {name: tensor.detach() for name, tensor in saved_tensors(model).items()}
         like = next(iter(ours.values()))
         theirs = weights_to_theirs(self.weights(config, ours), ours)
         computed = self.computed(config).items()
@@ -80,12 +93,13 @@ def own_family(
     config: type[Any],
     module: type[nn.Module],
     *,
-    vocabularies: Callable[[Any], tuple[int, int]],
-    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]],
+    vocabularies: Callable[[Any], tuple[int, int]] = _no_vocabulary,
+    tokenizer: Callable[[Any, Tokenizer], dict[str, Any]] = _nothing,
     generation: Callable[[Any], dict[str, Any]] | None = None,
     most: Mapping[str, float] | None = None,
 ) -> Family:
-    """A family that no other tool knows: every field of the dataclass `config` and every parameter under our name.
+    """A family that no other tool knows: every field of the dataclass `config`, every parameter and buffer under our
+    name.
 
     most  the largest value of a field, where a damaged file could fill the memory.
     """
@@ -108,4 +122,6 @@ def _own_weights(config: Any, names: Iterable[str]) -> list[Weight]:
 
 
 def _kind(default: Any) -> type:
-    return int if default is None or default is MISSING else type(default)
+    if default is None or default is MISSING:
+        return int
+    return list if isinstance(default, tuple) and default and isinstance(default[0], int) else type(default)

@@ -23,7 +23,7 @@ SHOWN = 8  # tensors of each kind that the message about a mismatch names
 class Setting:
     """A number, a string or strings that both sides have.
 
-    kind     int, float, bool, str, or tuple for strings.
+    kind     int, float, bool, str, tuple for strings, or list for integers.
     default  what their library takes where the key is missing (or null): a value, or a function of their settings.
     least    the smallest number allowed, and `most` the largest: a damaged file must not fill the memory.
     also     other names of the key; where present they must agree.
@@ -48,8 +48,10 @@ class Setting:
                 raise ValueError(f"{self.theirs!r} is missing: expected {_KINDS[self.kind]}")
             return {self.ours: self.default(theirs) if callable(self.default) else self.default}
         for key, value in given.items():
-            if not _is(value, self.kind) or (self.kind in (int, float) and not self.least <= value <= self.most):
-                bound = f" from {self.least} to {self.most}" if self.kind in (int, float) else ""
+            numbers = {int: [value], float: [value], list: value}.get(self.kind)
+            fits = _is(value, self.kind) and all(self.least <= each <= self.most for each in numbers or ())
+            if not fits:
+                bound = "" if numbers is None else f" from {self.least} to {self.most}"
                 raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
         first, *others = given.values()
         if any(value != first for value in others):
@@ -135,14 +137,16 @@ class Settings:
         return theirs
 
 
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list of strings"}
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list of strings",
+          list: "a list of integers"}  # fmt: skip
 
 
 def _is(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
-    if kind is tuple:
-        return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    if kind in (tuple, list):
+        each_kind = str if kind is tuple else int
+        return isinstance(value, (list, tuple)) and all(_is(each, each_kind) for each in value)
     return isinstance(value, (int, float) if kind is float else kind)
 
 
@@ -193,7 +197,7 @@ def weights_to_ours(
 ) -> dict[str, Tensor]:
     """Their tensors under our names.
 
-    expected  our parameters, of which only the shapes are used (they may be on the meta device).
+    expected  our tensors, of which only shape and kind are used (they may be on the meta device).
     known     what a file may hold beside the weights (tables that are computed, biases of zero); must have this value,
               or, where that is None, is there for other heads than ours and may have any.
 
@@ -203,21 +207,24 @@ def weights_to_ours(
     unexpected = dict(theirs)
     ours: dict[str, Tensor] = {}
 
-    def fits(name: str, shape: torch.Size, real: bool = True) -> bool:
-        if theirs[name].shape != shape:
-            misshapen.append(f"{name} is {tuple(theirs[name].shape)} in the file, {tuple(shape)} by its configuration")
-        elif real and not theirs[name].is_floating_point():
-            contradictory.append(f"{name} holds {str(theirs[name].dtype).removeprefix('torch.')}, not real numbers")
+    def fits(name: str, like: Tensor, exact: bool = True) -> bool:
+        real, found = like.is_floating_point(), theirs[name].is_floating_point()
+        if theirs[name].shape != like.shape:
+            shapes = [str(tuple(each.shape)) for each in (theirs[name], like)]
+            misshapen.append(f"{name} is {shapes[0]} in the file, {shapes[1]} by its configuration")
+        elif real > found or (exact and real != found):
+            held = str(theirs[name].dtype).removeprefix("torch.")
+            contradictory.append(f"{name} holds {held}, not {'real numbers' if real else 'integers'}")
         else:
             return True
         return False
 
     for group, row, names in _paired(rows, expected):
-        shape = row.to_theirs(*(expected[name] for name in group)).shape
+        like = row.to_theirs(*(expected[name] for name in group))
         found = [each for each in names if unexpected.pop(each, None) is not None]
-        fitting = [each for each in found if fits(each, shape)]
+        fitting = [each for each in found if fits(each, like)]
         if not found:
-            missing.append(f"{names[0]} {tuple(shape)}")
+            missing.append(f"{names[0]} {tuple(like.shape)}")
         elif fitting == found:
             first, *others = found
             contradictory += [f"{each} differs from {first}" for each in others if _differ(theirs[each], theirs[first])]
@@ -225,7 +232,7 @@ def weights_to_ours(
     for name, value in known.items():
         if unexpected.pop(name, None) is None or value is None:
             continue
-        if fits(name, value.shape, value.is_floating_point()):
+        if fits(name, value, exact=False):
             held = theirs[name]
             if not torch.allclose(held, value.to(held.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} is not what this architecture computes")
