@@ -165,6 +165,10 @@ RECIPES: dict[str, Recipe] = {
         _LANGUAGE + "tiny_shakespeare_gpu", "Karpathy 2022, nanoGPT", "a 10.7 M parameter character model, for a GPU",
         "data=FILE: tiny-shakespeare's input.txt",
     ),
+    "conv-attention/theorem": Recipe(
+        "manyheads.recipes.conv_attention:theorem", "Cordonnier et al. 2020",
+        "nothing: how exactly attention computes 3 x 3, 5 x 5 and 7 x 7 convolutions, by its sharpness",
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,152 @@
+"""Where the heads of an attention over pixels look: their centres and widths, and their mean maps.
+
+The figures 4 and 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG, by the file's name).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from manyheads.core.tap import record, tapped
+from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
+
+SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
+
+
+@dataclass(frozen=True)
+class Centres:
+    """Of every layer (by name) and head: the shift that it looks at, and how wide it looks, in pixels of its grid.
+
+    centres  (L, H, 2) down and to the right of the query
+    widths   (L, H) the standard deviation along an axis
+    """
+
+    layers: tuple[str, ...]
+    centres: Tensor
+    widths: Tensor
+
+    def __str__(self) -> str:
+        lines = [f"{'layer':24} head   down  right  width"]
+        for layer, centres, widths in zip(self.layers, self.centres, self.widths, strict=True):
+            for head, ((down, right), width) in enumerate(zip(centres.tolist(), widths.tolist(), strict=True)):
+                lines.append(f"{layer:24} {head:4} {down:6.2f} {right:6.2f} {width:6.2f}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MeanMaps:
+    """What each head looks at from one query pixel, the mean over images.
+
+    maps   (L, H, Y, X), each sums to one
+    query  (row, column) in that grid
+    """
+
+    layers: tuple[str, ...]
+    maps: Tensor
+    query: tuple[int, int]
+    images: int
+
+    def centres(self) -> Centres:
+        """The mean and the standard deviation of each map: those of a head's Gaussian, where the image holds it."""
+        rows, columns = self.maps.shape[-2:]
+        down = torch.arange(rows, device=self.maps.device) - self.query[0]
+        right = torch.arange(columns, device=self.maps.device) - self.query[1]
+        at = torch.cartesian_prod(down, right).view(-1, 2).to(self.maps.dtype)  # (T, 2)
+        weights = self.maps.flatten(2)  # (L, H, T)
+        centres = weights @ at  # (L, H, 2)
+        distances = (at - centres[:, :, None]).square().sum(-1)  # (L, H, T)
+        return Centres(self.layers, centres, ((weights * distances).sum(-1) / 2).sqrt())
+
+
+def set_centres(model: ConvAttention) -> Centres:
+    """The centres and widths that are parameters of a model of the kind "quadratic"."""
+    layers = {name: m for name, m in tapped(model).items() if isinstance(m, QuadraticAttention)}
+    if not layers:
+        raise ValueError(
+            f"a model of the kind {model.config.kind!r} has no centres as parameters: take those of its mean maps"
+        )
+    centres = torch.stack([layer.centres.detach() for layer in layers.values()])
+    widths = torch.stack([layer.sharpness.detach().abs().reciprocal() for layer in layers.values()])
+    return Centres(tuple(layers), centres, widths)
+
+
+def mean_maps(
+    model: ConvAttention, images: Tensor, query: tuple[int, int] | None = None, *, batch: int = 25
+) -> MeanMaps:
+    """The maps of every layer and head, the mean over images (N, C, Y, X), normalised as for training.
+
+    query  (row, column) among the tokens, of which there is one for 2 x 2 pixels; None: the middle one
+    batch  so many images at once; the result does not depend on it
+    """
+    if not len(images):
+        raise ValueError("there are no images to take the mean over: give one or more")
+    rows, columns = model.grid(images)
+    row, column = query = (rows // 2, columns // 2) if query is None else query
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise ValueError(
+            f"the query {row}, {column} lies outside: rows are 0 to {rows - 1}, columns 0 to {columns - 1}"
+        )
+    layers = tuple(tapped(model))
+    total = torch.zeros((), device=images.device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for part in images.split(batch):
+                with record(model, queries=[row * columns + column]) as maps:
+                    model(part)
+                # a map that does not depend on the images was recorded once for all of them
+                total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
+    finally:
+        model.train(training)
+    return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
+
+
+def draw_centres(found: Centres, path: Path) -> None:
+    """Figure 4: a panel for each layer, a colour for each head; the circles hold half and nine tenths of what it sees.
+
+    The black square is the query pixel.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Circle
+
+    count = len(found.layers)
+    figure = Figure(figsize=(2.6 * count, 3), layout="constrained")
+    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
+    radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
+    reach = float((found.centres.abs().amax(-1) + found.widths * radii[0]).max()) + 1
+    for number, (panel, centres, widths) in enumerate(zip(panels, found.centres, found.widths, strict=True), 1):
+        for head, ((down, right), width) in enumerate(zip(centres.tolist(), widths.tolist(), strict=True)):
+            for radius, line in zip(radii, ("-", ":"), strict=True):
+                panel.add_patch(Circle((right, down), radius * width, fill=False, ls=line, ec=f"C{head % 10}"))
+            panel.plot(right, down, ".", color=f"C{head % 10}")
+        panel.plot(0, 0, "s", color="black")
+        panel.set(title=f"layer {number}", aspect="equal", xlim=(-reach, reach), ylim=(reach, -reach))
+    panels[0].set(ylabel="pixels down from the query")
+    figure.savefig(path, dpi=150)
+
+
+def draw_maps(found: MeanMaps, path: Path) -> None:
+    """Figure 6: a row for each layer, a column for each head, the query pixel marked; black is no attention."""
+    from matplotlib.figure import Figure
+
+    layers, heads = found.maps.shape[:2]
+    figure = Figure(figsize=(1.1 * heads + 0.4, 1.1 * layers + 0.5), layout="constrained")
+    panels = figure.subplots(layers, heads, squeeze=False)
+    row, column = found.query
+    for layer, (line, maps) in enumerate(zip(panels, found.maps.float().cpu().numpy(), strict=True), 1):
+        for head, (panel, seen) in enumerate(zip(line, maps, strict=True), 1):
+            panel.imshow(seen, cmap="gray", vmin=0, interpolation="nearest")
+            panel.plot(column, row, "s", mfc="none", mec="red")
+            panel.set(xticks=[], yticks=[])
+            if layer == 1:
+                panel.set(title=f"head {head}")
+            if head == 1:
+                panel.set(ylabel=f"layer {layer}")
+    figure.suptitle(f"mean over {found.images:,} images", fontsize="medium")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,82 @@
+"""How exactly attention computes a convolution: the error inside the image, over alpha (Cordonnier 2020, theorem 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from manyheads.models.conv_attention import attention_of
+
+ALPHAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The largest difference from the convolution inside the image, by kernel size and alpha; its values are about 1.
+
+    parameters  of the attentions, by kernel size
+    """
+
+    alphas: tuple[float, ...]
+    errors: dict[int, list[float]]
+    parameters: dict[int, int]
+
+    def __str__(self) -> str:
+        lines = ["alpha " + "".join(f"{f'{kernel} x {kernel}':>10}" for kernel in self.errors)]
+        rows = zip(self.alphas, *self.errors.values(), strict=True)
+        return "\n".join(lines + [f"{alpha:5g} " + "".join(f"{e:10.1e}" for e in each) for alpha, *each in rows])
+
+
+def convolution_errors(
+    kernels: Sequence[int] = (3, 5, 7),
+    alphas: Sequence[float] = ALPHAS,
+    *,
+    size: int = 16,
+    channels: int = 4,
+    images: int = 2,
+    seed: int = 1,
+) -> Errors:
+    """Random convolutions of random images of `size` x `size` pixels, as attention, in float64."""
+    if not kernels or not alphas:
+        raise ValueError("there is nothing to measure: give one kernel and one alpha or more")
+    if wrong := [kernel for kernel in kernels if kernel < 1 or kernel % 2 == 0 or kernel > size]:
+        raise ValueError(f"kernels {', '.join(map(str, wrong))}: expected odd ones, none larger than the image, {size}")
+    if min(alphas) < 0 or channels < 1 or images < 1:
+        raise ValueError(f"alpha {min(alphas):g}, {channels} channels, {images} images: expected 0, 1, 1 or more")
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(images, channels, size, size, generator=random, dtype=torch.float64)
+    errors: dict[int, list[float]] = {}
+    parameters: dict[int, int] = {}
+    for kernel in kernels:
+        weight = torch.randn(channels, channels, kernel, kernel, generator=random, dtype=torch.float64)
+        weight /= (channels * kernel * kernel) ** 0.5  # outputs of unit variance
+        exact = nn.functional.conv2d(x, weight)  # only where the whole kernel lies within the image
+        inside = slice(kernel // 2, size - kernel // 2)
+        errors[kernel] = []
+        for alpha in alphas:
+            attention = attention_of(weight, alpha=alpha)
+            with torch.no_grad():
+                found = attention(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)[:, :, inside, inside]
+            errors[kernel].append(float((found - exact).abs().max()))
+        parameters[kernel] = sum(p.numel() for p in attention.parameters())
+    return Errors(tuple(alphas), errors, parameters)
+
+
+def draw(found: Errors, path: Path) -> None:
+    """The curves, one for each kernel, and exp(-alpha), which is what a neighbour of the pixel looked at still gets."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    for kernel, errors in found.errors.items():
+        panel.semilogy(found.alphas, errors, ".-", label=f"{kernel} x {kernel}")
+    fine = torch.linspace(min(found.alphas), max(found.alphas), 200, dtype=torch.float64)
+    panel.semilogy(fine.numpy(), fine.neg().exp().numpy(), ":", color="gray", label="exp(-alpha)")
+    panel.axhline(torch.finfo(torch.float64).eps, color="black", lw=0.8, label="spacing of float64 at 1")
+    panel.set(xlabel="alpha", ylabel="largest error inside the image", ylim=(1e-18, 10))
+    panel.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,312 @@
+"""Attention as convolution: the theorem as code, and the model that learns it (Cordonnier, Loukas & Jaggi 2020).
+
+A head may look by position alone. Let r = (|d|^2, d_1, d_2) encode the shift d from the query's pixel to the key's, and
+let the head have v = -alpha (1, -2 D_1, -2 D_2). Its scores v r = -alpha |d - D|^2 + constant make its map a Gaussian
+around the shift D, of width 1 / sqrt(2 alpha); when alpha grows the head sees the pixel at shift D and nothing else. A
+convolution K x K is a sum over K * K shifts of a matrix times the pixel there: K * K such heads (theorem 1, lemma 2).
+
+The model, for small images: pixels -> 2 x 2 of them as the channels of one -> linear -> N layers -> mean -> classifier
+
+    layer   x = norm(x + linear(attention(x)));  x = norm(x + feed_forward(x))
+    each head mixes the whole of x (its own value matrix is part of the output's): 9 heads, as of a 3 x 3 convolution
+
+kind         scores of head h, shift d = (d_1, d_2), width D         its own parameters
+"quadratic"  v_h r_d: centres and widths are learned                  H x 3
+"relative"   u_h row[d_1] + w_h column[d_2]: an encoding learned      2 (2 S - 1) D + 2 H D, of S x S pixels
+"content"    (q_h k_h + q_h [row[d_1], column[d_2]]) / sqrt(D)        2 (2 S - 1) D / 2 + 2 H D (D + 1)
+
+Maps of the first two do not depend on the image: recorded, they are (1, H, T, T), one for the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import attend
+from manyheads.core.dropout import dropout
+from manyheads.core.layers import FeedForward
+from manyheads.core.tap import Tap
+
+Kind = Literal["quadratic", "relative", "content"]
+
+
+@dataclass(frozen=True)
+class ConvAttentionConfig:
+    """Sizes and choices; the defaults are those of the paper's models for CIFAR-10 (table 1).
+
+    labels      what is told apart, by the index of the logit; none: the model gives its features
+    image_size  of training. "quadratic" takes images of any size, the others none larger
+    downsample  so many pixels, in both directions, become the channels of one
+    """
+
+    kind: Kind = "quadratic"
+    labels: tuple[str, ...] = tuple(map(str, range(1000)))
+    image_size: int = 32
+    channels: int = 3
+    downsample: int = 2
+    width: int = 400
+    layers: int = 6
+    heads: int = 9
+    feed_forward: int = 512
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"unknown kind {self.kind!r}: valid are {', '.join(get_args(Kind))}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"labels must differ, got {', '.join(self.labels)}")
+        if self.kind == "content" and self.width % 2:
+            raise ValueError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
+        if self.downsample < 1:
+            raise ValueError(f"downsample is {self.downsample}: expected 1 (none) or more")
+        _check_divides(self.image_size, self.downsample)
+
+
+_SMALL = {"width": 96, "feed_forward": 192}
+PRESETS: dict[str, dict[str, Any]] = {
+    **{kind: {"kind": kind} for kind in get_args(Kind)},
+    **{f"{kind}-small": {"kind": kind, **_SMALL} for kind in get_args(Kind)},  # for a processor
+}
+
+
+def preset(name: str, **overrides: Any) -> ConvAttentionConfig:
+    """A configuration by name: the paper's, or a small one, with 1,000 labels unless `overrides` say otherwise."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
+    known = {f.name for f in fields(ConvAttentionConfig)}
+    if unknown := set(overrides) - known:
+        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
+    return ConvAttentionConfig(**{**PRESETS[name], **overrides})
+
+
+def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
+    """From every pixel (first axis) to every pixel (second): (T, T, 2) down and to the right, T = rows * columns."""
+    axes = torch.arange(rows, device=device), torch.arange(columns, device=device)
+    at = torch.cartesian_prod(*axes).view(-1, 2)  # (T, 2)
+    return at[None] - at[:, None]
+
+
+def attention_of(
+    weight: Tensor, bias: Tensor | None = None, alpha: float = 46.0, *, dilation: int = 1, groups: int = 1
+) -> QuadraticAttention:
+    """A multi-head attention that computes a convolution: the paper's theorem 1, by its construction.
+
+    weight (O, I / groups, Ky, Kx) and bias (O,) are those of a `torch.nn.Conv2d` (its stride would only choose among
+    the outputs); the attention takes (B, Y, X, I) and gives (B, Y, X, O), in the weight's number format, by Ky * Kx
+    heads. Where the whole kernel lies within the image its output is the convolution's, but for about exp(-alpha) of
+    the largest: at 46, nothing in float64.
+
+    At the borders no head can look outside. The softmax gives its weight to the pixels that are there, to the one next
+    to where the head would look: as if the image were padded with copies of its border, not with zeros. For zeros,
+    give it the image with zeros around, and cut them off the output.
+    """
+    outputs, inputs, height, width = weight.shape
+    if outputs % groups:
+        raise ValueError(f"weight has {outputs} outputs, which {groups} groups do not divide")
+    with torch.device("meta"):  # nothing is drawn that would be overwritten
+        attention = QuadraticAttention(inputs * groups, height * width, outputs)
+    attention = attention.to_empty(device=weight.device).to(weight.dtype)
+    each = outputs // groups
+    matrices = weight.new_zeros(outputs, height, width, groups, inputs)  # zeros between groups
+    for group in range(groups):
+        part = slice(group * each, (group + 1) * each)
+        matrices[part, :, :, group] = weight.detach()[part].permute(0, 2, 3, 1)
+    at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
+    middle = torch.tensor([(height - 1) // 2, (width - 1) // 2])  # of PyTorch's padding="same"
+    with torch.no_grad():
+        attention.centres.copy_((at - middle) * dilation)
+        attention.sharpness.fill_(math.sqrt(2 * alpha))
+        attention.output.weight.copy_(matrices.flatten(1))
+        attention.output.bias.copy_(torch.zeros(outputs) if bias is None else bias.detach())
+    return attention
+
+
+class PositionalAttention(nn.Module):
+    """Heads that look by position alone: x (B, Y, X, D) -> (B, Y, X, O)."""
+
+    def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.output = nn.Linear(heads * width, width if outputs is None else outputs)
+        self.tap = Tap()
+
+    def scores(self, rows: int, columns: int) -> Tensor:
+        """(H, T, T) for an image of T = rows * columns pixels."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, rows, columns, width = x.shape
+        # one map for all images, so that they are mixed together, as if they were channels of one: (1, 1, T, B * D)
+        value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
+        mixed = attend(
+            value, None, value, scores=self.scores(rows, columns)[None],
+            dropout=self.dropout if self.training else 0.0, tap=self.tap,
+        )  # (1, H, T, B * D)  # fmt: skip
+        mixed = mixed[0].unflatten(-1, (batch, width)).permute(2, 1, 0, 3)  # (B, T, H, D)
+        return self.output(mixed.flatten(2)).unflatten(1, (rows, columns))
+
+
+class QuadraticAttention(PositionalAttention):
+    """Heads that see a Gaussian around a shift of their own (section 3.1, equation 9, isotropic).
+
+    centres    (H, 2) the shifts, down and to the right, in pixels
+    sharpness  (H,) 1 / width, in 1 / pixels: alpha is half of its square
+    """
+
+    def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, outputs, dropout)
+        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)  # the authors' code: scattered over a 5 x 5 square
+        self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
+
+    def scores(self, rows: int, columns: int) -> Tensor:
+        alpha = self.sharpness.square() / 2
+        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)  # (H, 3)
+        d = shifts(rows, columns, v.device).to(v.dtype)
+        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # (T, T, 3)
+        return torch.einsum("hp,qkp->hqk", v, r)
+
+
+class RelativeAttention(PositionalAttention):
+    """Heads that look by a learned encoding of the row's shift and one of the column's (section 4.2).
+
+    size  the largest number of rows, and of columns
+    """
+
+    def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout=dropout)
+        self.rows, self.columns = nn.Embedding(2 * size - 1, width), nn.Embedding(2 * size - 1, width)
+        self.row_scores, self.column_scores = nn.Linear(width, heads, bias=False), nn.Linear(width, heads, bias=False)
+
+    def scores(self, rows: int, columns: int) -> Tensor:
+        down = self.row_scores(_relative(self.rows, rows)).permute(2, 0, 1)  # (H, Y, Y)
+        right = self.column_scores(_relative(self.columns, columns)).permute(2, 0, 1)  # (H, X, X)
+        both = down[:, :, None, :, None] + right[:, None, :, None, :]  # (H, Y, X, Y, X)
+        return both.flatten(3).flatten(1, 2)
+
+
+class ContentAttention(nn.Module):
+    """Heads that look by content, and by where it is as their query asks (section 4.3, Ramachandran 2019).
+
+    x (B, Y, X, D) -> (B, Y, X, D); `size` is the largest number of rows, and of columns.
+    """
+
+    def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.rows, self.columns = nn.Embedding(2 * size - 1, width // 2), nn.Embedding(2 * size - 1, width // 2)
+        self.query, self.key = nn.Linear(width, heads * width), nn.Linear(width, heads * width)
+        self.output = nn.Linear(heads * width, width)
+        self.tap = Tap()
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, rows, columns, width = x.shape
+        query, key = (
+            projection(x).flatten(1, 2).unflatten(-1, (self.heads, width)).transpose(1, 2)
+            for projection in (self.query, self.key)
+        )  # (B, H, T, D)
+        along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)  # one half asks for rows, one for columns
+        down = torch.einsum("bhyxd,ykd->bhyxk", along[0], _relative(self.rows, rows))
+        right = torch.einsum("bhyxd,xkd->bhyxk", along[1], _relative(self.columns, columns))
+        both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)  # (B, H, T, T)
+        value = x.flatten(1, 2)[:, None].expand_as(query)
+        mixed = attend(
+            query, key, value, bias=both / math.sqrt(width),
+            dropout=self.dropout if self.training else 0.0, tap=self.tap,
+        )  # (B, H, T, D)  # fmt: skip
+        return self.output(mixed.transpose(1, 2).flatten(2)).unflatten(1, (rows, columns))
+
+
+class Layer(nn.Module):
+    """Attention, then a feed-forward network, as of BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
+
+    def __init__(self, c: ConvAttentionConfig) -> None:
+        super().__init__()
+        size, share = c.image_size // c.downsample, c.attention_dropout
+        self.attention: PositionalAttention | ContentAttention
+        if c.kind == "quadratic":
+            self.attention = QuadraticAttention(c.width, c.heads, dropout=share)
+        elif c.kind == "relative":
+            self.attention = RelativeAttention(c.width, c.heads, size, share)
+        else:
+            self.attention = ContentAttention(c.width, c.heads, size, share)
+        self.linear = nn.Linear(c.width, c.width)
+        self.attention_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.feed_forward = FeedForward(c.width, c.feed_forward, "gelu")
+        self.feed_forward_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.dropout = c.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attention_norm(x + dropout(self.linear(self.attention(x)), self.dropout, self.training))
+        return self.feed_forward_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
+
+
+class ConvAttention(nn.Module):
+    """Images in, logits over the labels out."""
+
+    def __init__(self, config: ConvAttentionConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.pixels = nn.Linear(c.channels * c.downsample**2, c.width)
+        self.layers = nn.ModuleList([Layer(c) for _ in range(c.layers)])
+        self.classifier = nn.Linear(c.width, len(c.labels)) if c.labels else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X), normalised -> logits (B, L), or the features (B, D) of a model without labels."""
+        features = self.features(images)
+        return features if self.classifier is None else self.classifier(features)
+
+    def features(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) -> the mean over the pixels of the last layer (B, D)."""
+        self.grid(images)
+        x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)  # nothing is lost: it can be undone
+        x = self.pixels(x)  # (B, Y, X, D)
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean((1, 2))
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """Rows and columns of the tokens of images (B, C, Y, X). Raises ValueError where the model takes none such."""
+        c = self.config
+        channels, *sizes = images.shape[1:]
+        if channels != c.channels:
+            raise ValueError(f"the images have {channels} channels, the model takes {c.channels}")
+        for size in sizes:
+            _check_divides(size, c.downsample)
+            if c.kind != "quadratic" and size > c.image_size:
+                raise ValueError(
+                    f"the images are {sizes[0]} x {sizes[1]}, the model's encodings reach {c.image_size} x"
+                    f" {c.image_size}: make them smaller"
+                )
+        return sizes[0] // c.downsample, sizes[1] // c.downsample
+
+    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one image."""
+        c = self.config
+        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.pixels.weight.device),)
+
+
+def _relative(table: nn.Embedding, count: int) -> Tensor:
+    """The encodings of the shifts from each of `count` places (first axis) to each: (count, count, E)."""
+    at = torch.arange(count, device=table.weight.device)
+    return table(at[None] - at[:, None] + table.num_embeddings // 2)
+
+
+def _check_divides(size: int, downsample: int) -> None:
+    if size < 1 or size % downsample:
+        fitting = sorted({max(1, size // downsample) * downsample, (max(0, size) // downsample + 1) * downsample})
+        raise ValueError(
+            f"the images are {size} pixels wide or high, which {downsample} does not divide: the nearest sizes that fit"
+            f" are {' and '.join(map(str, fitting))}"
+        )
