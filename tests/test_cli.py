@@ -154,6 +154,9 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
 
+    def translate(self) -> None:
+        raise AssertionError("the command wants the n best")
+
     def nbest(
         self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
     ) -> list[list[Translation]]:
@@ -247,6 +250,6 @@ def test_faults_of_stdin_name_its_line(
     assert cli.main(["translate", "m"]) == 2
     shown = capsys.readouterr()
     assert shown.out == "ONE\nTWO\n"
-    assert shown.err == "manyheads: <stdin>:3: has 100 tokens, the model takes 99\n"
+    assert shown.err == "manyheads: <stdin>:3: this text has 100 tokens, the model takes 99\n"
     assert "text 1 has 100 tokens" in refused(capsys, "translate", "m", "x" * 100)
     assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0

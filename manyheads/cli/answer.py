@@ -8,7 +8,7 @@ from pathlib import Path
 from manyheads.cli.lines import decode, one_line
 from manyheads.cli.models import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, finite, positive
 
 
 def add(verbs: Verbs) -> None:
@@ -19,7 +19,7 @@ def add(verbs: Verbs) -> None:
                       help="the N best: probability, characters from and to, text")  # fmt: skip
     verb.add_argument("--max-answer", type=positive(int), default=30, metavar="N",
                       help="tokens that an answer has at most (default: 30)")  # fmt: skip
-    verb.add_argument("--null-threshold", type=float, metavar="T",
+    verb.add_argument("--null-threshold", type=finite, metavar="T",
                       help="allow no answer (an empty line): where it beats the best span by more than T")  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _classify(options: argparse.Namespace) -> None:
             print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
         if options.json:
             found = [{"label": each.label, "probability": each.probability} for each in labels]
-            documents.append({"text": text, **({"pair": options.pair} if options.pair else {}), "labels": found})
+            documents.append({**_given(text, classifier, options), "labels": found})
         else:
             print("\t".join(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels))
     if options.json:
@@ -52,8 +52,14 @@ def _answers(classifier: Any, texts: list[str], options: argparse.Namespace) -> 
     return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
 
 
+def _given(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:
+    if options.pair is not None or not classifier.takes_pairs or "\t" not in text:
+        return {"text": text} if options.pair is None else {"text": text, "pair": options.pair}
+    return dict(zip(("text", "pair"), _parted(text, 1), strict=True))
+
+
 def _parted(text: str, number: int) -> tuple[str, str]:
-    first, tab, second = text.partition("\t")
-    if text.strip() and not tab:
-        raise ValueError(f"text {number} is a single text among pairs: expected two with a tab between")
-    return first, second
+    parts = text.split("\t")
+    if text.strip() and len(parts) != 2:
+        raise ValueError(f"text {number} has {len(parts) - 1} tabs: expected two texts with one between")
+    return parts[0], parts[-1]

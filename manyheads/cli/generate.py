@@ -25,10 +25,17 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--top-p", type=float, metavar="P", help="of the most probable tokens that make up P only")
     verb.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
                       help="above 1 disfavours tokens that the text has (default: 1)")  # fmt: skip
-    verb.add_argument("--seed", type=int, default=0, metavar="N",
+    verb.add_argument("--seed", type=_seed, default=0, metavar="N",
                       help="of the first text, those behind it count on (default: 0)")  # fmt: skip
     verb.add_argument("--stop", action="append", default=[], metavar="STRING", help="ends a text before it; repeatable")
     verb.add_argument("--stream", action="store_true", help="write every piece of text as it comes")
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"expected 0 to {2**63 - 1}, got {text!r}")
+    return value
 
 
 def _generate(options: argparse.Namespace) -> None:

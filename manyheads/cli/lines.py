@@ -23,10 +23,11 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
         try:
             answers = answer(chunk)
         except ValueError as error:
-            found = None if texts else re.match(r"text (\d+)", str(error))
+            found = None if texts else re.match(r"text (\d+)(: )?", str(error))
             if found is None:
                 raise
-            raise ValueError(f"<stdin>:{int(found[1]) + done}:{str(error)[found.end() :]}") from error
+            rest = str(error)[found.end() :]
+            raise ValueError(f"<stdin>:{int(found[1]) + done}: {rest if found[2] else f'this text{rest}'}") from error
         yield from zip(range(done + 1, done + len(chunk) + 1), chunk, answers, strict=True)
         done += len(chunk)
         sys.stdout.flush()
@@ -53,8 +54,10 @@ def lines_of(file: Path) -> Iterator[str]:
 
 
 def decode(line: bytes, file: str, number: int) -> str:
+    """Without what Windows adds: a byte order mark before the first line, a carriage return at the end of each."""
+    line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     try:
-        return line.decode("utf-8")
+        return line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{file}:{number}: invalid UTF-8: convert the text, for example with iconv") from None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def document(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def table(rows: Iterable[Sequence[object]]) -> None:

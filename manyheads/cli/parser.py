@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -47,6 +48,13 @@ class Verbs:
             parser.add_argument(metavar.lower(), metavar=metavar, help=text)
         self.found[name] = parser
         return parser
+
+
+def finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
+    return value
 
 
 def positive(kind: type[int] | type[float]) -> Any:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 from manyheads.cli.output import document, print_metrics, table
-from manyheads.cli.parser import MODEL, Verbs
+from manyheads.cli.parser import MODEL, Parser, Verbs
+
+SHOWN = 300  # characters of an item
 
 
 def add(verbs: Verbs) -> None:
     evaluate = verbs.add("evaluate", _evaluate, "score a model on test data", MODEL, as_json=True)
     evaluate.add_argument("--data", metavar="PATH", help="other test data than the run's own")
+    _skip(evaluate)
 
     compare = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
                         ("FIRST", "a run"), ("SECOND", "another run"), as_json=True)  # fmt: skip
     compare.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
+    _skip(compare)
+
+
+def _skip(verb: Parser) -> None:
+    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from manyheads.tasks import load
     from manyheads.tasks.evaluation import evaluate
 
-    metrics = evaluate(load(options.model), options.data)
+    metrics = evaluate(load(options.model), options.data, skip_bad_lines=options.skip_bad_lines)
     if options.json:
         return document({"model": options.model, "data": options.data, "metrics": metrics})
     print_metrics(metrics)
@@ -31,13 +40,14 @@ def _compare(options: argparse.Namespace) -> None:
     from manyheads.tasks import load
     from manyheads.tasks.evaluation import compare
 
-    found = compare(load(options.first), load(options.second), options.data)
+    both = (load(options.first), load(options.second))
+    found = compare(*both, options.data, skip_bad_lines=options.skip_bad_lines)
     if options.json:
         return document(found)
     first, second = found["first"]["metrics"], found["second"]["metrics"]
     print(f"1: {options.first}\n2: {options.second}\n{found['items']:,} items\n")
     table([("metric", "1", "2", "2 - 1")] + [
-        (n, *(f"{x:.2f}" for x in (m["value"], second[n]["value"], second[n]["value"] - m["value"])))
+        (n, *(f"{x:.4f}" for x in (m["value"], second[n]["value"], second[n]["value"] - m["value"])))
         for n, m in first.items()
     ])  # fmt: skip
     print()
@@ -45,5 +55,6 @@ def _compare(options: argparse.Namespace) -> None:
         verdict = "they differ" if test["p_value"] < 0.05 else "no difference beyond chance"
         print(f"{name}: paired bootstrap, p = {test['p_value']:.3f}: {verdict}")
     for item in found["most_changed"]:
-        print(f"\n{item['change']:+.1f} {found['unit']}   {item['input']}")
-        print(f"    1 {item['first']}\n    2 {item['second']}\n    = {item['reference']}")
+        parts = (item[name] for name in ("first", "second", "reference", "input"))
+        first, second, reference, given = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
+        print(f"\n{item['change']:+.1f} {found['unit']}   {given}\n    1 {first}\n    2 {second}\n    = {reference}")

@@ -64,9 +64,11 @@ def _print_summary(name: str, found: Mapping[str, Any]) -> None:
         *((p, parameters["parts"].get(p, ""), mflops(p), parameters["shapes"].get(p, "")) for p in parts),
         ("total", parameters["total"], f"{flops['forward'] / 1e6:,.1f}", ""),
     ])  # fmt: skip
-    tokens = " -> ".join(map(str, flops["tokens"]))
-    print(f"\nFLOPs            forward pass of one item of {tokens} tokens; {flops['convention']}")
-    print(f"  per token      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, training on it 3 times that")
+    item, unit = f"item of {' -> '.join(map(str, flops['tokens']))} tokens", "token"
+    if "image" in flops:
+        item, unit = f"image of {' x '.join(map(str, flops['image']))}", "image"
+    print(f"\nFLOPs            forward pass of one {item}; {flops['convention']}")
+    print(f"  per {unit}      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, training on it 3 times that")
     print(f"memory           {memory['weights'] / 1e6:,.1f} MB of weights (float32)")
     print(f"  training       {memory['training'] / 1e6:,.1f} MB with gradients and Adam's moments, without activations")
     if "cache_per_token" in memory:

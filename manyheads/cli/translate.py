@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, lines_of, one_line, stdin
+from manyheads.cli.models import model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, positive
 
@@ -30,9 +31,7 @@ def _translate(options: argparse.Namespace) -> None:
     if options.score_target and options.nbest:
         raise ValueError("--score-target scores the translations given: it goes without --nbest")
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None
-    from manyheads.tasks import load
-
-    translator = load(options.model)
+    translator = model_for("translate", options.model)
     if targets is not None:
         return _score(translator, targets, options)
     documents: list[dict[str, Any]] = []

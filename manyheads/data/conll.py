@@ -130,7 +130,8 @@ def read_splits(
     """
     return read_files(
         data, SUFFIXES, partial(read_conll, skip_bad_lines=skip_bad_lines),
-        lambda tagged: [" ".join(words) for words in tagged.words], what="sentence", validation=validation, test=test,
+        lambda tagged: [" ".join(words) for words in tagged.words], what="sentence",
+        labels=lambda tagged: tagged.tags, validation=validation, test=test,
     )  # fmt: skip
 
 

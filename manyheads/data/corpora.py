@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from manyheads.data.splits import UTF8, held_out, splits_among
+from manyheads.data.splits import UTF8, held_out, only_test, splits_among
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,22 @@ def read_corpora(
     train, held = read_texts(train_path, skip_bad_files=skip_bad_files), read(validation)
     if held is None:
         train, held = _split(train, share)
-    return Corpora(train, held, read(test or (tests[0] if tests else None)))
+    return Corpora(train, held, read(test or only_test(folder, tests)))
 
 
 def _split(texts: Texts, share: float, salt: str = "") -> tuple[Texts, Texts]:
     """(kept, held out)."""
     if len(texts) > 1:
-        kept, held = held_out([salt + text for text in texts.texts], share, what="text")
+        try:
+            kept, held = held_out([salt + text for text in texts.texts], share, what="text")
+        except ValueError as error:
+            raise ValueError(f"{texts.files[0]}: {error}" if texts.files else str(error)) from None
         return texts.subset(kept), texts.subset(held)
     (text,) = texts.texts
     cut = int(len(text) * (1 - share))
     if not 0 < cut < len(text):
-        raise ValueError(f"a text of {len(text)} characters cannot be split; give validation data")
+        where = f"{texts.files[0]}: " if texts.files else ""
+        raise ValueError(f"{where}a text of {len(text)} characters cannot be split; give validation data")
     return Texts([text[:cut]], texts.files), Texts([text[cut:]], texts.files)
 
 

@@ -142,7 +142,8 @@ def read_labelled_splits(
     """
     splits = read_files(
         data, FILES, partial(read_labelled, columns=columns, names=names, skip_bad_lines=skip_bad_lines),
-        lambda labelled: labelled.inputs, what="text", validation=validation, test=test,
+        lambda labelled: labelled.inputs, what="text",
+        labels=lambda labelled: [[label] for label in labelled.labels], validation=validation, test=test,
     )  # fmt: skip
     train, known = splits.train, set(splits.train.labels)
     if len(known) < 2:
@@ -156,7 +157,8 @@ def read_labelled_splits(
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels in the order that a model counts them: by number where all are numbers, else by name."""
     different = set(labels)
-    return tuple(sorted(different, key=int if all(label.isdecimal() for label in different) else str))
+    numbers = all(label.isdecimal() for label in different)
+    return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))  # 1 and 01 are two
 
 
 def _known(data: Labelled, train: Labelled, known: set[str], skip_bad_lines: bool) -> Labelled:
@@ -211,6 +213,8 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
             return f"{name!r} is {type(value).__name__}, not text", "write a string"
         if not value.strip():
             return f"{name!r} is blank", "fill in or remove the row"
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            return f"{name!r} has half a character (a lone surrogate)", "write it as UTF-8"
     value = cells.get(label)
     if value is None or not isinstance(value, str | int) or not str(value).strip():
         return f"{label!r} is {value!r}, not a label", "write a name or a number"
@@ -239,6 +243,7 @@ def _tsv(file: Path) -> Iterator[_Row]:
 
 
 def _csv(file: Path) -> Iterator[_Row]:
+    csv.field_size_limit(max(csv.field_size_limit(), file.stat().st_size))
     # a line that cannot be decoded becomes a character that no text has
     reader = csv.reader(("\0" if line is None else f"{line}\n" for line in lines_of(file)), strict=True)
     header: list[str] | None = None
@@ -261,6 +266,8 @@ def _csv(file: Path) -> Iterator[_Row]:
 
 
 def _under(header: list[str], cells: list[str], number: int, remedy: str) -> _Row:
+    if twice := {name for name in header if header.count(name) > 1}:
+        return _Row(number, {}, f"the header names {', '.join(map(repr, sorted(twice)))} twice", "rename one")
     if len(cells) != len(header):
         return _Row(number, {}, f"{len(cells)} columns where the header names {len(header)}", remedy)
     return _Row(number, dict(zip(header, cells, strict=True)))
@@ -273,7 +280,7 @@ def _jsonl(file: Path) -> Iterator[_Row]:
         elif line.strip():
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield _Row(number, {}, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
             else:
                 if isinstance(record, dict):

@@ -90,30 +90,60 @@ def find_files(
     return Splits(found.train, validation or found.validation, [test] if test else found.test)
 
 
+def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
+    """The test data among those found. Raises ValueError where there are several."""
+    if len(tests) > 1:
+        raise ValueError(f"{data}: several test files ({', '.join(tests)}); name one of them")
+    return tests[0] if tests else None
+
+
+def test_among(data: str, find: Callable[[str], Splits]) -> str:
+    """The test data that the user names: of a directory those that `find` finds there."""
+    found = only_test(data, find(data).test) if Path(data).is_dir() else data
+    if found is None:
+        raise ValueError(f"{data}: no test data there; name the file itself")
+    return found
+
+
 def read_files(
     data: str | Path, suffixes: tuple[str, ...], read: Callable[[str], D], keys: Callable[[D], Sequence[str]], *,
-    what: str, validation: str | None = None, test: str | None = None,
+    what: str, labels: Callable[[D], Sequence[Iterable[str]]] | None = None,
+    validation: str | None = None, test: str | None = None,
 ) -> SplitData[D]:  # fmt: skip
     """What `read` makes of the files that `find_files` finds.
 
-    Without validation data, 5% of the training data are held out by a hash of their `keys`, each of which is a `what`.
+    Without validation data, 5% of the training data are held out by a hash of their `keys`, each of which is a `what`,
+    but none of which training knows no other item with one of its `labels`.
     Raises FileNotFoundError, and ValueError where there are several test files, or one key only.
     """
     splits = find_files(data, suffixes, validation=validation, test=test)
     if splits.train is None:
         raise FileNotFoundError(f"{data}: no training data; expected train{suffixes[0]} (or {', '.join(suffixes[1:])})")
-    if len(splits.test) > 1:
-        raise ValueError(f"{data}: several test files ({', '.join(splits.test)}); name one: test=FILE")
+    test = only_test(data, splits.test)
     train = read(splits.train)
-    tested = read(splits.test[0]) if splits.test else None
+    tested = None if test is None else read(test)
     paths = tuple(str(Path(path).absolute()) for path in splits.test)
     if splits.validation is not None:
         return SplitData(train, read(splits.validation), tested, paths)
     try:
         kept, held = held_out(keys(train), what=what)
+        if labels is not None:
+            kept, held = _with_all_labels(kept, held, keys(train), labels(train))
     except ValueError as error:
         raise ValueError(f"{splits.train}: {error}") from None
     return SplitData(train.subset(kept), train.subset(held), tested, paths, len(held))
+
+
+def _with_all_labels(
+    kept: list[int], held: list[int], keys: Sequence[str], labels: Sequence[Iterable[str]]
+) -> tuple[list[int], list[int]]:
+    """Puts back what was held out with a label that is nowhere else, and all copies of it."""
+    known = {label for row in kept for label in labels[row]}
+    back = {keys[row] for row in held if not known.issuperset(labels[row])}
+    still = [row for row in held if keys[row] not in back]
+    if not still:
+        raise ValueError("too few items of each label to hold some out; give validation data")
+    return sorted([*kept, *(row for row in held if keys[row] in back)]), still
 
 
 def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:

@@ -81,7 +81,7 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False) -> Questions:
         content = json.loads(file.read_bytes())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
     items: list[Question] = []
     skips: Counter[str] = Counter()

@@ -56,12 +56,12 @@ class Family:
     vocabularies: Callable[[Any], tuple[int, int]] = _no_vocabulary
     tokenizer: Callable[[Any, Tokenizer], dict[str, Any]] = _nothing
     generation: Callable[[Any], dict[str, Any]] | None = None
-    renamed: Callable[[str], str] = str
     infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
     computed: Callable[[Any], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()
     also_written: Callable[[Any], dict[str, Any]] = _nothing
     own: bool = False
+    renamed: Callable[[str], str] = str
 
     def read(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         """Our configuration, parameters and buffers. Raises ValueError on all that is not exactly representable."""

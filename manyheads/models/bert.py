@@ -17,8 +17,8 @@ head             reads             gives
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -38,7 +39,7 @@ LABELLED = ("sequence", "token")
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(Config):
     """Sizes and choices; the defaults are those of bert-base-uncased.
 
     labels         what the head "sequence" or "token" tells apart, by the index of the logit
@@ -64,9 +65,7 @@ class BertConfig:
     head_dropout: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
-        if self.head not in get_args(Head):
-            raise ValueError(f"unknown head {self.head!r}: valid are {', '.join(get_args(Head))}")
+        super().__post_init__()
         if self.head in LABELLED and not self.labels:
             raise ValueError(f"the head {self.head!r} needs labels")
         if len(set(self.labels)) < len(self.labels):
@@ -94,12 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> BertConfig:
     """A configuration by name, with its published vocabulary, a pooler and no head unless `overrides` say otherwise."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(BertConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return BertConfig(**{**PRESETS[name], **overrides})
+    return from_preset(BertConfig, PRESETS, name, overrides)
 
 
 class Bert(nn.Module):

@@ -9,7 +9,7 @@ projection is the embedding matrix (tied).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -28,7 +29,7 @@ INIT_STD = 0.02  # of all matrices (Radford 2018, section 4.1)
 
 
 @dataclass(frozen=True)
-class GPTConfig:
+class GPTConfig(Config):
     """Sizes and choices. The vocabulary comes from the data or the preset.
 
     end           the token between documents, where the vocabulary has one: it begins and ends a text
@@ -54,6 +55,7 @@ class GPTConfig:
     embedding_dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
         if self.end is not None and not 0 <= self.end < self.vocab:
@@ -84,12 +86,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> GPTConfig:
     """A configuration by name, with the vocabulary it was published with unless `overrides` give another."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(GPTConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return GPTConfig(**{**PRESETS[name], **overrides})
+    return from_preset(GPTConfig, PRESETS, name, overrides)
 
 
 class GPT(nn.Module):

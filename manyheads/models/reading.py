@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
+from manyheads.core.config import Config
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
@@ -29,7 +30,7 @@ READINGS: tuple[Reading, ...] = get_args(Reading)
 
 
 @dataclass(frozen=True)
-class ReaderConfig:
+class ReaderConfig(Config):
     """Sizes and the way of reading. A layer is a block of a Transformer, or an LSTM in each direction."""
 
     vocab: int
@@ -42,8 +43,7 @@ class ReaderConfig:
     max_positions: int = 128
 
     def __post_init__(self) -> None:
-        if self.reading not in READINGS:
-            raise ValueError(f"unknown reading {self.reading!r}: valid are {', '.join(READINGS)}")
+        super().__post_init__()
         if self.width % 2 or self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by 2 directions and {self.heads} heads")
 

@@ -14,14 +14,15 @@ What lies behind a text's end changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.models.text_classifier import both_logits, check_labels, units
@@ -30,7 +31,7 @@ Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
 
 
 @dataclass(frozen=True)
-class SequenceBaselineConfig:
+class SequenceBaselineConfig(Config):
     """Sizes and choices.
 
     labels         what is told apart, by the index of the logit
@@ -53,10 +54,8 @@ class SequenceBaselineConfig:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
+        super().__post_init__()
         check_labels(self.labels)
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"unknown kind {self.kind!r}: valid are {', '.join(get_args(Kind))}")
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
         if not 0 <= self.pad < self.vocab:
@@ -74,12 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> SequenceBaselineConfig:
     """A configuration by name, with 20,000 words and two labels unless `overrides` say otherwise."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(SequenceBaselineConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return SequenceBaselineConfig(**{**PRESETS[name], **overrides})
+    return from_preset(SequenceBaselineConfig, PRESETS, name, overrides)
 
 
 class SequenceBaseline(nn.Module):

@@ -15,7 +15,7 @@ positions, so the order of the words is lost. The preset `corrected` has positio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
@@ -31,7 +32,7 @@ from manyheads.core.positions import Layout, Positions
 
 
 @dataclass(frozen=True)
-class TextClassifierConfig:
+class TextClassifierConfig(Config):
     """Sizes and choices; the defaults are those of the chapter.
 
     labels         what is told apart, by the index of the logit
@@ -58,10 +59,8 @@ class TextClassifierConfig:
     norm_eps: float = 1e-3
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
+        super().__post_init__()
         check_labels(self.labels)
-        if self.pooling not in ("max", "mean"):
-            raise ValueError(f"pooling is 'max' or 'mean', got {self.pooling!r}")
         if not 0 <= self.pad < self.vocab:
             raise ValueError(f"the pad token has id {self.pad}, the vocabulary {self.vocab} entries")
 
@@ -74,12 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> TextClassifierConfig:
     """A configuration by name, with 20,000 words and two labels unless `overrides` say otherwise."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(TextClassifierConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return TextClassifierConfig(**{**PRESETS[name], **overrides})
+    return from_preset(TextClassifierConfig, PRESETS, name, overrides)
 
 
 class TextClassifier(nn.Module):

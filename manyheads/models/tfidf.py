@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.core.config import Config
 from manyheads.models.text_classifier import both_logits, check_labels, units
 
 
 @dataclass(frozen=True)
-class TfidfConfig:
+class TfidfConfig(Config):
     """labels: what is told apart, by the index of the logit. max_positions: words a text may have; None: any number."""
 
     vocab: int = 20_000
@@ -28,7 +29,7 @@ class TfidfConfig:
     max_positions: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
+        super().__post_init__()
         check_labels(self.labels)
 
 

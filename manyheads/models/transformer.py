@@ -9,7 +9,7 @@ at the positions before it (causal self-attention) and at the whole source (cros
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
@@ -26,7 +27,7 @@ from manyheads.core.positions import Layout, Positions
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Config):
     """Sizes and choices. The vocabularies come from the data, everything else from a preset or the user.
 
     tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
@@ -66,8 +67,7 @@ class TransformerConfig:
     source_pad: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tie not in ("all", "target", "none"):
-            raise ValueError(f"tie is 'all', 'target' or 'none', got {self.tie!r}")
+        super().__post_init__()
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"one matrix for source and target needs one vocabulary, got {self.source_vocab} and "
@@ -104,12 +104,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> TransformerConfig:
     """A configuration by name; `overrides` give at least the vocabularies and the special tokens."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(TransformerConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return TransformerConfig(**{**PRESETS[name], **overrides})
+    return from_preset(TransformerConfig, PRESETS, name, overrides)
 
 
 class Transformer(nn.Module):

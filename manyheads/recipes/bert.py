@@ -127,7 +127,8 @@ def _head(config: PretrainingConfig) -> Head:
 def _pretrain(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
     """Documents -> vocabulary -> model -> training -> result.json."""
     if run.dry_run:
-        return plan(run, config, planned_model(config), config.batch_tokens)
+        model = planned_model(config) if run.init is None else starting_from(run, _head(config))[0]
+        return plan(run, config, model, config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     rules = config.rules
     if run.init is None:  # so that a wrong setting is told before anything is read

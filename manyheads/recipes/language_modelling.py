@@ -127,7 +127,8 @@ def _require_data(config: LanguageModellingConfig, run: Run) -> None:
 def _model(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
     """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
     if run.dry_run:
-        return plan(run, config, planned_model(config), config.rows * config.block)
+        model = planned_model(config) if run.init is None else _continued(run)[0]
+        return plan(run, config, model, config.rows * config.block)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read

@@ -62,6 +62,8 @@ def from_file(path: str | Path) -> list[Setting]:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except RecursionError:
+        raise ValueError(f"{path}: nested without end; expected settings such as `training: {{steps: 100}}`") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -100,6 +102,8 @@ def _flatten(node: yaml.Node, prefix: str, file: str | None) -> Iterator[Setting
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         seen = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError(f"{file}:{key.start_mark.line + 1}: {prefix[:-1]}: expected a name before the colon")
             if key.value in seen:
                 raise ValueError(f"{file}:{key.start_mark.line + 1}: {prefix}{key.value} is given twice")
             seen.add(key.value)

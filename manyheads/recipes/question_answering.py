@@ -101,7 +101,8 @@ def planned_model(config: AnsweringConfig) -> Bert:
 def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] | None:
     """Questions -> report -> model -> training -> test -> result.json."""
     if run.dry_run:
-        return plan(run, config, planned_model(config), config.batch_tokens)
+        model = planned_model(config) if run.init is None else starting_from(run, "question")[0]
+        return plan(run, config, model, config.batch_tokens)
     if config.data is None:
         raise ValueError(f"{run.recipe} needs its data: data=PATH, a directory with {expected}")
     if run.init is None:

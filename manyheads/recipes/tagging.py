@@ -26,6 +26,8 @@ from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.tagging import TaggingTask
 from manyheads.training import Summary, TrainingConfig, claim
 
+ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))  # of CoNLL-2003
+
 
 @dataclass(frozen=True)
 class TaggingConfig:
@@ -112,10 +114,9 @@ def conll2003(config: TaggingConfig = CONLL2003, *, run: Run) -> dict[str, Any] 
 
 def planned_model(config: TaggingConfig) -> Bert:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
-    labels = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))
     with torch.device("meta"):
         return Bert(
-            preset(config.preset, **{"vocab": config.vocabulary, "head": "token", "labels": labels, **config.model})
+            preset(config.preset, **{"vocab": config.vocabulary, "head": "token", "labels": ENTITIES, **config.model})
         )
 
 
@@ -126,7 +127,8 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
             raise ValueError(f"tuned={config.tuned} freezes the model to start from: name it with --init MODEL")
         config = replace(config, training=reading_rate(config.training, config.tuned, run))
     if run.dry_run:
-        return plan(run, config, planned_model(config), config.batch_tokens)
+        model = planned_model(config) if run.init is None else with_reader(run, "token", ENTITIES, config.tuned)[0]
+        return plan(run, config, model, config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
@@ -134,6 +136,8 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     corpora = _read(config, run)
     print(tag_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
     labels = tuple(corpora.train.labels)
+    if len(labels) < 2:
+        raise ValueError(f"{corpora.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
     for tagged in filter(None, (corpora.validation, corpora.test)):
         tagged.check_labels(labels)  # told now, not after the training
     torch.manual_seed(config.training.seed)

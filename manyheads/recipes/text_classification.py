@@ -27,7 +27,7 @@ from manyheads.data.subword import PAD, train_bpe
 from manyheads.data.tokenizers import train_word_level
 from manyheads.models import sequence_baselines, text_classifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
-from manyheads.recipes.fine_tuning import Tuned, reading_rate, with_reader
+from manyheads.recipes.fine_tuning import Tuned, reading_rate, warmed_up, with_reader
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, told_warnings
 from manyheads.tasks.classification import ClassificationTask, encode, label_ids
 from manyheads.tasks.classifier import Classifier
@@ -86,6 +86,9 @@ class ClassificationConfig:
         object.__setattr__(self, "names", tuple(self.names))
         if self.max_length is not None and not 2 <= self.max_length <= self.batch_tokens:
             raise ValueError(f"max_length is {self.max_length}: expected 2 to batch_tokens, {self.batch_tokens}")
+        for name in ("items", "batch_items", "size", "vocabulary"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} is {value}: expected 1 or more")
 
 
 EMBEDDED = ClassificationConfig(
@@ -240,7 +243,8 @@ def _fine_tune(config: ClassificationConfig, run: Run, expected: str) -> dict[st
 def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
     if run.dry_run:
-        model = planned_model(config) if run.init is None else directory.load(run.init).model
+        labels = config.names or ("0", "1")
+        model = planned_model(config) if run.init is None else with_reader(run, "sequence", labels, config.tuned)[0]
         return plan(run, config, model, config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if (run.out / "result.json").exists() and not run.resume:
@@ -252,6 +256,10 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     print(labelled_report(*corpora[:3]), file=sys.stderr)
     if run.recipe == "sentence-pair" and corpora.train.pairs is None:
         raise ValueError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
+    if run.recipe == "single-sentence" and corpora.train.pairs is not None:
+        raise ValueError(
+            f"{config.data}: pairs of texts: train sentence-pair on them, or name one with columns.text=NAME"
+        )
     labels = config.names or label_order(corpora.train.labels)
     torch.manual_seed(config.training.seed)
     if run.init is None:
@@ -276,13 +284,14 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
         seed=config.training.seed,
     )  # fmt: skip
-    settings = identity(config, run, described["fingerprints"])
+    settings = {**identity(config, run, described["fingerprints"]), "labels": list(labels)}
+    training = warmed_up(config.training, run, len(task.batches(0)))
 
     def flops(summary: Summary) -> float:
         return accounting.flops(model, round(task.tokens_per_item))["training"] * summary.tokens
 
     return carry_out(
-        run, task, config.training, route=route, settings=settings, data=described, evaluate=evaluate,
+        run, task, training, route=route, settings=settings, data=described, evaluate=evaluate,
         flops=flops, truncate=config.truncate,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from manyheads import directory
 from manyheads.core.runtime import Route
+from manyheads.data.splits import test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -54,6 +55,9 @@ class Answerer:
         for name, text in (("question", question), ("context", context)):
             if not text.strip():
                 raise ValueError(f"the {name} is blank: give a text")
+        tokens, read = len(self.tokenizer.encode(question, add_special_tokens=False)), self._reading["max_query"]
+        if tokens > read:
+            raise ValueError(f"the question has {tokens:,} tokens, the model reads {read}: shorten it")
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
 
     def answers(
@@ -81,18 +85,15 @@ class Answerer:
             squad_metrics(outputs, truths),
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None) -> AnsweringOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> AnsweringOutcome:
         """On the run's test data, or on `data`: a JSON file as SQuAD's, or a directory with a test file."""
-        return self.evaluate(_held_data(self.path, data))
+        return self.evaluate(_held_data(self.path, data, skip_bad_lines))
 
 
-def _held_data(model: Path, data: str | None) -> Questions:
+def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Questions:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        tests = find_splits(data).test if Path(data).is_dir() else [data]
-        if not tests:
-            raise ValueError(f"{data}: no test file there; name the file itself")
-        return read_squad(tests[0])
+        return read_squad(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.cldr_languages import cldr_languages
 from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
-from manyheads.data.splits import find_files
+from manyheads.data.splits import find_files, test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -76,6 +76,8 @@ class Classifier:
         if isinstance(texts, str):
             assert pairs is None or isinstance(pairs, str), "one text goes with one second text"
             return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
         assert not isinstance(pairs, str), "several texts go with several second texts"
         if pairs is not None and len(texts) != len(pairs):
             raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
@@ -103,9 +105,11 @@ class Classifier:
             classification_metrics(predicted, truth, self.labels),
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file."""
-        return self.evaluate(self._held_data(data), truncate=record_of(self.path).get("truncate", False))
+        return self.evaluate(
+            self._held_data(data, skip_bad_lines), truncate=record_of(self.path).get("truncate", False)
+        )
 
     def _encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool, where: Callable[[int], str]
@@ -116,15 +120,13 @@ class Classifier:
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _held_data(self, data: str | None) -> Labelled:
+    def _held_data(self, data: str | None, skip_bad_lines: bool) -> Labelled:
         trained_on = self._trained_on
-        names = () if all(label.isdecimal() for label in self.labels) else self.labels
+        names = () if any(label.isdecimal() for label in self.labels) else self.labels  # a number is no index then
         columns = Columns(**trained_on.get("columns", {}))
         if data is not None:
-            tests = find_files(data, FILES).test if Path(data).is_dir() else [data]
-            if not tests:
-                raise ValueError(f"{data}: no test file there; name the file itself")
-            return read_labelled(tests[0], columns, names=names)
+            test = test_among(data, partial(find_files, suffixes=FILES))
+            return read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines)
         if cldr := trained_on.get("cldr"):
             return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
         if not trained_on.get("test"):

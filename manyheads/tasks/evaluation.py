@@ -54,7 +54,7 @@ class Predictor(Protocol):
     @property
     def path(self) -> Path: ...
 
-    def outcome(self, data: str | None = None) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's own test data, or on `data`. Raises ValueError where there are none."""
         ...
 
@@ -64,9 +64,10 @@ def record_of(model: Path) -> dict[str, Any]:
     record = model / "result.json"
     try:
         known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         known = None
-    if not isinstance(known, dict):
+    parts = ("data", "reading", "decoding", "windows")
+    if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
         raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
     return known
 
@@ -79,14 +80,16 @@ def same_test(name: str, recorded: str, now: str) -> None:
         )
 
 
-def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
+def evaluate(predictor: Predictor, data: str | None = None, *, skip_bad_lines: bool = False) -> Metrics:
     """Metrics on the run's test data, or on `data`."""
-    return predictor.outcome(data).metrics
+    return predictor.outcome(data, skip_bad_lines=skip_bad_lines).metrics
 
 
-def compare(first: Predictor, second: Predictor, data: str | None = None) -> dict[str, Any]:
+def compare(
+    first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
+) -> dict[str, Any]:
     """Both on the same test data: metrics, a paired bootstrap, the items that changed most."""
-    one, two = first.outcome(data), second.outcome(data)
+    one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
         raise ValueError(f"{first.path} and {second.path} have different test data: name one corpus with --data")
     changes = [

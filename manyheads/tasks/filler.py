@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -62,6 +63,8 @@ class Filler:
 
         Raises ValueError for a text without [MASK], and for one that is longer than the model takes.
         """
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
         if isinstance(texts, str):
             return self.fill([texts], top)[0]
         encoded = [self._encode(text, number) for number, text in enumerate(texts, 1)]
@@ -79,9 +82,9 @@ class Filler:
                 found.append([self._filled(text, *each) for each in _best(p.tolist(), w.tolist(), top)])
         return found
 
-    def outcome(self, data: str | None = None) -> FillOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> FillOutcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
-        epoch = self._held(data)
+        epoch = self._held(data, skip_bad_lines)
         found = list(scores(self.model, epoch, self.route, 128 * TEXTS))
         values = mean_scores(found)
         rules = f"{sum(len(score.words) for score in found):,} masked words, at most {epoch.lengths.max()} tokens"
@@ -117,13 +120,13 @@ class Filler:
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _held(self, data: str | None) -> Epoch:
+    def _held(self, data: str | None, skip_bad_lines: bool) -> Epoch:
         """The first epoch over the documents that the run has held out, or over those of `data`."""
         trained_on: dict[str, Any] = record_of(self.path).get("data", {})
         length = min(Rules().length, self.model.config.max_positions)
         rules = Rules(**trained_on.get("rules", {"length": length, "next_sentence": False}))
         if data is not None:
-            documents = read_documents(data, column=trained_on.get("column", "text"))
+            documents = read_documents(data, column=trained_on.get("column", "text"), skip_bad_lines=skip_bad_lines)
         elif not trained_on:
             raise ValueError(f"{self.path} was not trained here: name a text to mask words in with --data FILE")
         else:
@@ -139,8 +142,8 @@ def _best(chances: list[list[float]], words: list[list[int]], count: int) -> lis
     """The likeliest combinations of a word for every mask, given each mask's likeliest words (M, count)."""
     found: list[tuple[float, list[int]]] = [(1.0, [])]
     for p, w in zip(chances, words, strict=True):
-        longer = [(before * p[i], [*chosen, w[i]]) for before, chosen in found for i in range(len(p))]
-        found = sorted(longer, key=lambda each: -each[0])[:count]
+        longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in found for i in range(len(p)))
+        found = nlargest(count, longer, key=lambda each: each[0])
     return found
 
 

@@ -15,7 +15,7 @@ from tokenizers import Encoding
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import Texts, read_corpora, read_texts
-from manyheads.data.splits import splits_among
+from manyheads.data.splits import only_test, splits_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
@@ -142,9 +142,9 @@ class Generator:
                 found.append(Continuation(prompts[first + row], text.text, counts[row], reason))
         return found
 
-    def outcome(self, data: str | None = None) -> TextOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
         """How many bits the test texts, or those of `data`, take; compared piece by piece."""
-        texts, context, stride = held_data(self.path, data, self.model.config.max_positions)
+        texts, context, stride = held_data(self.path, data, self.model.config.max_positions, skip_bad_lines)
         return self.score(texts, context=context, stride=stride)
 
     def score(self, texts: Texts, *, context: int, stride: int) -> TextOutcome:
@@ -199,7 +199,7 @@ class Generator:
         return encoding
 
 
-def held_data(model: Path, data: str | None, positions: int) -> Held:
+def held_data(model: Path, data: str | None, positions: int, skip_bad_lines: bool) -> Held:
     """What a run is tested on, as its result.json tells; or `data`, as training takes it: of a directory with splits,
     the test data. Raises ValueError for a model that was not trained here, unless `data` is given."""
     record = record_of(model)
@@ -207,9 +207,9 @@ def held_data(model: Path, data: str | None, positions: int) -> Held:
     context = windows.get("context", positions)
     stride = windows.get("stride", max(1, context // 2))
     if data is not None:
-        if Path(data).is_dir() and (tests := splits_among(Path(data), [p.name for p in Path(data).iterdir()]).test):
-            data = tests[0]
-        return Held(read_texts(data), context, stride)
+        if Path(data).is_dir():  # of tests, or of other texts
+            data = only_test(data, splits_among(Path(data), [p.name for p in Path(data).iterdir()]).test) or data
+        return Held(read_texts(data, skip_bad_files=skip_bad_lines), context, stride)
     if "scored" not in known:
         raise ValueError(f"{model} has no result.json that tells its test data: name some with --data")
     corpora = read_corpora(

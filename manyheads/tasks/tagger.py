@@ -11,6 +11,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
+from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.entities import count_entities, entities, tagging_metrics
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -123,9 +124,9 @@ class Tagger:
         metrics = tagging_metrics(predicted, tagged.tags)
         return TaggingOutcome([text.text for text in found], list(map(str, found)), references, quality, metrics)
 
-    def outcome(self, data: str | None = None) -> TaggingOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
         """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
-        return self.evaluate(_held_data(self.path, data))
+        return self.evaluate(_held_data(self.path, data, skip_bad_lines))
 
 
 def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
@@ -137,13 +138,10 @@ def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
-def _held_data(model: Path, data: str | None) -> Tagged:
+def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Tagged:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        tests = find_splits(data).test if Path(data).is_dir() else [data]
-        if not tests:
-            raise ValueError(f"{data}: no test file there; name the file itself")
-        return read_conll(tests[0])
+        return read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
     if cldr := trained_on.get("cldr"):
         return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
     if not trained_on.get("test"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -15,6 +16,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel
+from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -34,7 +36,7 @@ class Held(NamedTuple):
     truncate: bool
 
 
-def held_data(model: Path, data: str | None) -> Held:
+def held_data(model: Path, data: str | None, skip_bad_lines: bool = False) -> Held:
     """What a run is tested on, as its result.json tells; or `data`, a corpus as training takes it, or a directory
     with a test file. Raises ValueError for a model that was not trained here, unless `data` is "a.en,b.de"."""
     known = record_of(model)
@@ -48,10 +50,8 @@ def held_data(model: Path, data: str | None) -> Held:
             f"{model} has no result.json that tells its languages: name the test files as --data FILE.en,FILE.de"
         )
     if data is not None:
-        tests = find_splits(data, source, target).test if Path(data).is_dir() else [data]
-        if not tests:
-            raise ValueError(f"{data}: no test.{source} + test.{target} there; name the corpus itself")
-        pairs = read_parallel(tests[0], source, target)
+        found = test_among(data, partial(find_splits, source=source, target=target))
+        pairs = read_parallel(found, source, target, skip_bad_lines=skip_bad_lines)
     elif cldr := trained_on.get("cldr"):
         pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).test
     elif trained_on.get("test"):
@@ -175,9 +175,9 @@ class Translator:
         metrics = translation_metrics(outputs, pairs.targets, language)
         return TranslationOutcome(pairs.sources, outputs, pairs.targets, sentence_chrf(outputs, pairs.targets), metrics)
 
-    def outcome(self, data: str | None = None) -> TranslationOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TranslationOutcome:
         """On the run's test data, or on `data`, decoded as the run's recipe says."""
-        test = held_data(self.path, data)
+        test = held_data(self.path, data, skip_bad_lines)
         return self.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
 
     @property

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 BUDGETS = ("steps", "epochs", "minutes")
 DECAYING = ("linear", "cosine")  # schedules whose shape is the budget
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")  # of metrics; of all others more is better
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class TrainingConfig:
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps
     metric: str | None = None  # of `Task.validate`; given, the weights that did best by it are kept
-    direction: Literal["min", "max"] = "min"
     patience: int | None = None  # stop after so many validations in a row without a new best
     seed: int = 1
 
@@ -51,7 +51,6 @@ class TrainingConfig:
         for name, known in (
             ("optimiser", ("adam", "adamw", "bert_adam")),
             ("schedule", ("noam", "constant", *DECAYING)),
-            ("direction", ("min", "max")),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
@@ -61,6 +60,13 @@ class TrainingConfig:
             raise ValueError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
         if not 0 <= self.floor <= 1 or (self.floor and self.schedule not in DECAYING):
             raise ValueError(f"floor is a share, 0 to 1, that {' or '.join(DECAYING)} decay to, got {self.floor}")
+        if not self.learning_rate > 0 or not self.warmup >= 0:
+            raise ValueError(
+                f"learning_rate is {self.learning_rate} and warmup {self.warmup}: expected a positive rate, and 0 steps "
+                "or more"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}: expected 0 to {2**63 - 1}")
         if self.optimiser == "adam" and self.weight_decay:
             raise ValueError("weight_decay is decoupled: use optimiser=adamw or bert_adam")
         if self.patience is not None and self.metric is None:

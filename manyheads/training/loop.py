@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.training.checkpoints import Checkpoints, disk_errors_told, mean_tensors, write_json
-from manyheads.training.config import TrainingConfig
+from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
@@ -308,7 +308,7 @@ def _watched(config: TrainingConfig, values: dict[str, float]) -> float:
 
 
 def _better(config: TrainingConfig, value: float, than: float) -> bool:
-    return value < than if config.direction == "min" else value > than
+    return value < than if config.metric in LOWER_IS_BETTER else value > than
 
 
 def _final_weights(task: Task, config: TrainingConfig, counters: Counters, state: Path) -> tuple[str, dict[str, float]]:

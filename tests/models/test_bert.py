@@ -188,7 +188,7 @@ def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"head": "tail"}, "unknown head 'tail': valid are none, pooler"),
+        ({"head": "tail"}, "head is 'tail': expected one of none, pooler"),
         ({"head": "token"}, "the head 'token' needs labels"),
         ({"head": "token", "labels": ("a", "a")}, "labels must differ, got a, a"),
         ({"width": 13}, "width 13 is not divisible by 3 heads"),

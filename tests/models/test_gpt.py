@@ -172,7 +172,7 @@ def test_one_batch_is_overfitted() -> None:
     [
         ({"width": 16}, "width 16 is not divisible by 3 heads"),
         ({"end": V}, "the end token has id 23, the vocabulary 23 entries"),
-        ({"norm": "middle"}, "'post' or 'pre', got 'middle'"),
+        ({"norm": "middle"}, "norm is 'middle': expected one of pre, post"),
         ({"activation": "swish"}, "'swish'.*gelu_tanh"),
     ],
 )

@@ -88,7 +88,7 @@ def test_all_are_of_about_one_size() -> None:
 
 
 def test_impossible_configurations_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown reading 'sideways': valid are bidirectional"):
+    with pytest.raises(ValueError, match="reading is 'sideways': expected one of bidirectional"):
         ReaderConfig(10, "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="width 9 is not divisible"):
         ReaderConfig(10, width=9, heads=3)

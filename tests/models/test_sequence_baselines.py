@@ -119,7 +119,7 @@ def test_everything_learns(kind: str) -> None:
 
 
 def test_impossible_settings_are_told() -> None:
-    with pytest.raises(ValueError, match="unknown kind 'gru': valid are rnn, lstm"):
+    with pytest.raises(ValueError, match="kind is 'gru': expected one of rnn, lstm"):
         SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel is 4"):
         preset("conv1d", kernel=4)

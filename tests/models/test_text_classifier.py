@@ -126,7 +126,7 @@ def test_weights_start_as_keras_starts_them() -> None:
     [
         ({"labels": ("one",)}, "two labels or more, got one"),
         ({"labels": ("a", "b", "a")}, "labels must differ"),
-        ({"pooling": "sum"}, "pooling is 'max' or 'mean', got 'sum'"),
+        ({"pooling": "sum"}, "pooling is 'sum': expected one of max, mean"),
         ({"pad": 30}, "pad token has id 30"),
     ],
 )

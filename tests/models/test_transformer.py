@@ -253,9 +253,9 @@ def test_presets_are_complete(name: str) -> None:
         ({"width": 15}, "width 15 is not divisible by encoder_heads 2"),
         ({"decoder_heads": 3}, "width 16 is not divisible by decoder_heads 3"),
         ({"source_vocab": 30}, "needs one vocabulary, got 30 and 23"),
-        ({"tie": "some"}, "'all', 'target' or 'none', got 'some'"),
+        ({"tie": "some"}, "tie is 'some': expected one of all"),
         ({"activation": "swish"}, "'swish'.*relu, silu, gelu, gelu_tanh"),
-        ({"norm": "middle"}, "'post' or 'pre', got 'middle'"),
+        ({"norm": "middle"}, "norm is 'middle': expected one of post, pre"),
         ({"positions": "fancy"}, "'fancy'.*concatenated"),
     ],
 )

@@ -127,7 +127,6 @@ class Watched(ToyTask):
 EARLY: dict[str, Any] = {
     "validate_every": 5,
     "metric": "bleu",
-    "direction": "max",
     "patience": 3,
     "checkpoint_every": 7,
 }
