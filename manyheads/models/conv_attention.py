@@ -109,9 +109,13 @@ def attention_of(
     to where the head would look: as if the image were padded with copies of its border, not with zeros. For zeros,
     give it the image with zeros around, and cut them off the output.
     """
+    if weight.dim() != 4:
+        raise ValueError(f"the weight has shape {tuple(weight.shape)}: expected (O, I / groups, Ky, Kx), of a Conv2d")
+    if alpha < 0:
+        raise ValueError(f"alpha is {alpha:g}: expected 0 or more, or heads would look away from their centres")
     outputs, inputs, height, width = weight.shape
     if outputs % groups:
-        raise ValueError(f"weight has {outputs} outputs, which {groups} groups do not divide")
+        raise ValueError(f"the weight has {outputs} outputs, which {groups} groups do not divide")
     with torch.device("meta"):  # nothing is drawn that would be overwritten
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
@@ -121,9 +125,9 @@ def attention_of(
         part = slice(group * each, (group + 1) * each)
         matrices[part, :, :, group] = weight.detach()[part].permute(0, 2, 3, 1)
     at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
-    middle = torch.tensor([(height - 1) // 2, (width - 1) // 2])  # of PyTorch's padding="same"
+    before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])  # of PyTorch's padding="same"
     with torch.no_grad():
-        attention.centres.copy_((at - middle) * dilation)
+        attention.centres.copy_(at * dilation - before)
         attention.sharpness.fill_(math.sqrt(2 * alpha))
         attention.output.weight.copy_(matrices.flatten(1))
         attention.output.bias.copy_(torch.zeros(outputs) if bias is None else bias.detach())
@@ -146,10 +150,12 @@ class PositionalAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
+        with torch.autocast(x.device.type, enabled=False):  # float32 at least, as all scores of the core
+            scores = self.scores(rows, columns)[None]
         # one map for all images, so that they are mixed together, as if they were channels of one: (1, 1, T, B * D)
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
-            value, None, value, scores=self.scores(rows, columns)[None],
+            value, None, value, scores=scores,
             dropout=self.dropout if self.training else 0.0, tap=self.tap,
         )  # (1, H, T, B * D)  # fmt: skip
         mixed = mixed[0].unflatten(-1, (batch, width)).permute(2, 1, 0, 3)  # (B, T, H, D)
