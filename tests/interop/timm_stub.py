@@ -1,9 +1,9 @@
 """timm where torchvision is absent: its models use nothing of it, only the imports must succeed.
 
-    from tests.interop.timm_stub import load_timm
+from tests.interop.timm_stub import load_timm
 
-    timm = load_timm()  # skips the test, or the whole file when called at its top, where timm is not installed
-    reference = timm.create_model("seresnet18", num_classes=7)
+timm = load_timm()  # skips the test, or the whole file when called at its top, where timm is not installed
+reference = timm.create_model("seresnet18", num_classes=7)
 """
 
 import enum
@@ -26,7 +26,7 @@ InterpolationMode = enum.Enum("InterpolationMode", "NEAREST NEAREST_EXACT BILINE
 class _Stub(types.ModuleType):
     """A module in which every name is a layer that does nothing."""
 
-    __path__: list[str] = []
+    __path__ = ()  # a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,0 +1,172 @@
+"""Non-local networks: attention between the convolutions of a ResNet (Wang, Girshick, Gupta & He 2018).
+
+block   z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C   over all positions j of the image, or of all frames
+
+kind              f                                   C               = one head of attention, with as scores
+"gaussian"        exp(x_i x_j)                        sum of the f    x x^T, nothing projected but the values
+"embedded"        exp(theta(x_i) phi(x_j))            sum of the f    queries theta(x), keys phi(x)
+"dot"             theta(x_i) phi(x_j)                 how many j      the same, divided by the count, no softmax
+"concatenation"   ReLU(w [theta(x_i), phi(x_j)])      how many j      given, additive
+
+theta, phi and g go to half the channels. Keys and values are max-pooled 2 x 2 (never over frames) after phi and g, as
+section 3.3 says; the authors' code pools before them. W_z y passes a batch norm whose scale starts at zero (where
+`identity` is "convolution", W_z does): a new block changes nothing, and can be put into a trained network.
+
+A clip (B, C, T, Y, X) goes through the convolutions frame by frame and through the blocks as a whole (the paper's C2D,
+without its poolings over time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import attend
+from manyheads.core.config import from_preset
+from manyheads.core.tap import Tap
+from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, Stage, sizes
+
+Kind = Literal["gaussian", "embedded", "dot", "concatenation"]
+POOL = 2
+
+
+@dataclass(frozen=True)
+class NonLocalConfig(ResNetConfig):
+    """A ResNet's sizes, and of the blocks in it; the defaults are the paper's five blocks in ResNet-50 (section 4.1).
+
+    stages    that have blocks; the paper calls stages 2 and 3 res3 and res4
+    every     so many residual blocks come before each
+    scaled    scores are divided by the root of their queries' width, as in the authors' code and not in the paper
+    pooled    keys and values are pooled
+    identity  what is zero at the start: the scale of a batch norm after W_z, or W_z, without a norm
+    """
+
+    kind: Kind = "embedded"
+    stages: tuple[int, ...] = (2, 3)
+    every: int = 2
+    scaled: bool = False
+    pooled: bool = True
+    identity: Literal["norm", "convolution"] = "norm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.stages or max(self.stages) > len(self.depths):
+            raise ValueError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
+        if all(self.depths[stage - 1] < self.every for stage in self.stages):
+            raise ValueError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "50": sizes("bottleneck", 3, 4, 6, 3),
+    "101": sizes("bottleneck", 3, 4, 23, 3),
+    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL),
+    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL),
+    "20-small": {"block": "basic", "depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, **SMALL},
+}
+
+
+def preset(name: str, **overrides: Any) -> NonLocalConfig:
+    """A configuration by name, with 1,000 classes; "...-small" is for images of 32 x 32."""
+    return from_preset(NonLocalConfig, PRESETS, name, overrides)
+
+
+class NonLocalNet(ResNet):
+    """Images, or clips, in; logits over the labels out."""
+
+    config: NonLocalConfig
+
+    def __init__(self, config: NonLocalConfig) -> None:
+        super().__init__(config)
+        c = config
+        for number, (stage, width) in enumerate(zip(self.stages, c.widths, strict=True), 1):
+            assert isinstance(stage, Stage)
+            blocks: list[nn.Module] = []
+            for count, block in enumerate(stage.blocks, 1):
+                blocks.append(block)
+                if number in c.stages and count % c.every == 0:
+                    blocks.append(NonLocalBlock(width, c.kind, scaled=c.scaled, pooled=c.pooled, identity=c.identity))
+            stage.blocks = nn.ModuleList(blocks)
+
+    def features(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) or clips (B, C, T, Y, X) -> (B, D), the mean over all positions."""
+        batch, clips = len(images), images.dim() == 5
+        x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)  # (B * T, C, Y, X)
+        for stage in self.stages:
+            assert isinstance(stage, Stage)
+            for block in stage.blocks:
+                if clips and isinstance(block, NonLocalBlock):
+                    x = block(x.unflatten(0, (batch, -1)).transpose(1, 2)).transpose(1, 2).flatten(0, 1)
+                else:
+                    x = block(x)
+        return x.mean((2, 3)).unflatten(0, (batch, -1)).mean(1)
+
+
+class NonLocalBlock(nn.Module):
+    """x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape; see the table above.
+
+    inner  channels that theta, phi and g give; None: half of x's. Positions are in the order of x, the last axis first.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kind: Kind = "embedded",
+        *,
+        inner: int | None = None,
+        scaled: bool = False,
+        pooled: bool = True,
+        identity: Literal["norm", "convolution"] = "norm",
+    ) -> None:
+        super().__init__()
+        inner = inner or max(1, channels // 2)
+        self.heads, self.kind = 1, kind
+        self.pool = POOL if pooled else 1
+        self.scale = (channels if kind == "gaussian" else inner) ** -0.5 if scaled else 1.0
+        projects = kind != "gaussian"
+        self.theta = nn.Linear(channels, inner) if projects else None  # 1 x 1 convolutions
+        self.phi = nn.Linear(channels, inner) if projects else None
+        self.g = nn.Linear(channels, inner)
+        self.pair = nn.Linear(2 * inner, 1, bias=False) if kind == "concatenation" else None
+        self.output = nn.Linear(inner, channels)
+        self.norm = nn.BatchNorm1d(channels) if identity == "norm" else None
+        self.tap = Tap()
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):  # section 4.1's code
+                nn.init.normal_(layer.weight, std=0.01)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        nn.init.zeros_(self.output.weight if self.norm is None else self.norm.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        space = x.shape[2:]
+        positions = x.flatten(2).transpose(1, 2)  # (B, N, C)
+        query = positions if self.theta is None else self.theta(positions)
+        key = self._pooled(positions if self.phi is None else self.phi(positions), space)
+        value = self._pooled(self.g(positions), space)
+        scores = None
+        if self.pair is not None:
+            of_query, of_key = self.pair.weight.chunk(2, dim=1)  # w [a, b] = w1 a + w2 b, (1, inner) each
+            scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
+        y = attend(
+            query[:, None],  # one head
+            key[:, None] if scores is None else None,
+            value[:, None],
+            scores=scores,
+            scale=self.scale,
+            normalise="count" if self.kind in ("dot", "concatenation") else "softmax",
+            tap=self.tap,
+        )[:, 0]  # (B, N, inner)
+        z = self.output(y).transpose(1, 2)  # (B, C, N)
+        return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
+
+    def _pooled(self, positions: Tensor, space: tuple[int, ...]) -> Tensor:
+        """(B, N, C) at all positions -> (B, Nk, C) at one of four."""
+        if self.pool == 1:
+            return positions
+        frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))  # (B, C, T or 1, Y, X)
+        # an image of one row or column, which has no 2 x 2, keeps it
+        kernel = (1, *(min(self.pool, size) for size in space[-2:]))
+        return F.max_pool3d(frames, kernel).flatten(2).transpose(1, 2)

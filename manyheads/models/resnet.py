@@ -1,0 +1,213 @@
+"""ResNet: convolutions whose output is added to their input (He, Zhang, Ren & Sun 2015), in the form called v1.5.
+
+image -> stem -> 4 stages of residual blocks, each stage but the first at half the resolution -> mean -> linear
+
+stem                                     a residual block: relu(x + f(x)), every convolution with a batch norm
+"7x7"  7 x 7, stride 2, 3 x 3 max-pool   "basic"       f = 3 x 3, relu, 3 x 3
+"3x3"  3 x 3, for images of 32 x 32      "bottleneck"  f = 1 x 1 to a quarter of the width, relu, 3 x 3, relu, 1 x 1
+
+Where a block halves the resolution, its first 3 x 3 convolution does (v1.5; in the paper it is the first 1 x 1). Where
+f changes the shape, a 1 x 1 convolution takes x to it. The last norm of each branch starts at zero, so that a new
+network is a shallow one (Goyal 2017, section 5.1).
+
+The networks with attention between or instead of the convolutions are this one, with `mixing` or blocks of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.config import Config, from_preset
+from manyheads.models.squeeze_excitation import SqueezeExcitation
+
+# what mixes neighbouring positions: (channels, width, stride, number of the stage, from 1) -> (B, width, Y, X)
+Mixing = Callable[[int, int, int, int], nn.Module]
+REDUCTION = 4  # of a bottleneck
+
+
+@dataclass(frozen=True)
+class ResNetConfig(Config):
+    """Sizes and choices; the defaults are those of ResNet-50.
+
+    labels         what is told apart, by the index of the logit; none: the model gives its features
+    image_size     that the model is meant for; others work, too
+    depths         residual blocks of each stage
+    widths         channels that each stage gives
+    squeeze        reduction of squeeze-and-excitation in every block, 16 in its paper; None: without
+    stride_in_1x1  the first 1 x 1 convolution of a bottleneck halves the resolution (the original), not the 3 x 3
+    halve_first    the first stage halves the resolution, too
+    """
+
+    labels: tuple[str, ...] = tuple(map(str, range(1000)))
+    image_size: int = 224
+    channels: int = 3
+    block: Literal["basic", "bottleneck"] = "bottleneck"
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    stem: Literal["7x7", "3x3"] = "7x7"
+    stem_width: int = 64
+    squeeze: int | None = None
+    stride_in_1x1: bool = False
+    halve_first: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.depths) != len(self.widths) or not self.depths:
+            raise ValueError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
+        if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
+            raise ValueError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
+
+
+def sizes(block: str, *depths: int, **more: Any) -> dict[str, Any]:
+    """A preset of the common four widths."""
+    widths = (64, 128, 256, 512) if block == "basic" else (256, 512, 1024, 2048)
+    return {"block": block, "depths": depths, "widths": widths, **more}
+
+
+SMALL: dict[str, Any] = {"stem": "3x3", "image_size": 32}
+_SIZES: dict[str, dict[str, Any]] = {
+    "18": sizes("basic", 2, 2, 2, 2),  # this and the next: table 1
+    "34": sizes("basic", 3, 4, 6, 3),
+    "26": sizes("bottleneck", 1, 2, 4, 1),  # this and the next: Ramachandran 2019, section 4.1
+    "38": sizes("bottleneck", 2, 3, 5, 2),
+    "50": sizes("bottleneck", 3, 4, 6, 3),
+    "101": sizes("bottleneck", 3, 4, 23, 3),
+    "152": sizes("bottleneck", 3, 8, 36, 3),
+    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL),
+    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL),
+    "20-small": {"block": "basic", "depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, **SMALL},  # sec. 4.2
+}
+PRESETS = {**_SIZES, **{f"{name}-se": {**size, "squeeze": 16} for name, size in _SIZES.items()}}
+
+
+def preset(name: str, **overrides: Any) -> ResNetConfig:
+    """A configuration by name, with 1,000 classes; "...-small" is for images of 32 x 32, "...-se" squeezes."""
+    return from_preset(ResNetConfig, PRESETS, name, overrides)
+
+
+class ResNet(nn.Module):
+    """Images in, logits over the labels out.
+
+    mixing  makes what mixes neighbours in the blocks; a 3 x 3 convolution unless given.
+    stem    stands before the stages; the configuration's unless given.
+    """
+
+    def __init__(self, config: ResNetConfig, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
+        super().__init__()
+        self.config = c = config
+        self.stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
+        self.stages = nn.ModuleList()
+        channels = c.stem_width
+        for number, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
+            strides = [2 if number > 1 or c.halve_first else 1] + [1] * (depth - 1)
+            blocks = []
+            for stride in strides:
+                blocks.append(Residual(c, channels, width, stride, number, mixing or convolution))
+                channels = width
+            self.stages.append(Stage(blocks))
+        self.classifier = nn.Linear(channels, len(c.labels)) if c.labels else None
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """He's normal weights for convolutions (He 2015b), zero for the last scale of each branch."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        for module in self.modules():
+            if isinstance(module, Residual):
+                nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X), normalised -> logits (B, L); features (B, D) of a model without labels."""
+        found = self.features(images)
+        return found if self.classifier is None else self.classifier(found)
+
+    def features(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) -> (B, D): what the classifier reads."""
+        x = self.stem(images)
+        for stage in self.stages:
+            x = stage(x)
+        return x.mean((2, 3))
+
+    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one image."""
+        c = self.config
+        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=next(self.parameters()).device),)
+
+
+class Normed(nn.Module):
+    """A layer that mixes (a convolution, or attention) and the batch norm of what it gives. No activation."""
+
+    def __init__(self, mixer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.mixer = mixer
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.mixer(x))
+
+
+class Stem(Normed):
+    """images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) where they are small."""
+
+    def __init__(self, channels: int, width: int, *, small: bool) -> None:
+        kernel, stride = (3, 1) if small else (7, 2)
+        super().__init__(nn.Conv2d(channels, width, kernel, stride, kernel // 2, bias=False), width)
+        self.small = small
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x).relu()
+        return x if self.small else F.max_pool2d(x, 3, 2, 1)
+
+
+class Stage(nn.Module):
+    """Blocks one after another."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Residual(nn.Module):
+    """relu(x + f(x)): x (B, channels, Y, X) -> (B, width, Y / stride, X / stride)."""
+
+    def __init__(self, c: ResNetConfig, channels: int, width: int, stride: int, stage: int, mixing: Mixing) -> None:
+        super().__init__()
+        if c.block == "basic":
+            mixers = [(mixing(channels, width, stride, stage), width), (mixing(width, width, 1, stage), width)]
+        else:
+            inner = width // REDUCTION
+            outer_stride, inner_stride = (stride, 1) if c.stride_in_1x1 else (1, stride)
+            mixers = [
+                (nn.Conv2d(channels, inner, 1, outer_stride, bias=False), inner),
+                (mixing(inner, inner, inner_stride, stage), inner),
+                (nn.Conv2d(inner, width, 1, bias=False), width),
+            ]
+        self.layers = nn.ModuleList(Normed(mixer, given) for mixer, given in mixers)
+        self.squeeze = None if c.squeeze is None else SqueezeExcitation(width, c.squeeze)
+        changes = channels != width or stride != 1
+        self.shortcut = Normed(nn.Conv2d(channels, width, 1, stride, bias=False), width) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = x
+        for number, layer in enumerate(self.layers):
+            branch = layer(branch.relu() if number else branch)
+        if self.squeeze is not None:
+            branch = self.squeeze(branch)
+        return (branch + (x if self.shortcut is None else self.shortcut(x))).relu()
+
+
+def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:
+    """What mixes in a plain ResNet, the same in every stage."""
+    return nn.Conv2d(channels, width, 3, stride, 1, bias=False)
