@@ -7,7 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from manyheads.core.layers import ACTIVATIONS, FeedForward, PatchEmbedding, TokenEmbedding, whole_patches, xavier_uniform
+from manyheads.core.layers import (
+    ACTIVATIONS,
+    FeedForward,
+    PatchEmbedding,
+    TokenEmbedding,
+    whole_patches,
+    xavier_uniform,
+)
 
 THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
 
@@ -79,6 +86,7 @@ def test_patches_are_vectors_row_by_row() -> None:
     layer = PatchEmbedding(3, 5, channels=2)
     x = torch.randn(2, 2, 6, 9)
     out = layer(x)
+    assert layer.bias is not None
     assert out.shape == (2, 6, 5)
     for row in range(2):
         for column in range(3):

@@ -1,0 +1,236 @@
+"""ViT: a Transformer encoder that reads an image as patches (Dosovitskiy 2020); DeiT, which learns from a teacher too
+(Touvron 2021).
+
+patches -> linear -> [class token, (distillation token,) patches] + positions -> N x [self-attention, feed-forward]
+-> norm -> state of the class token, or the mean of the patches' -> (tanh(linear)) -> linear -> logits
+
+Patches meet only in attention. DeiT's second token has a head of its own, which learns what the teacher says while the
+class token's learns the true labels. The prediction adds up the two softmaxes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.config import Config, from_preset
+from manyheads.core.dropout import dropout
+from manyheads.core.layers import FeedForward, PatchEmbedding, whole_patches
+from manyheads.core.positions import Positions, resize
+
+
+@dataclass(frozen=True)
+class ViTConfig(Config):
+    """Sizes and choices; the defaults are those of ViT-B/16.
+
+    labels            what the head tells apart, by the index of the logit; (): no head. Names may repeat, as ImageNet's
+    image_size        pixels of a side; images are square
+    pool              what the head reads: the state of a class token, or the mean of the patches' (then there is none)
+    distilled         with a distillation token (DeiT)
+    fused             what becomes of its head's logits in a prediction: "softmax": the paper's sum of both softmaxes,
+                      given as the log of their mean; "logits": the mean of both logits (the authors' code);
+                      "none": the token has no head
+    representation    width of a layer with tanh below the head, where there is one (at pre-training, section 3.1)
+    dropout           after every linear layer but those of query, key and value, and on the embeddings (section B.1)
+    stochastic_depth  probability of leaving out what the last layer adds; it grows linearly from 0 at the first
+    """
+
+    labels: tuple[str, ...] = tuple(map(str, range(1000)))
+    image_size: int = 224
+    patch: int = 16
+    channels: int = 3
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    feed_forward: int = 3072
+    pool: Literal["class", "mean"] = "class"
+    distilled: bool = False
+    fused: Literal["softmax", "logits", "none"] = "softmax"
+    representation: int | None = None
+    activation: str = "gelu"
+    norm_eps: float = 1e-6
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+        if self.distilled and self.pool != "class":
+            raise ValueError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
+        if self.stochastic_depth >= 1:
+            raise ValueError(f"stochastic_depth is {self.stochastic_depth}: expected a number from 0, below 1")
+        whole_patches(self.image_size, self.patch)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        side = whole_patches(self.image_size, self.patch)
+        return side, side
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the encoder reads: patches, and the class and distillation tokens before them."""
+        return (self.pool == "class") + self.distilled + math.prod(self.grid)
+
+
+def _sizes(width: int, layers: int, heads: int, patch: int, **more: Any) -> dict[str, Any]:
+    sizes = {"width": width, "layers": layers, "heads": heads, "feed_forward": 4 * width, "patch": patch}
+    return {**sizes, **more}
+
+
+_TINY, _SMALL, _BASE = (192, 12, 3), (384, 12, 6), (768, 12, 12)
+_LARGE, _HUGE = (1024, 24, 16), (1280, 32, 16)
+_TEN = tuple("0123456789")
+_CIFAR: dict[str, Any] = {"labels": _TEN, "image_size": 32}
+PRESETS: dict[str, dict[str, Any]] = {
+    # Dosovitskiy 2020, table 1; Ti and S: Touvron 2021, table 1
+    **{
+        f"vit/{name}{patch}": _sizes(*size, patch)
+        for name, size in (("ti", _TINY), ("s", _SMALL), ("b", _BASE), ("l", _LARGE))
+        for patch in (16, 32)
+    },
+    "vit/h14": _sizes(*_HUGE, 14, labels=()),  # released without a head
+    **{
+        f"deit/{name}16": _sizes(*size, 16, distilled=True, stochastic_depth=0.1)  # table 9
+        for name, size in (("ti", _TINY), ("s", _SMALL), ("b", _BASE))
+    },
+    # small images: ViT's sizes on 32 x 32, and what a CPU can train; xs4-32 is the ViT of Lee et al. 2021
+    "vit/ti4-32": _sizes(*_TINY, 4, **_CIFAR),
+    "vit/s4-32": _sizes(*_SMALL, 4, **_CIFAR),
+    "vit/b4-32": _sizes(*_BASE, 4, **_CIFAR),
+    "vit/xs4-32": _sizes(192, 9, 12, 4, **{**_CIFAR, "feed_forward": 384}),
+    "vit/7-28": _sizes(64, 6, 4, 7, labels=_TEN, image_size=28, channels=1),
+    "vit/2-8": _sizes(64, 4, 4, 2, labels=_TEN, image_size=8, channels=1),
+}
+
+
+def preset(name: str, **overrides: Any) -> ViTConfig:
+    """A configuration by name, with ImageNet's 1,000 classes (small images: 10) unless `overrides` say otherwise."""
+    return from_preset(ViTConfig, PRESETS, name, overrides)
+
+
+class ViT(nn.Module):
+    """Images (B, C, Y, X) in, logits (B, L) out."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.patches = PatchEmbedding(c.patch, c.width, c.channels)
+        self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
+        self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
+        self.positions = Positions(c.tokens, c.width, "learned")
+        rates = [c.stochastic_depth * layer / max(c.layers - 1, 1) for layer in range(c.layers)]
+        self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))
+        self.representation = None if c.representation is None else nn.Linear(c.width, c.representation)
+        self.head = nn.Linear(c.representation or c.width, len(c.labels)) if c.labels else None
+        second = bool(c.labels) and c.distilled and c.fused != "none"
+        self.distillation_head = nn.Linear(c.width, len(c.labels)) if second else None
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Touvron 2021, section 6: weights and tokens from a normal cut at two deviations of 0.02, biases zero."""
+        for parameter in (self.class_token, self.distillation_token, self.positions.table):
+            if parameter is not None:
+                nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """images (B, C, Y, X), normalised -> logits (B, L), or features where there is no head.
+
+        With a distillation head, while training: the pair (class logits, distillation logits).
+        """
+        states = self.encode(images)
+        features = self.pool(states)
+        if self.head is None:
+            return features
+        if self.distillation_head is None:
+            return self.head(features)
+        both = self.head(features), self.distillation_head(states[:, 1])
+        return both if self.training else self.fuse(*both)
+
+    def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
+        """The prediction of both heads, (B, L) each -> (B, L) (Touvron 2021, section 4)."""
+        if self.config.fused == "logits":
+            return (by_class + by_distillation) / 2
+        return torch.logaddexp(by_class.log_softmax(-1), by_distillation.log_softmax(-1)) - math.log(2)
+
+    def features(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) -> what the (class) head reads, (B, D)."""
+        return self.pool(self.encode(images))
+
+    def pool(self, states: Tensor) -> Tensor:
+        """Normed states (B, T, D) -> (B, D), or as wide as the representation layer."""
+        pooled = states.mean(1) if self.class_token is None else states[:, 0]
+        return pooled if self.representation is None else torch.tanh(self.representation(pooled))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) -> states after the final norm (B, T, D): of the tokens, then of the patches by rows."""
+        return self.encoder(self.embed(images))
+
+    def states(self, images: Tensor) -> list[Tensor]:
+        """The embeddings and what every layer gives, before the final norm, each (B, T, D)."""
+        found = [self.embed(images)]
+        for block in self.encoder.blocks:
+            found.append(block(found[-1]))
+        return found
+
+    def embed(self, images: Tensor) -> Tensor:
+        """images (B, C, Y, X) -> (B, T, D). Raises ValueError for images of another size than the model's."""
+        size = self.config.image_size
+        if images.shape[-2:] != (size, size):
+            rows, columns = images.shape[-2:]
+            raise ValueError(
+                f"the images are {rows} x {columns} pixels, the model takes {size} x {size}: resize the images,"
+                " or start a training with image_size"
+            )
+        x = self.patches(images)
+        tokens = [t.expand(len(x), 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
+        return dropout(self.positions(torch.cat([*tokens, x], 1)), self.config.dropout, self.training)
+
+    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
+        """Inputs of `forward`: one image. It has one size, whatever `length` says."""
+        c = self.config
+        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.positions.table.device),)
+
+
+def adapt(model: ViT, **settings: Any) -> tuple[ViT, list[str]]:
+    """The same network for other labels or at another resolution, and the names of the parameters that are new.
+
+    labels      new heads, which begin at zero (Dosovitskiy 2020, section 3.2)
+    image_size  positions resized to the new grid, bicubically; those of the tokens stay
+    others      may not change the shapes of weights: dropout, stochastic_depth, fused (not from or to "none"), ...
+    """
+    old, config = model.config, replace(model.config, **settings)
+    made = ViT(config)
+    heads = {"head", "distillation_head"} if config.labels != old.labels else set()
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name.partition(".")[0] not in heads}
+    if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
+        kept["positions.table"] = resize(kept["positions.table"], old.grid, config.grid)
+    own = made.state_dict()
+    kept = {name: tensor for name, tensor in kept.items() if name in own}
+    if changed := [name for name in kept if kept[name].shape != own[name].shape]:
+        raise ValueError(f"{', '.join(sorted(settings))} would change the shapes of {', '.join(changed[:5])}")
+    zeros = {name: torch.zeros_like(own[name]) for name in own if name.partition(".")[0] in heads}
+    made.load_state_dict({**own, **zeros, **kept})
+    made.to(model.positions.table.device).train(model.training)
+    return made, [name for name in own if name not in kept]
+
+
+def _block(c: ViTConfig, drop_path: float) -> Block:
+    return Block(
+        Attention(c.width, c.heads, dropout=c.attention_dropout),
+        FeedForward(c.width, c.feed_forward, c.activation, c.dropout),
+        norm="pre", dropout=c.dropout, drop_path=drop_path, norm_eps=c.norm_eps,
+    )  # fmt: skip
