@@ -202,3 +202,32 @@ def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[An
     assert (found.train.pairs is not None) == (name == "mrpc")
     if name == "mrpc":
         assert len(found.train) + len(found.validation) == 4_076
+
+
+def test_labels_are_ordered_by_value_then_by_spelling() -> None:
+    """In whatever order a set yields them: 1, 01 and 001 are three labels."""
+    for labels in (["1", "01", "001", "0"], ["001", "0", "1", "01"]):
+        assert label_order(labels) == ("0", "001", "01", "1")
+
+
+def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
+    rows = "".join(f"text {i}\t{i % 2}\n" for i in range(200)) + "".join(f"rare {i}\trare {i}\n" for i in range(60))
+    found = read_labelled_splits(splits(tmp_path, train=rows))
+    assert found.held_out
+    assert set(found.validation.labels) <= {"0", "1"}
+    assert len(found.train) + len(found.validation) == 260
+
+
+def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "fine", "label": 1}\n{"text": "\\ud83d", "label": 0}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' has half a character"):
+        read_labelled(file)
+    file = write(tmp_path / "b.tsv", "text\ttext\tlabel\na\tb\tx\n")
+    with pytest.raises(ValueError, match=r"b\.tsv:2: the header names 'text' twice"):
+        read_labelled(file)
+    file = write(tmp_path / "c.jsonl", "[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"c\.jsonl:1: not JSON"):
+        read_labelled(file)
+    long = "word " * 40_000
+    file = write(tmp_path / "d.csv", f"text,label\n{long},x\n")
+    assert read_labelled(file).texts == [long]

@@ -192,3 +192,23 @@ def test_a_warm_up_does_not_outlast_a_short_run(run: Path, corpus: Path, tmp_pat
     rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
     assert max(rates) == pytest.approx(5e-5)
     assert rates.index(max(rates)) + 1 == len(rates) // 10
+
+
+def test_a_dry_run_plans_the_model_to_start_from(run: Path, corpus: Path, tmp_path: Path) -> None:
+    model = manyheads.load(str(run)).model
+    heads = {name: p.numel() for name, p in model.named_parameters() if name.startswith("classifier.")}
+    planned = train("conll2003", {"data": str(corpus)}, out=tmp_path / "x", init=str(run), dry_run=True)
+    without = sum(p.numel() for p in model.parameters()) - sum(heads.values())
+    assert planned["parameters"] == without + 9 * (model.config.width + 1)
+
+
+def test_several_test_files_and_one_tag_are_refused(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("train", "val", "test_a", "test_b"):
+        (folder / f"{name}.txt").write_text("a O\nb O\n\nc O\n")
+    with pytest.raises(ValueError, match="several test files"):
+        train("tagging", {**SMALL, "data": str(folder)}, out=tmp_path / "x")
+    (folder / "test_b.txt").unlink()
+    with pytest.raises(ValueError, match="one tag only, O"):
+        train("tagging", {**SMALL, "data": str(folder)}, out=tmp_path / "x")

@@ -221,3 +221,34 @@ def test_the_real_minilm_starts_a_fine_tuning(real_data: Callable[[str], Path], 
     result = train("mrpc", settings, out=tmp_path / "run", init=str(minilm))
     assert result["parameters"] == 22_713_986  # MiniLM's 22,713,216 and a classifier of two labels
     assert result["data"]["items"]["test"] == 1_725
+
+
+def test_numbers_among_labels_are_names_not_indices(tmp_path: Path) -> None:
+    """A label "1" beside one that is no number must not be read as "the second label" when the run is scored again."""
+    names = {"0": "2", "1": "none"}
+    texts = [(text, names[label]) for text, label in rows(60)]
+    data = write(tmp_path / "mixed", train=texts, val=texts[:10], test=texts[20:40])
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
+    result = train("imdb/textbook", {**settings, "names": []}, out=tmp_path / "run")
+    model = manyheads.load(str(tmp_path / "run"))
+    assert evaluate(model)["accuracy"]["value"] == result["metrics"]["accuracy"]["value"]
+    assert evaluate(model, str(data))["accuracy"]["value"] == result["metrics"]["accuracy"]["value"]
+
+
+def test_a_warm_up_does_not_outlast_a_short_fine_tuning(data: Path, bert: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "data": str(data), "training.log_every": 1, "batch_items": 10}
+    train("single-sentence", settings, out=tmp_path / "run", init=str(bert))  # 30 steps; the recipe warms up for 100
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert max(rates) > 2.9e-5
+    assert rates[-1] < 0.1 * max(rates)
+
+
+def test_more_accuracy_is_better(data: Path, tmp_path: Path) -> None:
+    """The weights that are kept are those with the highest accuracy, unlike those with the lowest loss."""
+    settings = {
+        **SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10,
+        "training.metric": "accuracy", "training.patience": None,
+    }  # fmt: skip
+    result = train("imdb/textbook", settings, out=tmp_path / "run")
+    assert result["metrics"]["accuracy"]["value"] == 1.0
