@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -127,6 +128,24 @@ def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["recipes"]) == 0
     text = capsys.readouterr().out
     assert all(r["recipe"] in text and r["paper"] in text for r in found)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "translation", "language-modelling/tiny-shakespeare", "bert/imdb"])
+def test_a_recipes_settings_are_listed_as_they_are_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from manyheads.recipes import find
+    from manyheads.recipes.overrides import apply, as_dict, from_arguments
+
+    _, default = find(name).load()
+    assert cli.main(["recipes", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == json.loads(json.dumps(as_dict(default)))
+    assert cli.main(["recipes", name]) == 0
+    text = capsys.readouterr().out
+    assert f"manyheads train {name}" in text
+    given = [line.strip() for line in text.splitlines() if re.fullmatch(r"    [a-z_.]+=\S*", line)]
+    assert len(given) > 20
+    assert apply(default, from_arguments(given)) == default
+    assert cli.main(["recipes", "mrcp"]) == 2
+    assert "did you mean mrpc" in capsys.readouterr().err
 
 
 def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.output import document, print_metrics
 from manyheads.cli.parser import Verbs, positive
 
+if TYPE_CHECKING:
+    from manyheads.recipes import Recipe
+
 
 def add(verbs: Verbs) -> None:
-    verbs.add("recipes", _recipes, "what can be trained, from which paper, with which measured score", as_json=True)
+    recipes = verbs.add(
+        "recipes", _recipes, "what can be trained, from which paper, with which measured score", as_json=True
+    )
+    recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="of this one also its text and its settings")
     train = verbs.add("train", _train, "train a model", ("RECIPE", "see `manyheads recipes`"))
-    train.add_argument("rest", nargs="*", metavar="key=value", help="settings, such as training.steps=100")
+    train.add_argument(
+        "rest",
+        nargs="*",
+        metavar="key=value",
+        help="settings, such as training.steps=100; `manyheads recipes RECIPE` lists them",
+    )
     train.add_argument("--config", metavar="F.yaml", help="settings from a file; key=value wins")
     train.add_argument("--out", metavar="DIR", help="the run's directory (default: runs/RECIPE)")
     train.add_argument("--init", metavar="MODEL", help="start from another model's weights")
@@ -25,9 +37,11 @@ def add(verbs: Verbs) -> None:
 
 
 def _recipes(options: argparse.Namespace) -> None:
-    from manyheads.recipes import RECIPES
+    from manyheads.recipes import RECIPES, find
     from manyheads.results import measured
 
+    if options.recipe is not None:
+        return _about(options.recipe, find(options.recipe), options.json)
     found = [
         {"recipe": name, "paper": r.paper, "trains": r.summary, "needs": r.needs, "measured": measured(name)}
         for name, r in RECIPES.items()
@@ -38,6 +52,39 @@ def _recipes(options: argparse.Namespace) -> None:
         print(f"{recipe['recipe']}\n    {recipe['trains']} ({recipe['paper']})\n    needs {recipe['needs']}")
         for score in recipe["measured"]:
             print(f"    measured {score}")
+
+
+def _about(name: str, recipe: Recipe, as_json: bool) -> None:
+    import inspect
+
+    from manyheads.recipes.overrides import as_dict
+    from manyheads.results import measured
+
+    function, default = recipe.load()
+    about, settings = inspect.getdoc(function) or "", as_dict(default)
+    if as_json:
+        return document({"recipe": name, "paper": recipe.paper, "about": about, "needs": recipe.needs,
+                         "settings": settings, "measured": measured(name)})  # fmt: skip
+    print(f"{about}\n\nneeds {recipe.needs}")
+    for score in measured(name):
+        print(f"measured {score}")
+    print(f"\n{inspect.getdoc(default)}\n\nsettings, and what they are unless given:\n")
+    for key, value in _flat(settings):
+        print(f"    {key}={value}")
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and their values, as they are given to `train`."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            words = (
+                map(str, value)
+                if isinstance(value, list)
+                else ["none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)]
+            )
+            yield prefix + name, ",".join(words)
 
 
 def _train(options: argparse.Namespace) -> None:
