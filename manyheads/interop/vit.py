@@ -1,0 +1,226 @@
+"""ViT and DeiT as `transformers` writes them, in both directions, and as `timm` writes them, to be read; anything else
+is ours.
+
+Read in transformers 5.23 (modeling_vit.py, modeling_deit.py, and conversion_mapping.py, by which files keep the names
+of older versions) and in timm 1.0.31 (vision_transformer.py, deit.py).
+
+transformers' DeiTForImageClassificationWithTeacher always predicts by the mean of both logits. Where ours sums
+softmaxes a key `fused` of config.json says so, which other tools carry along: both logits are the same there, their
+mean is not our prediction.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.interop.family import Family, own_family
+from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.models.vit import ViT, ViTConfig
+
+_BLOCK = "encoder.blocks.{}"
+_LAYERS = {
+    "patches": "embeddings.patch_embeddings.projection",
+    **{f"{_BLOCK}.attention.{name}": f"encoder.layer.{{}}.attention.attention.{name}"
+       for name in ("query", "key", "value")},
+    f"{_BLOCK}.attention.output": "encoder.layer.{}.attention.output.dense",
+    f"{_BLOCK}.attention_norm": "encoder.layer.{}.layernorm_before",
+    f"{_BLOCK}.feed_forward.expand": "encoder.layer.{}.intermediate.dense",
+    f"{_BLOCK}.feed_forward.contract": "encoder.layer.{}.output.dense",
+    f"{_BLOCK}.feed_forward_norm": "encoder.layer.{}.layernorm_after",
+    "encoder.norm": "layernorm",
+    "representation": "pooler.dense",
+}  # fmt: skip
+_LEAVES = ("weight", "bias")
+# Vectors and the table of positions have dimensions of 1 before them there.
+_TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
+_TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
+
+
+def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
+    """The rows of a family whose encoder has this name below a head."""
+
+    def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
+        prefix = f"{name}." if config.labels else ""
+        found = [
+            Weight("class_token", f"{prefix}embeddings.cls_token", **_TOKEN),
+            Weight("distillation_token", f"{prefix}embeddings.distillation_token", **_TOKEN),
+            Weight("positions.table", f"{prefix}embeddings.position_embeddings", **_TABLE),
+        ]
+        heads = ("cls_classifier", "distillation_classifier") if _with_teacher(config) else ("classifier", "")
+        pairs = {ours: prefix + theirs for ours, theirs in _LAYERS.items()}
+        pairs |= zip(("head", "distillation_head"), heads, strict=True)
+        return found + [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in pairs.items() for leaf in _LEAVES]
+
+    return rows
+
+
+def _with_teacher(config: ViTConfig) -> bool:
+    return bool(config.labels) and config.distilled and config.fused != "none"
+
+
+def _architecture(config: ViTConfig) -> str:
+    what = "ForImageClassification" if config.labels else "Model"
+    return ("DeiT" if config.distilled else "ViT") + what + "WithTeacher" * _with_teacher(config)
+
+
+def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What `architectures` names: labels or none (then there may be a pooler), and whether the teacher has a head."""
+    stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
+    known = [f"{stem}ForImageClassification", f"{stem}Model"]
+    known += [f"{known[0]}WithTeacher"] if stem == "DeiT" else []
+    named = settings.get("architectures") or known[1:2]
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
+        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(known)}")
+    found: dict[str, Any] = {"labels": () if named[0] == known[1] else read_labels(settings)}
+    if named[0] == known[1] and (pooler := tensors.get("pooler.dense.weight")) is not None:
+        found["representation"] = len(pooler)
+    if stem == "DeiT":
+        found["fused"] = (settings.get("fused") or "logits") if named[0] in known[2:] else "none"
+    return found
+
+
+def _also_written(config: ViTConfig) -> dict[str, Any]:
+    if config.labels and config.representation is not None:
+        raise ValueError(f"representation is {config.representation}: beside labels only None can be represented")
+    if not config.labels:
+        return {} if config.representation is None else {"pooler_output_size": config.representation}
+    return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
+
+
+_ROWS = (
+    Setting("width", "hidden_size", int, default=768, least=1),
+    Setting("layers", "num_hidden_layers", int, default=12, most=1000),
+    Setting("heads", "num_attention_heads", int, default=12, least=1),
+    Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
+    Choice(
+        "activation",
+        ("hidden_act",),
+        {
+            "gelu": [("gelu",), ("gelu_python",)],
+            "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
+            "relu": [("relu",)],
+            "silu": [("silu",), ("swish",)],
+        },
+        default=("gelu",),
+    ),
+    Setting("image_size", "image_size", int, default=224, least=1, most=100_000),
+    Setting("patch", "patch_size", int, default=16, least=1, most=100_000),
+    Setting("channels", "num_channels", int, default=3, least=1, most=100_000),
+    Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
+    Setting("dropout", "hidden_dropout_prob", float, default=0.0, most=1),
+    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.0, most=1),
+    Setting("stochastic_depth", "drop_path_rate", float, default=0.0, most=1),  # of their other vision models
+)
+# What no forward pass of theirs reads, and what `_infer` does; encoder_stride is for masked images.
+_IGNORED = """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path initializer_range
+    id2label label2id num_labels _num_labels encoder_stride pooler_output_size fused gradient_checkpointing
+    output_attentions output_hidden_states return_dict torchscript finetuning_task task_specific_params
+    _attn_implementation_autoset chunk_size_feed_forward
+"""
+
+
+def _family(model_type: str, distilled: bool) -> Family:
+    return Family(
+        model_type, ViTConfig, ViT,
+        Settings(
+            _ROWS,
+            ours_only={"pool": "class", "distilled": distilled},
+            theirs_only={"qkv_bias": True},
+            tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
+                       "is_encoder_decoder": False},
+            ignored=frozenset(_IGNORED.split()),
+        ),
+        _weights(model_type),
+        architecture=_architecture,
+        infer=_infer,
+        also_written=_also_written,
+    )  # fmt: skip
+
+
+VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
+OWN_VIT = own_family("manyheads-vit", ViTConfig, ViT, most={"layers": 1000, "image_size": 100_000, "patch": 100_000})
+
+_TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
+_TIMM_LAYERS = {
+    "patches": "patch_embed.proj",
+    f"{_BLOCK}.attention.output": "blocks.{}.attn.proj",
+    f"{_BLOCK}.attention_norm": "blocks.{}.norm1",
+    f"{_BLOCK}.feed_forward.expand": "blocks.{}.mlp.fc1",
+    f"{_BLOCK}.feed_forward.contract": "blocks.{}.mlp.fc2",
+    f"{_BLOCK}.feed_forward_norm": "blocks.{}.norm2",
+    "encoder.norm": "norm",
+    "head": "head",
+    "distillation_head": "head_dist",
+}
+# Arguments of their models: those that the weights tell or that matter in training only, and those with one value here.
+_TIMM_ARGUMENTS = (
+    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "weight_init",
+    "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
+)  # fmt: skip
+_TIMM_FIXED = {"class_token": True, "qkv_bias": True, "global_pool": "token", "dynamic_img_size": False}
+
+
+def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
+    fused = [
+        Weight(tuple(f"{_BLOCK}.attention.{part}.{leaf}" for part in ("query", "key", "value")),
+               f"blocks.{{}}.attn.qkv.{leaf}", to_theirs=lambda *parts: torch.cat(parts), to_ours=lambda t: t.chunk(3))
+        for leaf in _LEAVES
+    ]  # fmt: skip
+    return [
+        Weight("class_token", "cls_token", **_TOKEN),
+        Weight("distillation_token", "dist_token", **_TOKEN),
+        Weight("positions.table", "pos_embed", **_TABLE),
+        *fused,
+        *(Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}") for ours, theirs in _TIMM_LAYERS.items() for leaf in _LEAVES),
+    ]
+
+
+def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """All sizes are those of the weights, but for the number of heads, which `architecture` names."""
+    name, arguments = str(settings.get("architecture")), settings.get("model_args") or {}
+    size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
+    if size is None or size[1] not in _TIMM_HEADS:
+        raise ValueError(
+            f"'architecture' is {name!r}: known are vit_SIZE_patchP_N, deit_SIZE_patchP_N and"
+            f" deit_SIZE_distilled_patchP_N of the sizes {', '.join(_TIMM_HEADS)}"
+        )
+    for key, value in arguments.items():
+        if key not in _TIMM_ARGUMENTS and not (key in _TIMM_FIXED and value == _TIMM_FIXED[key]):
+            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+    patches, table, expand = (
+        tensors.get(key) for key in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
+    )
+    if patches is None or table is None or expand is None or patches.dim() != 4 or table.dim() != 3:
+        raise ValueError("patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight are not those of a ViT")
+    distilled, head = "dist_token" in tensors, tensors.get("head.weight")
+    count, names = 0 if head is None else len(head), settings.get("label_names")
+    return {
+        "labels": names if isinstance(names, list) and len(names) == count else list(map(str, range(count))),
+        "image_size": math.isqrt(table.shape[1] - 1 - distilled) * patches.shape[-1],
+        "patch": patches.shape[-1],
+        "channels": patches.shape[1],
+        "width": len(patches),
+        "layers": sum(bool(re.fullmatch(r"blocks\.\d+\.norm1\.weight", key)) for key in tensors),
+        "heads": arguments.get("num_heads") or _TIMM_HEADS[size[1]],
+        "feed_forward": len(expand),
+        "distilled": distilled,
+        "fused": "logits",  # as theirs predicts
+    }
+
+
+_TIMM_IGNORED = "architecture num_classes num_features model_args pretrained_cfg label_names label_descriptions"
+TIMM_VIT = Family(
+    "timm-vit", ViTConfig, ViT,
+    Settings((), {}, {}, {"global_pool": "token"}, frozenset(_TIMM_IGNORED.split())),
+    _timm_weights,
+    architecture=_architecture,
+    infer=_timm_infer,
+)  # fmt: skip
