@@ -1,0 +1,246 @@
+"""Stand-alone self-attention: attention to the neighbourhood instead of convolutions (Ramachandran et al. 2019).
+
+layer   y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j   over the window x window positions j around i
+        r_(a, b) = [row embedding of a, column embedding of b], half of the head's width each; 8 heads
+        where the resolution is halved, a 2 x 2 average pool follows the layer
+stem    every pixel looks at its block of 4 x 4, with values v_j = (sum_m p_m(j) V_m) x_j, whose matrix depends on where
+        in the block j stands; then a norm and 4 x 4 max-pooling, "aligned with the attention's window" (section 3.2)
+network a ResNet whose 3 x 3 convolutions, in some stages or in all, and whose stem, if wanted, are such layers
+
+At a border the positions outside do not exist: the softmax runs over those inside (no zeros are attended to), so a
+window that covers the image is global attention. The number of parameters depends on the window by the embeddings only.
+
+How it is computed: `query_block` x `query_block` queries share the keys around them, of which each sees its own window.
+The result does not depend on it. 1 computes no score in vain (and counts the paper's FLOPs), but copies every key
+window^2 times; the maps recorded are (B, H, blocks, queries of a block, keys around it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import attend
+from manyheads.core.config import from_preset
+from manyheads.core.masks import Mask
+from manyheads.core.tap import Tap
+from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, convolution, sizes
+
+
+@dataclass(frozen=True)
+class LocalAttentionConfig(ResNetConfig):
+    """A ResNet's sizes, and where it has attention; the defaults attend everywhere, the stem included.
+
+    attends      stages whose 3 x 3 convolutions are attention, from 1
+    front        the stem: attention, or the ResNet's convolution that `stem` names
+    window       neighbours along each axis, an odd number
+    stem_window  of the stem's blocks, and of the pooling after it
+    mixtures     value matrices of the stem
+    query_block  how many queries, along each axis, share keys: speed alone
+    """
+
+    attends: tuple[int, ...] = (1, 2, 3, 4)
+    front: Literal["attention", "convolution"] = "attention"
+    heads: int = 8
+    window: int = 7
+    stem_window: int = 4
+    mixtures: int = 4
+    query_block: int = 4
+
+
+_SIZES: dict[str, dict[str, Any]] = {  # section 4.1
+    "26": sizes("bottleneck", 1, 2, 4, 1),
+    "38": sizes("bottleneck", 2, 3, 5, 2),
+    "50": sizes("bottleneck", 3, 4, 6, 3),
+    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL, stem_window=2),
+    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL, stem_window=2),
+}
+PRESETS = {**_SIZES, **{f"{name}-stem": {**size, "front": "convolution"} for name, size in _SIZES.items()}}
+
+
+def preset(name: str, **overrides: Any) -> LocalAttentionConfig:
+    """A configuration by name, with 1,000 classes; "...-stem" keeps the convolution in front, as the paper's best."""
+    return from_preset(LocalAttentionConfig, PRESETS, name, overrides)
+
+
+class LocalAttentionNet(ResNet):
+    """Images in, logits over the labels out."""
+
+    config: LocalAttentionConfig
+
+    def __init__(self, config: LocalAttentionConfig) -> None:
+        c = config
+
+        def mixing(channels: int, width: int, stride: int, stage: int) -> nn.Module:
+            if stage not in c.attends:
+                return convolution(channels, width, stride, stage)
+            return LocalAttention(channels, width, c.heads, c.window, stride=stride, query_block=c.query_block)
+
+        stem = AttentionStem(c.channels, c.stem_width, c.heads, c.stem_window, c.mixtures)
+        super().__init__(c, mixing, stem if c.front == "attention" else None)
+
+
+class LocalAttention(nn.Module):
+    """x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up."""
+
+    def __init__(
+        self, channels: int, width: int, heads: int = 8, window: int = 7, *, stride: int = 1, query_block: int = 4
+    ) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        if window % 2 == 0:
+            raise ValueError(f"window is {window}: an odd one looks equally far to all sides")
+        self.heads, self.reach, self.stride, self.query_block = heads, window // 2, stride, query_block
+        self.query = nn.Linear(channels, width, bias=False)  # 1 x 1 convolutions
+        self.key = nn.Linear(channels, width, bias=False)
+        self.value = nn.Linear(channels, width, bias=False)
+        self.relative = RelativePositions(heads, width // heads, self.reach)
+        self.tap = Tap()
+        _initialise(self.query, self.key, self.value, heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[2:]
+        block = min(self.query_block, max(size))
+        pixels = x.permute(0, 2, 3, 1)  # (B, Y, X, C)
+        query = blocks(self.query(pixels), self.heads, block)  # (B, H, N, block^2, Dh)
+        around = partial(blocks, heads=self.heads, block=block, halo=self.reach)
+        mixed = attend(
+            query,
+            around(self.key(pixels)),  # (B, H, N, (block + 2 reach)^2, Dh)
+            around(self.value(pixels)),
+            mask=window_mask(*size, block, self.reach, self.reach, x.device),
+            bias=self.relative(query, block, self.reach),
+            scale=1.0,  # the paper has no 1 / sqrt(Dh)
+            tap=self.tap,
+        )
+        y = whole(mixed, *size, block)  # (B, width, Y, X)
+        if self.stride > 1:
+            y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
+        return y
+
+
+class AttentionStem(nn.Module):
+    """images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
+
+    p(j) = softmax over the mixtures of (row[a] + column[b]) nu_m for position j = (a, b) of a block (appendix A).
+    """
+
+    def __init__(self, channels: int, width: int, heads: int = 8, window: int = 4, mixtures: int = 4) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads, self.window = heads, window
+        self.query = nn.Linear(channels, width, bias=False)
+        self.key = nn.Linear(channels, width, bias=False)
+        self.values = nn.Parameter(torch.empty(mixtures, width, channels))
+        self.rows = nn.Parameter(torch.randn(window, width))
+        self.columns = nn.Parameter(torch.randn(window, width))
+        self.mixtures = nn.Parameter(torch.randn(mixtures, width) * width**-0.5)
+        self.relative = RelativePositions(heads, width // heads, window - 1)
+        self.norm = nn.BatchNorm2d(width)
+        self.tap = Tap()
+        _initialise(self.query, self.key, self.values, heads)
+
+    def forward(self, images: Tensor) -> Tensor:
+        size, window = images.shape[2:], self.window
+        pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
+        query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
+        places = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
+        shares = (places @ self.mixtures.T).softmax(-1)  # which matrix, not where to look (window^2, M)
+        matrices = torch.einsum("pm,mdc->pdc", shares, self.values)
+        inputs = blocks(pixels, 1, window)[:, 0]  # (B, N, window^2, C)
+        value = torch.einsum("bnpc,pdc->bnpd", inputs, matrices)
+        mixed = attend(
+            query,
+            blocks(self.key(pixels), self.heads, window),
+            value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # (B, H, N, window^2, Dh)
+            mask=window_mask(*size, window, 0, window - 1, images.device),
+            bias=self.relative(query, window, 0),
+            scale=1.0,
+            tap=self.tap,
+        )
+        y = self.norm(whole(mixed, *size, window)).relu()
+        return F.max_pool2d(y, window, ceil_mode=True)
+
+
+class RelativePositions(nn.Module):
+    """q r: what a query adds to its score of a key by where that stands, up to `reach` positions away on both axes."""
+
+    def __init__(self, heads: int, head_width: int, reach: int) -> None:
+        super().__init__()
+        shape = (heads, 2 * reach + 1, head_width // 2)
+        self.reach = reach
+        self.rows = nn.Parameter(torch.randn(shape))
+        self.columns = nn.Parameter(torch.randn(shape))
+
+    def forward(self, query: Tensor, block: int, halo: int) -> Tensor:
+        """query (B, H, N, block^2, Dh) -> (B, H, N, block^2, (block + 2 halo)^2)."""
+        of_row, of_column = query.chunk(2, dim=-1)
+        by_row = of_row @ self.rows[:, None].transpose(-2, -1)  # (B, H, N, block^2, 2 reach + 1)
+        by_column = of_column @ self.columns[:, None].transpose(-2, -1)
+        rows, columns = (
+            shift.clamp(-self.reach, self.reach) + self.reach for shift in _shifts(block, halo, query.device)
+        )
+        leading = query.shape[:-2]
+        row = by_row.gather(-1, rows.expand(*leading, *rows.shape))  # (B, H, N, block^2, block + 2 halo)
+        column = by_column.gather(-1, columns.expand(*leading, *columns.shape))
+        return (row[..., :, None] + column[..., None, :]).flatten(-2)
+
+
+def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
+    """x (B, Y, X, C) -> (B, H, N, (block + 2 halo)^2, C / H): its N blocks with what is around them, zeros outside."""
+    height, width = x.shape[1:3]
+    x = F.pad(x, (0, 0, halo, halo - width % -block, halo, halo - height % -block))
+    side = block + 2 * halo
+    x = x.unfold(1, side, block).unfold(2, side, block)  # (B, Y / block, X / block, C, side, side)
+    x = x.unflatten(3, (heads, -1)).permute(0, 3, 1, 2, 5, 6, 4)
+    return x.flatten(4, 5).flatten(2, 3)
+
+
+def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
+    """x (B, H, N, block^2, Dh), blocks without surroundings -> the image (B, H * Dh, Y, X)."""
+    x = x.unflatten(3, (block, block)).unflatten(2, (-(-height // block), -(-width // block)))
+    x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), of whole blocks
+    return x[..., :height, :width]
+
+
+@lru_cache(maxsize=64)
+def window_mask(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> Mask:
+    """A query sees the keys of the image that are at most `reach` rows and columns away: (N, block^2, keys)."""
+    with torch.inference_mode(False):  # a table that evaluation made must do for training
+        rows, columns = (shift.abs() <= reach for shift in _shifts(block, halo, device))  # (block^2, side)
+        near = (rows[:, :, None] & columns[:, None, :]).flatten(1)
+        side = torch.arange(-halo, block + halo, device=device)
+
+        def inside(length: int) -> Tensor:
+            at = torch.arange(0, length, block, device=device)[:, None] + side  # (blocks, side)
+            return (at >= 0) & (at < length)
+
+        there = inside(height)[:, None, :, None] & inside(width)[None, :, None, :]
+        return Mask(dense=near & there.flatten(2).flatten(0, 1)[:, None])
+
+
+def _shifts(block: int, halo: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """How far below, and how far right of, each query of a block the keys' rows, and columns, are: (block^2, side)."""
+    own = torch.arange(block, device=device)
+    apart = torch.arange(-halo, block + halo, device=device) - own[:, None]  # (block, side)
+    return apart.repeat_interleave(block, 0), apart.repeat(block, 1)
+
+
+def _initialise(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
+    """Scores begin near unit variance, as a scale by 1 / sqrt(Dh) would make them; the values are He's."""
+    nn.init.normal_(query.weight, std=(query.in_features * (query.out_features // heads)) ** -0.5)
+    nn.init.normal_(key.weight, std=key.in_features**-0.5)
+    weight = value.weight if isinstance(value, nn.Linear) else value
+    nn.init.normal_(weight, std=(2 / weight.shape[-2]) ** 0.5)
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if width % (2 * heads):
+        raise ValueError(
+            f"width {width} is not divisible by 2 x {heads} heads: each has as many row as column embeddings"
+        )

@@ -1,0 +1,193 @@
+"""Local attention against a loop over pixels, and against attention to the whole image."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import attend
+from manyheads.core.tap import record, tapped
+from manyheads.models.local_attention import (
+    AttentionStem,
+    LocalAttention,
+    LocalAttentionConfig,
+    LocalAttentionNet,
+    RelativePositions,
+    preset,
+)  # fmt: skip
+
+TINY = {"depths": (1, 2), "widths": (32, 48), "stem_width": 8, "heads": 2, "window": 3, "image_size": 16,
+        "labels": ("a", "b", "c")}  # fmt: skip
+
+
+def relative(positions: RelativePositions, head: int, down: int, right: int) -> Tensor:
+    """r of the paper: the row's embedding, then the column's."""
+    at = (positions.rows[head, down + positions.reach], positions.columns[head, right + positions.reach])
+    return torch.cat(at)
+
+
+def by_hand(layer: LocalAttention, x: Tensor) -> Tensor:
+    """Equation 3, pixel by pixel and head by head; what is outside the image is left out."""
+    pixels = x.permute(0, 2, 3, 1)
+    query, key, value = (
+        each(pixels).unflatten(-1, (layer.heads, -1)) for each in (layer.query, layer.key, layer.value)
+    )
+    batch, height, width = pixels.shape[:3]
+    y = torch.zeros_like(query)
+    for b in range(batch):
+        for h in range(layer.heads):
+            for i in range(height):
+                for j in range(width):
+                    near = [
+                        (a, c)
+                        for a in range(max(0, i - layer.reach), min(height, i + layer.reach + 1))
+                        for c in range(max(0, j - layer.reach), min(width, j + layer.reach + 1))
+                    ]
+                    q = query[b, i, j, h]
+                    scores = torch.stack(
+                        [q @ (key[b, a, c, h] + relative(layer.relative, h, a - i, c - j)) for a, c in near]
+                    )
+                    values = torch.stack([value[b, a, c, h] for a, c in near])
+                    y[b, i, j, h] = scores.softmax(0) @ values
+    return y.flatten(3).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(("size", "window"), [((5, 4), 3), ((3, 7), 5), ((1, 1), 7), ((6, 6), 7)])
+@pytest.mark.parametrize("query_block", [1, 2, 4])
+def test_it_is_the_naive_loop(size: tuple[int, int], window: int, query_block: int) -> None:
+    torch.manual_seed(1)
+    layer = LocalAttention(3, 8, 2, window, query_block=query_block).double()
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    expected = by_hand(layer, x)
+    assert torch.allclose(layer(x), expected, atol=1e-12)
+    halved = LocalAttention(3, 8, 2, window, stride=2, query_block=query_block).double()
+    halved.load_state_dict(layer.state_dict())
+    pooled = torch.stack([
+        torch.stack([expected[..., i : i + 2, j : j + 2].mean((2, 3)) for j in range(0, size[1], 2)], -1)
+        for i in range(0, size[0], 2)
+    ], -2)  # fmt: skip
+    assert torch.allclose(halved(x), pooled, atol=1e-12)
+
+
+def test_a_window_over_the_whole_image_is_global_attention_in_values_and_gradients() -> None:
+    torch.manual_seed(1)
+    layer = LocalAttention(6, 8, 2, window=13).double()
+    x = torch.randn(2, 6, 5, 7, dtype=torch.float64)
+    places = torch.cartesian_prod(torch.arange(5), torch.arange(7))
+    bias_table = torch.stack([
+        torch.stack([
+            torch.stack([relative(layer.relative, h, *(key - query).tolist()) for key in places]) for query in places
+        ])
+        for h in range(2)
+    ])  # (H, T, T, Dh)  # fmt: skip
+    tokens = x.flatten(2).transpose(1, 2)
+    q, k, v = (each(tokens).unflatten(-1, (2, -1)).transpose(1, 2) for each in (layer.query, layer.key, layer.value))
+    bias = torch.einsum("bhqd,hqkd->bhqk", q, bias_table)
+    expected = attend(q, k, v, bias=bias, scale=1.0, explicit=True).transpose(2, 3).flatten(1, 2).view(2, 8, 5, 7)
+    found = layer(x)
+    assert torch.allclose(found, expected, atol=1e-12)
+    direction = torch.randn_like(found)
+    mine, theirs = (
+        torch.autograd.grad((each * direction).sum(), list(layer.parameters()), retain_graph=True)
+        for each in (found, expected)
+    )
+    assert all(torch.allclose(a, b, atol=1e-11) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_explicit_and_fused_agree_and_the_maps_are_rows_of_neighbours() -> None:
+    torch.manual_seed(1)
+    layer = LocalAttention(4, 8, 2, 7, query_block=8)
+    x = torch.randn(2, 4, 9, 10, requires_grad=True)
+    fused = layer(x)  # 64 x 196 entries a block: beyond a small map
+    with record(layer) as maps:
+        assert torch.equal(layer(x), fused)
+    (map,) = maps[""]
+    assert map.shape == (2, 2, 4, 64, 196)
+    assert torch.allclose(fused, by_hand(layer, x), atol=1e-5)
+    inside = map.unflatten(3, (8, 8))[:, :, 0]  # the first block, whole in the image
+    assert torch.allclose(inside.sum(-1), torch.ones(()), atol=1e-5)
+    assert torch.equal((inside > 0).sum(-1)[0, 0, 0, :5], torch.tensor([16, 20, 24, 28, 28]))  # (0, 0) sees 4 x 4
+    assert not map[:, :, 3, 63].any()  # no pixel of the image stands there
+
+
+def test_evaluation_first_does_not_spoil_training() -> None:
+    layer = LocalAttention(4, 8, 2, 5)
+    x = torch.randn(1, 4, 11, 13)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).sum().backward()
+    assert layer.query.weight.grad is not None
+
+
+def test_the_stem_sees_its_block_with_values_by_place() -> None:
+    torch.manual_seed(1)
+    stem = AttentionStem(3, 8, heads=2, window=2, mixtures=3).double().eval()
+    images = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    pixels = images.permute(0, 2, 3, 1)
+    query, key = (each(pixels).unflatten(-1, (2, -1)) for each in (stem.query, stem.key))
+    attended = torch.zeros(2, 8, 4, 5, dtype=torch.float64)
+    for b in range(2):
+        for i in range(4):
+            for j in range(5):
+                block = [
+                    (a, c) for a in range(i // 2 * 2, i // 2 * 2 + 2) for c in range(j // 2 * 2, min(j // 2 * 2 + 2, 5))
+                ]
+                values = []
+                for a, c in block:
+                    p = ((stem.rows[a % 2] + stem.columns[c % 2]) @ stem.mixtures.T).softmax(0)
+                    values.append(sum(p[m] * stem.values[m] for m in range(3)) @ pixels[b, a, c])
+                for h in range(2):
+                    scores = [
+                        query[b, i, j, h] @ (key[b, a, c, h] + relative(stem.relative, h, a - i, c - j))
+                        for a, c in block
+                    ]
+                    mix = torch.stack(scores).softmax(0) @ torch.stack(values)[:, 4 * h : 4 * h + 4]
+                    attended[b, 4 * h : 4 * h + 4, i, j] = mix
+    expected = F.max_pool2d(stem.norm(attended).relu(), 2, ceil_mode=True)
+    assert stem(images).shape == (2, 8, 2, 3)
+    assert torch.allclose(stem(images), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("26", 10.3), ("38", 14.1), ("50", 18.0), ("26-stem", 10.3)])
+def test_presets_count_what_the_paper_counts(name: str, millions: float) -> None:
+    with torch.device("meta"):
+        small, large = (LocalAttentionNet(preset(name, window=window)) for window in (7, 11))
+    count, more = (sum(p.numel() for p in model.parameters()) for model in (small, large))
+    assert abs(count / 1e6 - millions) < 0.1
+    embeddings = sum(p.numel() for n, p in small.stages.named_parameters() if n.endswith(("rows", "columns")))
+    assert more - count == embeddings * 4 // 7  # of 7 shifts, 4 more
+
+
+def test_attention_stands_where_the_configuration_says() -> None:
+    whole = LocalAttentionNet(LocalAttentionConfig(**TINY))  # type: ignore[arg-type]
+    assert len(tapped(whole)) == 1 + 3
+    late = LocalAttentionNet(LocalAttentionConfig(**TINY, attends=(2,), front="convolution"))  # type: ignore[arg-type]
+    assert list(tapped(late)) == ["stages.1.blocks.0.layers.1.mixer", "stages.1.blocks.1.layers.1.mixer"]
+    kernels = [m.kernel_size for m in late.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    assert kernels == [(7, 7), (3, 3)]
+    kernels = [m.kernel_size for m in whole.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    assert kernels == []
+
+
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+def test_all_parameters_learn_and_the_query_block_changes_nothing(block: str) -> None:
+    torch.manual_seed(1)
+    config = {**TINY, "block": block}
+    model = LocalAttentionNet(LocalAttentionConfig(**config))  # type: ignore[arg-type]
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+    images = torch.randn(3, 3, 17, 22)
+    logits = model(images)
+    logits.square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    other = LocalAttentionNet(LocalAttentionConfig(**config, query_block=1))  # type: ignore[arg-type]
+    other.load_state_dict(model.state_dict())
+    assert torch.allclose(other(images), logits, atol=1e-4)
+
+
+def test_what_cannot_be_is_told() -> None:
+    with pytest.raises(ValueError, match="width 12 is not divisible by 2 x 4 heads"):
+        LocalAttention(3, 12, 4)
+    with pytest.raises(ValueError, match="window is 4: an odd one"):
+        LocalAttention(3, 16, 4, 4)
