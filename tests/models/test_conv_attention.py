@@ -271,3 +271,22 @@ def test_shifts_lead_from_the_query_to_the_key() -> None:
     assert found.shape == (6, 6, 2)
     assert found[0, 5].tolist() == [1, 2]  # from the top left to the bottom right
     assert found[4, 2].tolist() == [-1, 1]
+
+
+def test_a_head_learns_where_to_look() -> None:
+    """Trained on images moved by (1, -2), with the identity as its value matrix, a head's centre moves there."""
+    torch.manual_seed(1)
+    attention = QuadraticAttention(4, 1).double()
+    with torch.no_grad():
+        attention.centres.zero_()
+        attention.output.weight.copy_(torch.eye(4))
+        attention.output.bias.zero_()
+    x = images(4, 8, 4).permute(0, 2, 3, 1)
+    optimiser = torch.optim.Adam([attention.centres, attention.sharpness], lr=0.1)
+    for _ in range(120):
+        optimiser.zero_grad()
+        loss = (attention(x)[:, :-1, 2:] - x[:, 1:, :-2]).square().mean()
+        loss.backward()
+        optimiser.step()
+    torch.testing.assert_close(attention.centres.detach(), torch.tensor([[1.0, -2.0]]).double(), atol=0.1, rtol=0)
+    assert attention.sharpness.item() > 3, "and it narrows to the one pixel"
