@@ -1,0 +1,432 @@
+"""Images in every form, of every kind; every fault named by file and row."""
+
+import gzip
+import io
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from manyheads.data.image_report import image_report
+from manyheads.data.images import (
+    ImageData,
+    Preprocessing,
+    digits,
+    open_image,
+    read_image_splits,
+    read_images,
+)
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (4, 6, 5), dtype=np.uint8)  # four images, 5 wide and 6 high
+LABELS = ["cat", "dog", "cat", "dog"]
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+PNGS = [encoded(Image.fromarray(pixels)) for pixels in GREY]
+
+
+def as_folder(folder: Path) -> Path:
+    for number, (png, label) in enumerate(zip(PNGS, LABELS, strict=True)):
+        (folder / "f" / label / "deep").mkdir(parents=True, exist_ok=True)
+        (folder / "f" / label / "deep" / f"{number}.png").write_bytes(png)
+    (folder / "f" / "cat" / ".DS_Store").write_bytes(b"x")
+    return folder / "f"
+
+
+def as_parquet(folder: Path, **columns: Any) -> Path:
+    columns = columns or {"image": [{"bytes": png, "path": None} for png in PNGS], "label": LABELS}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "c.parquet")
+    return folder / "c.parquet"
+
+
+def as_bytes_and_numbers(folder: Path) -> Path:
+    (folder / "labels.txt").write_text("cat\ndog\n")
+    return as_parquet(folder, img=PNGS, label=[0, 1, 0, 1])
+
+
+def as_jsonl(folder: Path, rows: list[Any] | None = None) -> Path:
+    (folder / "i").mkdir(exist_ok=True)
+    for number, png in enumerate(PNGS):
+        (folder / "i" / f"{number}.png").write_bytes(png)
+    rows = rows or [{"image": f"i/{number}.png", "label": label} for number, label in enumerate(LABELS)]
+    (folder / "c.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    return folder / "c.jsonl"
+
+
+def as_idx(folder: Path, suffix: str = "") -> Path:
+    (folder / "labels.txt").write_text("cat\ndog\n")
+    write: Callable[..., bytes] = gzip.compress if suffix else bytes
+    numbers = bytes(["cat", "dog"].index(label) for label in LABELS)
+    images = bytes([0, 0, 8, 3]) + struct.pack(">III", *GREY.shape) + GREY.tobytes()
+    (folder / f"train-labels-idx1-ubyte{suffix}").write_bytes(write(bytes([0, 0, 8, 1, 0, 0, 0, 4]) + numbers))
+    (folder / f"train-images-idx3-ubyte{suffix}").write_bytes(write(images))
+    return folder / f"train-images-idx3-ubyte{suffix}"
+
+
+def as_idx_gz(folder: Path) -> Path:
+    return as_idx(folder, ".gz")
+
+
+@pytest.mark.parametrize("form", [as_folder, as_parquet, as_bytes_and_numbers, as_jsonl, as_idx, as_idx_gz])
+@pytest.mark.parametrize("decoded", [True, False])
+def test_every_form_gives_the_same(
+    tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not decoded:
+        monkeypatch.setattr("manyheads.data.images.KEPT_DECODED", 0)
+    found = read_images(form(tmp_path))
+    assert sorted(zip(found.keys, found.labels, strict=True)) == sorted(zip(KEYS, LABELS, strict=True))
+    order = [KEYS.index(key) for key in found.keys]
+    for i, expected in enumerate(order):
+        assert found.image(i).mode == "L"
+        np.testing.assert_array_equal(np.asarray(found.image(i)), GREY[expected])
+    assert found.names == ("cat", "dog")
+    assert set(found.sizes) == {(5, 6)}
+    assert len(set(map(found.place, range(4)))) == 4
+    assert Path(found.place(0).rpartition(":")[0] or found.place(0)).exists()
+
+
+KEYS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not KEYS:
+        KEYS.extend(read_images(as_parquet(tmp_path_factory.mktemp("keys"))).keys)
+
+
+def exif(orientation: int) -> Image.Exif:
+    found = Image.Exif()
+    found[0x0112] = orientation
+    return found
+
+
+def noise(mode: str, size: tuple[int, int] = (7, 5)) -> Image.Image:
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    shape = (size[1], size[0], bands) if bands > 1 else (size[1], size[0])
+    return Image.frombytes(mode, size, RNG.integers(0, 256, shape, dtype=np.uint8).tobytes())
+
+
+RGB, RGBA = noise("RGB"), noise("RGBA")
+DEEP = RNG.integers(0, 65536, (5, 7)).astype(np.uint16)
+FRAMES = [noise("P"), noise("P")]
+for frame in FRAMES:
+    frame.putpalette(RNG.integers(0, 256, 768, dtype=np.uint8).tobytes())
+ON_WHITE = np.asarray(RGBA)[..., :3] * (np.asarray(RGBA)[..., 3:] / 255) + 255 - np.asarray(RGBA)[..., 3:]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected", "within"),
+    [
+        (encoded(RGB), np.asarray(RGB), 0),
+        (encoded(noise("CMYK"), "TIFF"), None, 0),
+        (encoded(noise("CMYK"), "JPEG"), None, 0),
+        (encoded(FRAMES[0]), np.asarray(FRAMES[0].convert("RGB")), 0),
+        (encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]), np.asarray(FRAMES[0].convert("RGB")), 0),
+        (encoded(RGBA), ON_WHITE, 1),
+        (encoded(FRAMES[0], transparency=bytes(256)), np.full((5, 7, 3), 255), 0),
+        (encoded(Image.new("LA", (7, 5), (10, 0))), np.full((5, 7), 255), 0),
+        (encoded(Image.fromarray(DEEP)), np.round(DEEP / 257), 0),
+        (encoded(Image.fromarray(DEEP), "TIFF"), np.round(DEEP / 257), 0),
+        (encoded(Image.fromarray(DEEP.astype(np.int32)), "TIFF"), np.round(DEEP / 257), 0),
+        (encoded(Image.fromarray(np.asarray(RGB)[..., 0] > 99)), (np.asarray(RGB)[..., 0] > 99) * 255, 0),
+        (encoded(RGB, "PNG", exif=exif(6)), np.rot90(np.asarray(RGB), -1), 0),  # to be turned clockwise
+        (encoded(noise("RGB", (1, 1))), None, 0),
+        (encoded(noise("L", (20_000, 1))), None, 0),
+    ],
+    ids=[
+        "rgb", "cmyk-tiff", "cmyk-jpeg", "palette", "gif", "alpha", "transparent-palette", "grey-alpha", "16",
+        "16-tiff", "32-tiff", "bits", "exif", "one-pixel", "20000",
+    ],
+)  # fmt: skip
+def test_kinds_of_images_become_grey_or_rgb(data: bytes, expected: Any, within: int) -> None:
+    image = open_image(data)
+    assert image.mode in ("L", "RGB")
+    if expected is None:
+        expected = np.asarray(Image.open(io.BytesIO(data)).convert(image.mode))
+    assert np.abs(np.asarray(image).astype(float) - expected).max() <= within
+    for size in (1, 8):
+        assert Preprocessing(size, crop=0.875 if size > 1 else 1.0).array(image).shape == (3, size, size)
+
+
+def claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header says otherwise."""
+    png = PNGS[0]
+    header = b"IHDR" + struct.pack(">II", width, height) + png[24:29]
+    return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
+
+
+BAD = {
+    "text": (b"this is no image", "not an image"),
+    "empty": (b"", "0 bytes"),
+    "zip of nothing": (b"PK\x05\x06" + bytes(18), "not an image"),
+    "truncated PNG": (encoded(noise("RGB", (40, 40)))[:900], "truncated or corrupt"),
+    "truncated JPEG": (encoded(noise("RGB", (40, 40)), "JPEG")[:900], "truncated or corrupt"),
+    "truncated GIF": (encoded(noise("L", (40, 40)), "GIF")[:900], "truncated or corrupt"),
+    "corrupt": (PNGS[0][:45] + b"????" + PNGS[0][49:], "truncated or corrupt|not an image"),
+    "huge": (claiming(20_000, 20_000), "more than the 50,000,000"),
+    "large": (claiming(20_000, 3_000), "20,000 x 3,000 pixels are more than"),
+    "float": (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point"),
+    "32 bits": (encoded(Image.fromarray(np.full((3, 3), 70_000, np.int32)), "TIFF"), "32-bit"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> None:
+    data, match = BAD[kind]
+    file = as_parquet(tmp_path, image=[*PNGS, data], label=[*LABELS, "cat"])
+    with pytest.raises(ValueError, match=match) as told:
+        read_images(file)
+    assert str(told.value).startswith(f"{file}:5: ")
+    assert "\n" not in str(told.value)
+    folder = as_folder(tmp_path)
+    (folder / "cat" / "bad.png").write_bytes(data)
+    with pytest.raises(ValueError, match=match) as told:
+        read_images(folder)
+    assert str(told.value).startswith(f"{folder / 'cat' / 'bad.png'}: ")
+    for path in (file, folder):
+        found = read_images(path, skip_bad_lines=True)
+        assert (len(found), list(found.skips.values())) == (4, [1])
+
+
+@pytest.mark.parametrize(
+    ("row", "match"),
+    [
+        ({"image": "i/9.png", "label": "cat"}, r":1: .*i/9.png: no such image file; correct"),
+        ({"image": "c.jsonl", "label": "cat"}, r":1: .*c.jsonl: not an image"),
+        ({"image": None, "label": "cat"}, ":1: the image is NoneType"),
+        ({"image": "i/1.png"}, ":1: no object with image and label"),
+        ({"image": "i/1.png", "label": None}, ":1: the label is None"),
+        ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
+        ({"image": "i/1.png", "label": 2}, r":1: label '2' is none of cat, dog \(0 to 1\); correct it, or skip"),
+        ({"image": "i/1.png", "label": "cow"}, ":1: label 'cow' is none of cat, dog"),
+        (["i/1.png"], ":1: no object"),
+    ],
+)
+def test_bad_rows_are_told_in_a_line_or_counted(tmp_path: Path, row: Any, match: str) -> None:
+    file = as_jsonl(tmp_path, [row, {"image": "i/1.png", "label": 1}])
+    with pytest.raises(ValueError, match=match) as told:
+        read_images(file, names=("cat", "dog"))
+    assert "\n" not in str(told.value)
+    found = read_images(file, names=("cat", "dog"), skip_bad_lines=True)
+    assert (found.labels, list(found.skips.values())) == (["dog"], [1])
+
+
+def test_bad_folders_and_files(tmp_path: Path) -> None:
+    folder = as_folder(tmp_path)
+    (folder / "mouse").mkdir()
+    with pytest.raises(ValueError, match="mouse: the class folder is empty; put images"):
+        read_images(folder)
+    assert list(read_images(folder, skip_bad_lines=True).skips.values()) == [1]
+    with pytest.raises(ValueError, match="no class folders"):
+        read_images(folder / "mouse")
+    (tmp_path / "c.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    with pytest.raises(ValueError, match=r"c\.zip: cannot tell what it is.*unpack"):
+        read_images(tmp_path / "c.zip")
+    with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
+        read_images(tmp_path / "nowhere")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        read_images(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="no column 'label': it has 'image', 'class'"):
+        read_images(as_parquet(tmp_path, image=PNGS, **{"class": LABELS}))
+    (tmp_path / "labels.txt").write_text("cat\ncat\n")
+    with pytest.raises(ValueError, match="labels.txt:2: 'cat' is no name of its own"):
+        read_images(as_parquet(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("images-idx3", lambda b: b[:-1], "119 bytes where it says 4 x 6 x 5"),
+        ("images-idx3", lambda b: b"\1" + b[1:], "not an IDX file of bytes in 3 dimensions"),
+        ("labels-idx1", lambda b: b[:7] + b"\3" + b[8:-1], "4 images but 3 labels"),
+        ("labels-idx1", lambda b: b[:-1] + b"\7", r":4: label '7' is none of cat, dog"),
+    ],
+)
+def test_bad_idx_files(tmp_path: Path, name: str, change: Callable[[bytes], bytes], match: str) -> None:
+    file = as_idx(tmp_path)
+    other = tmp_path / f"train-{name}-ubyte"
+    other.write_bytes(change(other.read_bytes()))
+    with pytest.raises(ValueError, match=match):
+        read_images(file)
+    as_idx_gz(tmp_path)
+    broken = tmp_path / "train-images-idx3-ubyte.gz"
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_images(broken)
+
+
+def many(folder: Path, count: int = 60, first: int = 0) -> Path:
+    for number in range(first, first + count):
+        place = folder / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((2, 2), number, np.uint8)).save(place / f"{number}.png")
+    return folder
+
+
+def test_the_splits_of_a_directory(tmp_path: Path) -> None:
+    many(tmp_path / "d" / "train")
+    many(tmp_path / "d" / "test", 10, first=100)
+    splits = read_image_splits(str(tmp_path / "d"))
+    assert splits.held_out == len(splits.validation) > 0
+    assert len(splits.train) + len(splits.validation) == 60
+    assert not set(splits.train.keys) & set(splits.validation.keys)
+    assert splits.test is not None
+    assert (len(splits.test), splits.test_paths) == (10, (str(tmp_path / "d" / "test"),))
+    alone = read_image_splits(str(tmp_path / "d" / "train"))
+    assert alone.test is None
+    assert alone.validation.keys == splits.validation.keys
+    many(tmp_path / "d" / "val", 10, first=200)
+    assert read_image_splits(str(tmp_path / "d")).held_out == 0
+    (tmp_path / "d" / "test" / "b").rename(tmp_path / "d" / "test" / "c")
+    with pytest.raises(ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(5 such"):
+        read_image_splits(str(tmp_path / "d"))
+    test = read_image_splits(str(tmp_path / "d"), skip_bad_lines=True).test
+    assert test is not None
+    assert (len(test), list(test.skips.values())) == (5, [5])
+
+
+def test_mnists_own_files(tmp_path: Path) -> None:
+    as_idx_gz(tmp_path)
+    for kind in ("images-idx3", "labels-idx1"):
+        data = (tmp_path / f"train-{kind}-ubyte.gz").read_bytes()
+        (tmp_path / f"t10k-{kind}-ubyte.gz").write_bytes(data)
+    splits = read_image_splits(str(tmp_path))
+    assert splits.test is not None
+    assert (len(splits.test), splits.train.names) == (4, ("cat", "dog"))
+
+
+def test_one_label_or_one_image_cannot_be_split(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one label only, 'cat'"):
+        read_image_splits(str(as_parquet(tmp_path, image=PNGS, label=["cat"] * 4)))
+    with pytest.raises(ValueError, match="one distinct image cannot be split"):
+        read_image_splits(str(as_parquet(tmp_path, image=PNGS[:1] * 4, label=LABELS)))
+
+
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    columns = {"image": [{"bytes": png, "path": None} for png in PNGS], "label": [0, 1, 0, 1]}
+    rows = datasets.Dataset.from_dict(columns, features)
+    asked: list[tuple[Any, ...]] = []
+
+    def load(name: str, split: str | None = None, revision: str | None = None) -> Any:
+        asked.append((name, split, revision))
+        if name != "o/n":
+            raise FileNotFoundError("no such\nthing")
+        return rows if split else datasets.DatasetDict(train=rows, test=rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    splits = read_image_splits("hub:o/n@main")
+    assert asked == [("o/n", None, "main"), ("o/n", "train", "main"), ("o/n", "test", "main")]
+    assert splits.test is not None
+    assert (splits.test.labels, splits.test_paths) == (LABELS, ("hub:o/n@main#test",))
+    assert read_images("hub:o/n#train").keys == splits.test.keys == KEYS
+    with pytest.raises(ValueError, match=r"hub:o/n: name a split, as hub:o/n#train: it has train, test"):
+        read_images("hub:o/n")
+    with pytest.raises(ValueError, match=r"hub:x: cannot be fetched \(no such\)"):
+        read_image_splits("hub:x")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'manyheads\[hub\]'"):
+        read_images("hub:o/n")
+
+
+def test_digits_are_tested_on_the_same_images_whatever_the_seed() -> None:
+    first, second = digits(1), digits(2)
+    assert first.test is not None
+    assert second.test is not None
+    assert first.test.keys == second.test.keys
+    assert first.validation.keys != second.validation.keys
+    assert sum(map(len, first.known.values())) == 1797
+    assert 300 < len(first.test) < 420
+    sets = [set(data.keys) for data in first.known.values()]
+    assert not sets[0] & sets[1]
+    assert not sets[2] & (sets[0] | sets[1])
+    assert first.train.names == tuple("0123456789")
+    assert max(np.asarray(first.train.image(i)).max() for i in range(9)) == 255
+
+
+def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
+    jpegs = [encoded(Image.open(io.BytesIO(png)), "BMP") for png in PNGS]  # the same pixels otherwise encoded
+    train = read_images(as_parquet(tmp_path, image=[*PNGS, jpegs[0]], label=[*LABELS, "dog"]))
+    other = read_images(as_parquet(tmp_path, image=[jpegs[1], encoded(RGB)], label=["dog", "cat"]))
+    report = image_report(train, other)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in report.splitlines()]
+    rows = {name: values for name, *values in filter(None, cells)}
+    assert rows["images"] == ["5", "2"]
+    assert rows["modes"] == ["L 5", "L 1, RGB 1"]
+    assert rows["pixels (smallest / largest)"] == ["5 x 6", "5 x 6 / 7 x 5"]
+    assert rows["label: dog"] == ["3 (60.0%)", "1 (50.0%)"]
+    assert rows["duplicates"] == ["1 (20.0%)", "0 (0.0%)"]
+    assert rows["images of the training data"] == ["", "1 (50.0%)"]
+    assert "1 of 2 validation images are in the training data" in report
+    assert "1 training images occur again with another label" in report
+
+
+def test_real_images(real_data: Callable[[str], Path]) -> None:
+    data = read_images(real_data("mnist/test.parquet"))
+    assert (len(data), data.names, set(data.sizes)) == (2000, tuple("0123456789"), {(28, 28)})
+    assert isinstance(data, ImageData)
+
+
+@pytest.mark.parametrize("size", [(50, 41), (33, 90), (24, 24), (28, 28), (1, 9)])
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("crop", [1.0, 0.875])
+def test_transformers_prepares_images_likewise(size: tuple[int, int], resample: Any, squash: bool, crop: float) -> None:
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+    from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    ours = Preprocessing(28, crop, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25), resample, 3, squash)
+    settings = json.loads(json.dumps(ours.as_dict()))
+    assert Preprocessing.from_dict(settings) == ours
+    classes = {c.__name__: c for c in (BitImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil)}
+    theirs = classes[settings.pop("image_processor_type") + "Pil"](**settings)
+    image = noise("RGB", size)
+    apart = np.abs(theirs(image).pixel_values[0] - ours.array(image)) * np.array(ours.std).reshape(3, 1, 1) * 255
+    # in levels of 255: Pillow keeps the corners of what it resizes in float32, which rounds some to the next level
+    assert apart.max() < 1.01
+    assert (apart > 0.01).mean() < 0.03
+
+
+def test_other_processors_files_are_read() -> None:
+    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    old = {**base, "size": 224, "resample": 2, "do_resize": True}  # google/vit-base-patch16-224
+    assert Preprocessing.from_dict(old) == Preprocessing(224, resample="bilinear", squash=True)
+    resnet = {**base, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}
+    assert Preprocessing.from_dict(resnet) == Preprocessing(224, 0.875)
+    with pytest.raises(ValueError, match="no square"):
+        Preprocessing.from_dict({**base, "size": {"height": 2, "width": 3}})
+    with pytest.raises(ValueError, match="is missing"):
+        Preprocessing.from_dict(base)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"size": 0}, "expected a size"),
+        ({"size": 8, "crop": 1.5}, "crop 1.5"),
+        ({"size": 8, "channels": 1}, "as many means"),
+        ({"size": 8, "resample": "box"}, "bilinear or bicubic"),
+    ],
+)
+def test_bad_preprocessing(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Preprocessing(**settings)
