@@ -1,0 +1,252 @@
+"""Images changed at random while training: DeiT's recipe (Touvron 2021, table 9), each part with a switch of its own.
+
+Operations and their strengths are those of timm, which DeiT was trained with; they are done by Pillow on bytes. Every
+draw comes from a generator made of (seed, epoch, item, repeat), or of (seed, epoch, batch) for what mixes a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance, ImageOps
+
+from manyheads.data.images import Preprocessing
+
+_ORDER, _ITEM, _BATCH = 1, 2, 3  # what a generator is for: no two share a stream
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to the training images, in this order; the defaults do nothing.
+
+    crop         "resized": a random part, `scale` of the area and 3/4 to 4/3 as wide as high, becomes the image
+                 (Szegedy 2015); "padded": the image, framed by `padding` black pixels, is cropped at random (He 2015)
+    flip         probability of a mirror image
+    jitter       colour jitter: brightness, contrast and saturation each changed by up to this share, in random order
+    randaugment  how many of the 15 operations are drawn (Cubuk 2019); each happens with probability 1/2, at a strength
+                 of `magnitude` of 10, which varies by `magnitude_std`
+    erasing      probability that 2% to a third of the area becomes noise (Zhong 2017)
+    mixup        alpha: two images are laid over each other, weighted by a draw of Beta(alpha, alpha) (Zhang 2017)
+    cutmix       alpha: a box of one image, whose area is drawn likewise, is put into another (Yun 2019)
+    switch       probability of cutmix where both are on
+    repeats      copies of each image in a batch, each changed in its own way; an epoch stays as long, so that it sees a
+                 part of the images only (Hoffer 2019)
+    """
+
+    crop: Literal["none", "padded", "resized"] = "none"
+    padding: int = 4
+    scale: tuple[float, float] = (0.08, 1.0)
+    flip: float = 0.0
+    jitter: float = 0.0
+    randaugment: int = 0
+    magnitude: float = 9.0
+    magnitude_std: float = 0.5
+    erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    switch: float = 0.5
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", tuple(self.scale))
+        if self.crop not in ("none", "padded", "resized"):
+            raise ValueError(f"crop is {self.crop!r}: expected none, padded or resized")
+        for name in ("flip", "erasing", "switch"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected a probability, 0 to 1")
+        for name in ("padding", "jitter", "randaugment", "magnitude", "magnitude_std", "mixup", "cutmix"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 (off) or more")
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1 or self.jitter > 1 or self.repeats < 1:
+            raise ValueError(
+                f"scale {self.scale}, jitter {self.jitter}, repeats {self.repeats}: expected shares of the area from 0"
+                " to 1, a jitter of at most 1, and at least 1 repeat"
+            )
+
+    @property
+    def mixes(self) -> bool:
+        """Whether labels become soft."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def image(self, image: Image.Image, preprocessing: Preprocessing, random: Generator) -> NDArray[np.float32]:
+        """(C, Y, X), normalised: one image changed."""
+        size = preprocessing.size
+        if self.crop == "resized":
+            box = resized_crop_box(*image.size, self.scale, random)
+            image = image.convert(preprocessing.mode).resize((size, size), preprocessing.filter, box=box)
+        else:
+            image = preprocessing.framed(image)
+        if self.crop == "padded":
+            left, top = (int(at) for at in random.integers(0, 2 * self.padding + 1, 2) - self.padding)
+            image = image.crop((left, top, left + size, top + size))  # black where there is no image
+        if random.random() < self.flip:
+            image = ImageOps.mirror(image)
+        if self.jitter:
+            image = colour_jitter(image, self.jitter, random)
+        for _ in range(self.randaugment):
+            operation = OPERATIONS[int(random.integers(len(OPERATIONS)))]
+            if random.random() < 0.5:
+                level = min(max(random.normal(self.magnitude, self.magnitude_std), 0.0), 10.0) / 10
+                sign = -1.0 if random.random() < 0.5 else 1.0
+                image = operation(image, level, sign, Fill.of(preprocessing))
+        pixels = preprocessing.normalised(image)
+        if self.erasing and random.random() < self.erasing:
+            erase(pixels, random)
+        return pixels
+
+    def batch(
+        self, images: NDArray[np.float32], labels: NDArray[np.int64], classes: int, random: Generator
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mixup or cutmix: images (B, C, Y, X) and labels (B,) -> images and soft labels (B, L).
+
+        Each image meets its counterpart from the other end of the batch, with one weight for all, as in timm.
+        """
+        assert self.mixes
+        cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
+        alpha = self.cutmix if cut else self.mixup
+        share = float(random.beta(alpha, alpha))  # of the image itself
+        others = images[::-1]
+        if cut:
+            rows, columns = cutmix_box(images.shape[2], images.shape[3], share, random)
+            mixed = images.copy()
+            mixed[:, :, rows, columns] = others[:, :, rows, columns]
+            share = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
+        else:
+            mixed = images * np.float32(share) + others * np.float32(1 - share)
+        certain = np.eye(classes, dtype=np.float32)[labels]
+        return mixed, certain * np.float32(share) + certain[::-1] * np.float32(1 - share)
+
+
+# what DeiT's code does by default. Its colour jitter (0.4) is left out by timm where RandAugment is on, hence here.
+DEIT = Augmentation(crop="resized", flip=0.5, randaugment=2, erasing=0.25, mixup=0.8, cutmix=1.0, repeats=3)
+# the same on images of 32 x 32: a part of 8% would be a handful of pixels, so they are moved instead
+DEIT_SMALL = replace(DEIT, crop="padded")
+CLASSIC = Augmentation(crop="padded", flip=0.5)  # He 2015, section 4.2, on CIFAR-10
+
+
+def item_random(seed: int, epoch: int, item: int, repeat: int = 0) -> Generator:
+    return _generator(_ITEM, seed, epoch, item, repeat)
+
+
+def batch_random(seed: int, epoch: int, batch: int) -> Generator:
+    return _generator(_BATCH, seed, epoch, batch)
+
+
+def epoch_order(items: int, seed: int, epoch: int, repeats: int = 1) -> NDArray[np.int64]:
+    """(items, 2): an epoch's items in their order, and which copy each is. With repeated augmentation the copies of an
+    image follow each other, and the epoch ends after as many items as without."""
+    order = _generator(_ORDER, seed, epoch).permutation(items)[: -(-items // repeats)]
+    copies = np.stack([np.repeat(order, repeats), np.tile(np.arange(repeats), len(order))], axis=1)
+    return copies[:items]
+
+
+def _generator(*numbers: int) -> Generator:
+    return Generator(np.random.Philox(np.random.SeedSequence(numbers)))
+
+
+def resized_crop_box(
+    width: int, height: int, scale: tuple[float, float], random: Generator
+) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of a part of an image: area and proportions at random, else the middle."""
+    for _ in range(10):
+        area = random.uniform(*scale) * width * height
+        proportion = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = int(random.integers(width - wide + 1)), int(random.integers(height - high + 1))
+            return left, top, left + wide, top + high
+    wide, high = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high
+
+
+def cutmix_box(height: int, width: int, share: float, random: Generator) -> tuple[slice, slice]:
+    """Rows and columns of a box of 1 - `share` of the area, whose centre is anywhere: it may be cut off."""
+    side = math.sqrt(1 - share)
+    found = []
+    for length in (height, width):
+        cut, centre = int(length * side), int(random.integers(length))
+        found.append(slice(max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, length)))
+    return found[0], found[1]
+
+
+def erase(pixels: NDArray[np.float32], random: Generator) -> None:
+    """Fills a rectangle of an image (C, Y, X) with normal noise, in place."""
+    channels, height, width = pixels.shape
+    for _ in range(10):
+        area = random.uniform(0.02, 1 / 3) * height * width
+        proportion = math.exp(random.uniform(math.log(0.3), math.log(1 / 0.3)))
+        high, wide = round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
+        if high < height and wide < width:
+            top, left = int(random.integers(height - high + 1)), int(random.integers(width - wide + 1))
+            noise = random.standard_normal((channels, high, wide), dtype=np.float32)
+            pixels[:, top : top + high, left : left + wide] = noise
+            return
+
+
+def colour_jitter(image: Image.Image, strength: float, random: Generator) -> Image.Image:
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    factors = random.uniform(1 - strength, 1 + strength, 3)
+    for kind in random.permutation(3):
+        image = kinds[kind](image).enhance(float(factors[kind]))
+    return image
+
+
+class Fill(NamedTuple):
+    """What a pixel from outside the image is, and how one between two is made."""
+
+    colour: int | tuple[int, ...]
+    filter: Image.Resampling
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing) -> Fill:
+        mean = tuple(min(255, round(255 * value)) for value in preprocessing.mean)
+        return cls(mean if len(mean) > 1 else mean[0], preprocessing.filter)
+
+
+Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # image, level 0 to 1, sign, fill -> image
+
+
+def _moved(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=fill.filter, fillcolor=fill.colour)
+
+
+def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+    return lambda image, level, sign, fill: kind(image).enhance(max(0.1, 1 + sign * 0.9 * level))
+
+
+def _posterize(image: Image.Image, level: float, sign: float, fill: Fill) -> Image.Image:
+    return ImageOps.posterize(image, max(4 - int(4 * level), 1))  # timm fails at level 1: Pillow 13 keeps no 0 bits
+
+
+def _solarize_add(image: Image.Image, level: float, sign: float, fill: Fill) -> Image.Image:
+    add = min(128, int(110 * level))
+    return image.point(
+        [min(255, value + add) if value < 128 else value for value in range(256)] * len(image.getbands())
+    )
+
+
+# those of `rand-...-inc1` in timm, in its order: the higher the level, the stronger. Levels are timm's tenths.
+OPERATIONS: tuple[Operation, ...] = (
+    lambda image, level, sign, fill: ImageOps.autocontrast(image),
+    lambda image, level, sign, fill: ImageOps.equalize(image),
+    lambda image, level, sign, fill: ImageOps.invert(image),
+    lambda image, level, sign, fill: image.rotate(sign * 30 * level, resample=fill.filter, fillcolor=fill.colour),
+    _posterize,
+    lambda image, level, sign, fill: ImageOps.solarize(image, 256 - min(256, int(256 * level))),
+    _solarize_add,
+    _enhanced(ImageEnhance.Color),
+    _enhanced(ImageEnhance.Contrast),
+    _enhanced(ImageEnhance.Brightness),
+    _enhanced(ImageEnhance.Sharpness),
+    lambda image, level, sign, fill: _moved(image, (1, sign * 0.3 * level, 0, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _moved(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
+    lambda image, level, sign, fill: _moved(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _moved(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
+)

@@ -1,0 +1,179 @@
+"""An epoch of image batches: decoded and changed in worker processes, the same however many of them there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyheads.data.augmentation import Augmentation, batch_random, epoch_order, item_random
+from manyheads.data.image_files import Source
+from manyheads.data.images import ImageData, Preprocessing, open_image
+
+_AHEAD = 2  # batches that each worker has before it
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images (B, C, Y, X), normalised, with labels (B,) or, where images are mixed, their shares (B, L).
+
+    Arrays, not tensors, so that the workers need no torch: `torch.from_numpy` makes tensors of them without a copy.
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64] | NDArray[np.float32]
+
+    @property
+    def tokens(self) -> int:
+        """What the loss is summed over: items."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes any batch of any epoch; workers hold a copy."""
+
+    sources: list[Source]
+    labels: NDArray[np.int64]
+    classes: int
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None
+    batch_items: int
+    seed: int
+
+    @property
+    def batches(self) -> int:
+        return -(-len(self.sources) // self.batch_items)
+
+    def rows(self, epoch: int, batch: int) -> NDArray[np.int64]:
+        """(B, 2): the items of a batch, and which copy each is."""
+        if self.augmentation is None:
+            items = np.arange(len(self.sources))
+            order = np.stack([items, np.zeros_like(items)], axis=1)
+        else:
+            order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
+        return np.array_split(order, self.batches)[batch]  # alike in size: none is left with a single image
+
+    def __call__(self, epoch: int, batch: int) -> ImageBatch:
+        rows = self.rows(epoch, batch)
+        labels = self.labels[rows[:, 0]]
+        if self.augmentation is None:
+            return ImageBatch(
+                np.stack([self.preprocessing.array(open_image(self.sources[i])) for i, _ in rows]), labels
+            )
+        images = np.stack([
+            self.augmentation.image(
+                open_image(self.sources[i]), self.preprocessing, item_random(self.seed, epoch, int(i), int(copy))
+            )
+            for i, copy in rows
+        ])  # fmt: skip
+        if not self.augmentation.mixes:
+            return ImageBatch(images, labels)
+        random = batch_random(self.seed, epoch, batch)
+        return ImageBatch(*self.augmentation.batch(images, labels, self.classes, random))
+
+
+class ImageLoader:
+    """Batches of images, epoch by epoch.
+
+    labels        of the model, in its order
+    augmentation  None: no change, and in the order of the data, for scoring
+    batch_items   images of a batch, or up to one in each batch fewer, so that all are alike in size
+    workers       processes that decode and change images, kept until `close`; 0: this one does it
+
+    Content and order depend on seed and epoch alone. Raises ValueError for a label that `labels` has not.
+    """
+
+    def __init__(
+        self,
+        data: ImageData,
+        labels: Sequence[str],
+        preprocessing: Preprocessing,
+        *,
+        batch_items: int,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        workers: int = 0,
+    ) -> None:
+        if batch_items < 1 or workers < 0 or seed < 0:
+            raise ValueError(f"batch_items {batch_items}, workers {workers}, seed {seed}: expected at least 1, 0 and 0")
+        index = {label: i for i, label in enumerate(labels)}
+        for i, label in enumerate(data.labels):
+            if label not in index:
+                raise ValueError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
+        numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
+        self._maker = _Maker(data.sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
+        self._workers, self._pool = workers, None if workers == 0 else _pool(workers, self._maker)
+
+    def epoch(self, epoch: int = 0) -> Sequence[ImageBatch]:
+        """The batches of an epoch, made when indexed, from any one on; following ones are made ahead by the workers."""
+        return _Epoch(self._maker, epoch, self._pool, _AHEAD * self._workers)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+class _Epoch(Sequence[ImageBatch]):
+    def __init__(self, maker: _Maker, epoch: int, pool: ProcessPoolExecutor | None, ahead: int) -> None:
+        self._maker, self._epoch, self._pool, self._ahead = maker, epoch, pool, ahead
+        self._pending: dict[int, Future[ImageBatch]] = {}
+
+    def __len__(self) -> int:
+        return self._maker.batches
+
+    def __getitem__(self, index: int) -> ImageBatch:  # type: ignore[override]  # no slices
+        index = range(len(self))[index]
+        if self._pool is None:
+            return self._maker(self._epoch, index)
+        wanted = range(index, min(index + self._ahead, len(self)))
+        for other in [i for i in self._pending if i not in wanted]:
+            self._pending.pop(other).cancel()
+        try:
+            for i in wanted:
+                if i not in self._pending:
+                    self._pending[i] = self._pool.submit(_make, self._epoch, i)
+            return self._pending.pop(index).result()
+        except BrokenProcessPool:
+            raise ValueError(
+                "a process that prepares images was ended from outside, perhaps for want of memory; resume with fewer"
+                " workers"
+            ) from None
+
+
+_maker_here: _Maker | None = None  # of a worker
+
+
+def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
+    # spawned: a fork would copy locks that other threads (torch's, the loop's) may hold
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, initializer=_start, initargs=(maker,))
+
+
+def _start(maker: _Maker) -> None:
+    global _maker_here
+    _maker_here = maker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, which ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _make(epoch: int, batch: int) -> ImageBatch:
+    assert _maker_here is not None
+    return _maker_here(epoch, batch)
