@@ -150,12 +150,10 @@ class PositionalAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
-        with torch.autocast(x.device.type, enabled=False):  # float32 at least, as all scores of the core
-            scores = self.scores(rows, columns)[None]
         # one map for all images, so that they are mixed together, as if they were channels of one: (1, 1, T, B * D)
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
-            value, None, value, scores=scores,
+            value, None, value, scores=self.scores(rows, columns)[None],
             dropout=self.dropout if self.training else 0.0, tap=self.tap,
         )  # (1, H, T, B * D)  # fmt: skip
         mixed = mixed[0].unflatten(-1, (batch, width)).permute(2, 1, 0, 3)  # (B, T, H, D)
@@ -179,7 +177,7 @@ class QuadraticAttention(PositionalAttention):
         v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)  # (H, 3)
         d = shifts(rows, columns, v.device).to(v.dtype)
         r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # (T, T, 3)
-        return torch.einsum("hp,qkp->hqk", v, r)
+        return _dot(v, r)
 
 
 class RelativeAttention(PositionalAttention):
@@ -194,8 +192,8 @@ class RelativeAttention(PositionalAttention):
         self.row_scores, self.column_scores = nn.Linear(width, heads, bias=False), nn.Linear(width, heads, bias=False)
 
     def scores(self, rows: int, columns: int) -> Tensor:
-        down = self.row_scores(_relative(self.rows, rows)).permute(2, 0, 1)  # (H, Y, Y)
-        right = self.column_scores(_relative(self.columns, columns)).permute(2, 0, 1)  # (H, X, X)
+        down = _dot(self.row_scores.weight, self.rows(_between(self.rows, rows)))  # (H, Y, Y)
+        right = _dot(self.column_scores.weight, self.columns(_between(self.columns, columns)))  # (H, X, X)
         both = down[:, :, None, :, None] + right[:, None, :, None, :]  # (H, Y, X, Y, X)
         return both.flatten(3).flatten(1, 2)
 
@@ -222,8 +220,8 @@ class ContentAttention(nn.Module):
             for projection in (self.query, self.key)
         )  # (B, H, T, D)
         along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)  # one half asks for rows, one for columns
-        down = torch.einsum("bhyxd,ykd->bhyxk", along[0], _relative(self.rows, rows))
-        right = torch.einsum("bhyxd,xkd->bhyxk", along[1], _relative(self.columns, columns))
+        down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_between(self.rows, rows)))
+        right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_between(self.columns, columns)))
         both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)  # (B, H, T, T)
         value = x.flatten(1, 2)[:, None].expand_as(query)
         mixed = attend(
@@ -303,10 +301,15 @@ class ConvAttention(nn.Module):
         return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.pixels.weight.device),)
 
 
-def _relative(table: nn.Embedding, count: int) -> Tensor:
-    """The encodings of the shifts from each of `count` places (first axis) to each: (count, count, E)."""
+def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
+    """Of vectors (H, P) with encodings (Q, K, P): (H, Q, K). No matrix product, whose factors autocast would round."""
+    return (vectors[:, None, None] * encodings).sum(-1)
+
+
+def _between(table: nn.Embedding, count: int) -> Tensor:
+    """Where a table of encodings has the shift from each of `count` places (first axis) to each: (count, count)."""
     at = torch.arange(count, device=table.weight.device)
-    return table(at[None] - at[:, None] + table.num_embeddings // 2)
+    return at[None] - at[:, None] + table.num_embeddings // 2
 
 
 def _check_divides(size: int, downsample: int) -> None:

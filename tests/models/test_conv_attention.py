@@ -219,8 +219,9 @@ def test_a_gradient_is_that_of_differences() -> None:
         assert float(parameter.grad[at]) == pytest.approx(float((above - below) / (2 * step)), rel=1e-5)
 
 
-def test_a_map_by_position_is_as_exact_in_lower_precision() -> None:
-    model = small("quadratic").float()
+@pytest.mark.parametrize("kind", POSITIONAL)
+def test_a_map_by_position_is_as_exact_in_lower_precision(kind: str) -> None:
+    model = small(kind).float()
     plain, lower = ([], [])  # type: ignore[var-annotated]
     for found, enabled in ((plain, False), (lower, True)):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=enabled), record(model) as maps:
