@@ -76,7 +76,8 @@ def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
     model = small("quadratic")
     draw_centres(set_centres(model), tmp_path / "centres.png")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.png")
-    draw_centres(Centres(("one",), torch.zeros(1, 12, 2), torch.ones(1, 12)), tmp_path / "centres.svg")
+    widths = torch.tensor([[1.0] * 11 + [torch.inf]])  # the last head looks everywhere
+    draw_centres(Centres(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centres.svg")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.svg")
     for name in ("centres", "maps"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
