@@ -37,6 +37,9 @@ from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
 from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
 from manyheads.interop.reading import READER
+from manyheads.interop.resnet import RESNET, TIMM_RESNET
+from manyheads.interop.vision import VISION
+from manyheads.interop.vit import DEIT, OWN_VIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
 from manyheads.interop.weights import PICKLED, SAFE, read_pickled, read_safe, weight_files
 from manyheads.models.transformer import Transformer
@@ -44,13 +47,19 @@ from manyheads.models.transformer import Transformer
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS, READER)
-}
+    for family in (
+        MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS, READER, VIT, DEIT, OWN_VIT, RESNET,
+        *VISION,
+    )
+}  # fmt: skip
+# timm's directories name an architecture such as vit_tiny_patch16_224, here by how it begins; read, not written
+TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 FORMATS = ("hf", "ctranslate2")
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
-FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)  # beside the weights: all that families need
+# beside the weights: all that families need
+FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Loaded:
     target_tokenizer  the same object as `tokenizer` where the vocabulary is joint.
     family            the model type.
     vocabulary        the files that make its tokenizers where no tokenizer.json can: to be saved with it, as they are.
-    preprocessing     what preprocessor_config.json says, where there is one.
+    preprocessing     what preprocessor_config.json says, or timm's config.json, where there is one.
     """
 
     model: Any  # an nn.Module with its `config`; whoever uses it knows which
@@ -143,7 +152,11 @@ def load(path: str | Path) -> Loaded:
     with torch.no_grad():
         for name, tensor in saved_tensors(model).items():
             tensor.copy_(tensors[name])
-    preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else None
+    try:
+        stated = family.preprocessing(settings)
+    except ValueError as error:
+        raise ValueError(f"{path / CONFIG}: {error}") from None
+    preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else stated
     return Loaded(model.eval(), *tokenizers, family.model_type, path, vocabulary, preprocessing)
 
 
@@ -222,7 +235,7 @@ def _family(model: Any) -> Family:
     """The first that can represent a model."""
     obstacles = []
     for family in FAMILIES.values():
-        if isinstance(model, family.module):
+        if type(model) is family.module:  # a network that builds on another one's class is another family's
             try:
                 family.settings_of(model.config)
             except ValueError as error:
@@ -241,7 +254,12 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
     if not file.is_file():
         raise ValueError(f"{path}: no {CONFIG}: this is not a model directory")
     settings = _read_json(file)
-    model_type = settings.get("model_type")
+    model_type, architecture = settings.get("model_type"), settings.get("architecture")
+    if model_type is None and isinstance(architecture, str):
+        for begin, family in TIMM.items():
+            if architecture.startswith(begin):
+                return family, settings
+        raise ValueError(f"{file}: 'architecture' is {architecture!r}: of timm's, {', '.join(TIMM)} are supported")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
     return FAMILIES[model_type], settings

@@ -18,6 +18,10 @@ def _nothing(*_: Any) -> dict[str, Any]:
     return {}
 
 
+def _unstated(_: Mapping[str, Any]) -> None:
+    return None
+
+
 def _no_vocabulary(_: Any) -> tuple[int, int]:
     return 0, 0
 
@@ -39,6 +43,7 @@ class Family:
     architecture  what `architectures` says.
     vocabularies  of source and target: the sizes that tokenizers must fit into; 0 for what reads no text.
     tokenizer     tokenizer_config.json; `generation` is generation_config.json, None for what does not generate.
+    preprocessing what preprocessor_config.json would say, where config.json says it (timm's).
     renamed       a name in a file as the rows have it, for a library that numbers its layers otherwise; read only.
     infer         fields that config.json tells only through `architectures`, or the weights alone; given both.
     computed      tensors of a file that follow from the configuration (None: of no use here, whatever they hold);
@@ -61,6 +66,7 @@ class Family:
     stored: tuple[str, ...] = ()
     also_written: Callable[[Any], dict[str, Any]] = _nothing
     own: bool = False
+    preprocessing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = _unstated
     renamed: Callable[[str], str] = str
 
     def read(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.interop import timm
 from manyheads.interop.family import Family, own_family
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
@@ -223,4 +224,5 @@ TIMM_VIT = Family(
     _timm_weights,
     architecture=_architecture,
     infer=_timm_infer,
+    preprocessing=timm.preprocessing,
 )  # fmt: skip

@@ -1,0 +1,164 @@
+"""ResNet as `transformers` writes it, in both directions, and ResNet and SE-ResNet as `timm` writes them, to be read.
+
+Read in transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). A stem for small images, or
+squeeze-and-excitation, has no place in transformers' directories: those are ours (interop/vision.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from manyheads.interop import timm
+from manyheads.interop.family import Family
+from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.models.resnet import ResNet, ResNetConfig
+
+_BLOCK = "encoder.stages.{}.layers.{}"
+_NORMED = {  # a convolution and its norm
+    "stem": "embedder.embedder",
+    "stages.{}.blocks.{}.layers.{}": f"{_BLOCK}.layer.{{}}",
+    "stages.{}.blocks.{}.shortcut": f"{_BLOCK}.shortcut",
+}
+_OF_A_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+_CLASSIFIER = "classifier.1"
+_ARCHITECTURES = ("ResNetForImageClassification", "ResNetModel")
+
+
+def _weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
+    return _rows("resnet." if config.labels else "")
+
+
+def _rows(prefix: str) -> list[Weight]:
+    rows = [Weight(f"classifier.{leaf}", f"{_CLASSIFIER}.{leaf}") for leaf in ("weight", "bias")]
+    for ours, theirs in _NORMED.items():
+        rows.append(Weight(f"{ours}.mixer.weight", f"{prefix}{theirs}.convolution.weight"))
+        rows += [Weight(f"{ours}.norm.{leaf}", f"{prefix}{theirs}.normalization.{leaf}") for leaf in _OF_A_NORM]
+    return rows
+
+
+def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Whether there is a head, which `architectures` names, and its labels."""
+    named = settings.get("architectures") or ["ResNetModel"]
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in _ARCHITECTURES):
+        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(_ARCHITECTURES)}")
+    return {"labels": read_labels(settings) if named[0] == _ARCHITECTURES[0] else ()}
+
+
+_IGNORED = """
+    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path initializer_range
+    id2label label2id num_labels _num_labels out_features out_indices _out_features _out_indices stage_names
+    output_attentions output_hidden_states return_dict torchscript finetuning_task task_specific_params
+    _attn_implementation_autoset chunk_size_feed_forward
+"""
+RESNET = Family(
+    "resnet", ResNetConfig, ResNet,
+    Settings(
+        (
+            Setting("channels", "num_channels", int, default=3, least=1, most=100_000),
+            Setting("stem_width", "embedding_size", int, default=64, least=1, most=100_000),
+            Setting("widths", "hidden_sizes", list, default=(256, 512, 1024, 2048), least=1, most=100_000),
+            Setting("depths", "depths", list, default=(3, 4, 6, 3), least=1, most=1000),
+            Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
+            Setting("halve_first", "downsample_in_first_stage", bool, default=False),
+            Setting("stride_in_1x1", "downsample_in_bottleneck", bool, default=False),
+            Setting("image_size", "image_size", int, default=224, least=1, most=100_000),  # only ours write it
+        ),
+        ours_only={"stem": "7x7", "squeeze": None},
+        theirs_only={"hidden_act": "relu"},
+        tolerated={"problem_type": "single_label_classification", "is_encoder_decoder": False},
+        ignored=frozenset(_IGNORED.split()),
+    ),
+    _weights,
+    architecture=lambda config: _ARCHITECTURES[not config.labels],
+    infer=_infer,
+    also_written=lambda config: label_names(config.labels) if config.labels else {},
+)  # fmt: skip
+
+
+def _from_timm(name: str) -> str:
+    """A name in a timm file as the rows have it: timm counts stages, and layers of a block, from 1.
+
+    What is called like nothing here stays as it is, and is unexpected.
+    """
+    if name.startswith("fc."):
+        return f"{_CLASSIFIER}.{name[3:]}"
+    part = {"conv": "convolution", "bn": "normalization", "0": "convolution", "1": "normalization"}
+    if found := re.fullmatch(r"(conv|bn)1\.(\w+)", name):
+        return f"resnet.{_NORMED['stem']}.{part[found[1]]}.{found[2]}"
+    found = re.fullmatch(r"layer(\d+)\.(\d+)\.(?:(conv|bn)(\d+)|downsample\.([01])|se\.(fc[12]))\.(\w+)", name)
+    if found is None:
+        return name
+    stage, block, kind, layer, shortcut, squeeze, leaf = found.groups()
+    above = "resnet." + _BLOCK.format(int(stage) - 1, block)
+    if squeeze:
+        return f"{above}.se.{squeeze}.{leaf}"
+    place = f"layer.{int(layer) - 1}" if kind else "shortcut"
+    return f"{above}.{place}.{part[kind or shortcut]}.{leaf}"
+
+
+def _timm_weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
+    rows = _rows("resnet.")
+    for ours, theirs in (("squeeze", "fc1"), ("excite", "fc2")):
+        above = f"stages.{{}}.blocks.{{}}.squeeze.{ours}", f"resnet.{_BLOCK}.se.{theirs}"
+        rows.append(Weight(f"{above[0]}.bias", f"{above[1]}.bias"))
+        rows.append(Weight(f"{above[0]}.weight", f"{above[1]}.weight",
+                           to_theirs=lambda t: t[..., None, None], to_ours=lambda t: t.flatten(1)))  # fmt: skip
+    return rows
+
+
+# Arguments of their models that the weights tell, or that matter in training only.
+_TIMM_ARGUMENTS = frozenset(
+    {"block", "layers", "channels", "in_chans", "num_classes", "drop_rate", "drop_path_rate", "zero_init_last"}
+)
+_TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
+
+
+def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """All sizes are those of the weights. `architecture` tells that nothing is computed otherwise (a pooling, say)."""
+    name = settings.get("architecture")
+    if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
+        raise ValueError(f"'architecture' is {name!r}: known are resnetN and seresnetN")
+    for key, value in (settings.get("model_args") or {}).items():
+        if key not in _TIMM_ARGUMENTS and not (key in _TIMM_FIXED and value == _TIMM_FIXED[key]):
+            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+    stem = tensors.get(f"resnet.{_NORMED['stem']}.convolution.weight")
+    head = tensors.get(f"{_CLASSIFIER}.weight")
+    widths: dict[int, int] = {}
+    blocks: dict[int, set[int]] = {}
+    layers = 0
+    for key, tensor in tensors.items():
+        if found := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
+            stage, block, layer = map(int, found.groups())
+            layers = max(layers, layer + 1)
+            widths[stage] = max(widths.get(stage, 0), tensor.numel())  # the others of a bottleneck are narrower
+            blocks.setdefault(stage, set()).add(block)
+    if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
+        raise ValueError("conv1.weight and layer1.0.bn1.bias, ... are not those of a ResNet")
+    names = settings.get("label_names")
+    count = 0 if head is None else len(head)
+    return {
+        "labels": names if isinstance(names, list) and len(names) == count else list(map(str, range(count))),
+        "channels": stem.shape[1],
+        "stem_width": len(stem),
+        "block": "basic" if layers == 2 else "bottleneck",
+        "depths": tuple(len(blocks[stage]) for stage in range(len(blocks))),
+        "widths": tuple(widths[stage] for stage in range(len(blocks))),
+        "squeeze": 16 if any(".se." in key for key in tensors) else None,
+    }
+
+
+_TIMM_IGNORED = "architecture num_classes num_features model_args pretrained_cfg label_names label_descriptions"
+TIMM_RESNET = Family(
+    "timm-resnet", ResNetConfig, ResNet,
+    Settings((), {}, {}, {"global_pool": "avg"}, frozenset(_TIMM_IGNORED.split())),
+    _timm_weights,
+    architecture=RESNET.architecture,
+    infer=_timm_infer,
+    preprocessing=timm.preprocessing,
+    renamed=_from_timm,
+)  # fmt: skip
