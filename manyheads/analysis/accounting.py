@@ -20,7 +20,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
-from manyheads.models import bert, gpt, sequence_baselines, text_classifier, transformer
+from manyheads.core.tap import Tap
+from manyheads.models import (
+    bert,
+    conv_attention,
+    gpt,
+    local_attention,
+    nonlocal_net,
+    resnet,
+    sequence_baselines,
+    text_classifier,
+    transformer,
+    vit,
+)
 
 # (source, target) vocabularies that the presets were published with
 VOCABULARIES = {
@@ -63,6 +75,20 @@ PRESETS: dict[str, Callable[[], nn.Module]] = {
         for name in sequence_baselines.PRESETS
     },
     **{name: partial(_build, gpt.GPT, gpt.preset, name) for name in gpt.PRESETS},
+    **{name: partial(_build, vit.ViT, vit.preset, name) for name in vit.PRESETS},
+    **{f"resnet/{name}": partial(_build, resnet.ResNet, resnet.preset, name) for name in resnet.PRESETS},
+    **{
+        f"nonlocal/{name}": partial(_build, nonlocal_net.NonLocalNet, nonlocal_net.preset, name)
+        for name in nonlocal_net.PRESETS
+    },
+    **{
+        f"local-attention/{name}": partial(_build, local_attention.LocalAttentionNet, local_attention.preset, name)
+        for name in local_attention.PRESETS
+    },
+    **{
+        f"conv-attention/{name}": partial(_build, conv_attention.ConvAttention, conv_attention.preset, name)
+        for name in conv_attention.PRESETS
+    },
 }
 
 
@@ -128,14 +154,18 @@ def _part(path: str) -> str:
 def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     """FLOPs of one forward pass over an item of so many tokens (of source and target), by part, and of training on it.
 
-    The rate is per token of the last length. `scores` are those of attention and the mixing of values.
+    The rate is per token of the last length; an image, of the size that the model is meant for, is one token.
+    `scores` are those of attention and the mixing of values.
     """
     lengths = lengths or (LENGTH,)
     config: Any = model.config
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
         twin: Any = type(model)(config).eval()
-        twin(*twin.example(*lengths))
+        inputs = twin.example(*lengths)
+        twin(*inputs)
+    image = list(inputs[0].shape[1:]) if inputs[0].is_floating_point() else None
+    lengths = lengths if image is None else (1,)
     forward = counter.get_total_flops()
     counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items() if path != "Global"}
     own = dict(counts)  # without what is counted further down
@@ -146,13 +176,15 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     parts: Counter[str] = Counter()
     for path, count in own.items():
         name = path.partition(".")[2]
-        looks = isinstance(twin.get_submodule(name), (Block, Attention))
+        module = twin.get_submodule(name)
+        looks = isinstance(module, Block) or isinstance(getattr(module, "tap", None), Tap)
         if count:
             parts[f"{_part(name)}.scores" if looks else _part(name) or "output"] += count
     assert sum(parts.values()) == forward
     return {
         "convention": "2 per multiply-add, products only",
         "tokens": list(lengths),
+        **({} if image is None else {"image": image}),
         "parts": dict(parts),
         "forward": forward,
         "forward_per_token": forward / lengths[-1],

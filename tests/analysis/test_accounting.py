@@ -6,6 +6,7 @@ import torch
 from manyheads.analysis import wmt14
 from manyheads.analysis.accounting import flops, memory, parameters, preset_model, summary
 from manyheads.core.block import Block
+from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
 from manyheads.models.transformer import Transformer, TransformerConfig
 
 
@@ -36,6 +37,11 @@ def test_presets_count_what_was_published(name: str, total: int, non_embedding: 
         ("gpt2/124m", 124_439_808),
         ("gpt2/1558m", 1_557_611_200),
         ("gpt2/baby", 10_745_088),
+        ("vit/b16", 86_567_656),
+        ("resnet/50-se", 28_088_024),
+        ("nonlocal/50", 32_915_496),
+        ("local-attention/50", 18_031_592),
+        ("deit/ti16", 5_910_800),
     ],
 )
 def test_presets_of_other_families_too(name: str, total: int) -> None:
@@ -47,6 +53,28 @@ def test_presets_of_other_families_too(name: str, total: int) -> None:
 def test_other_names_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown preset 'transformer/huge': valid are transformer/tiny"):
         preset_model("transformer/huge")
+
+
+@pytest.mark.parametrize(
+    ("name", "multiply_adds"),
+    [("resnet/18", 1.8e9), ("resnet/34", 3.6e9), ("resnet/152", 11.3e9)],  # table 1 of the ResNet paper
+)
+def test_flops_of_an_image_are_the_published_ones(name: str, multiply_adds: float) -> None:
+    found = flops(preset_model(name))
+    assert found["forward"] / 2 == pytest.approx(multiply_adds, rel=0.03)
+    assert (found["image"], found["tokens"]) == ([3, 224, 224], [1])
+    assert found["forward_per_token"] == found["forward"]
+
+
+def test_scores_of_neighbourhoods_count_the_papers_products_with_a_query_block_of_one() -> None:
+    sizes = {"depths": (1,), "widths": (32,), "stem_width": 8, "heads": 2, "window": 3, "image_size": 16}
+    config = LocalAttentionConfig(**sizes, stem="3x3", front="convolution", query_block=1)  # type: ignore[arg-type]
+    parts = flops(LocalAttentionNet(config))["parts"]
+    # of each of 16 x 16 pixels, 8 wide: scores and mixing over 9 neighbours, and row and column embeddings of 3 shifts
+    assert parts["stages.layers.mixer.scores"] == 2 * 16 * 16 * 8 * 9 * 2
+    assert parts["stages.layers.mixer.relative"] == 2 * 16 * 16 * 8 * 3
+    assert parts["stages.layers.mixer.query"] == 2 * 16 * 16 * 8 * 8
+    assert "stages.scores" in flops(preset_model("nonlocal/20-small"))["parts"]
 
 
 ODD = TransformerConfig(
