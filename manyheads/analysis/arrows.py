@@ -1,0 +1,137 @@
+"""Where one position of an image, or of a clip, looks: its strongest arrows (Wang 2018, figures 1 and 3).
+
+`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.tap import record, tapped
+
+COUNT = 20  # as in the paper's figures
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """The strongest first.
+
+    layer    whose map it is.
+    start    frame, y and x of the position that looks, in pixels: the middle of its cell in the layer's grid.
+    ends     (N, 3) where it looks, the same.
+    weights  (N,) how much.
+    frames   (T, C, Y, X) what the model saw; an image is one frame.
+    """
+
+    layer: str
+    start: tuple[float, float, float]
+    ends: Tensor
+    weights: Tensor
+    frames: Tensor
+
+
+def strongest_arrows(
+    model: nn.Module,
+    images: Tensor,
+    at: tuple[int, ...],
+    *,
+    layer: str | int = -1,
+    head: int = 0,
+    count: int = COUNT,
+    out: Path | None = None,
+) -> Arrows:
+    """The strongest weights of one query in a layer that attends over a whole grid, such as a non-local block.
+
+    images  (1, C, Y, X), or a clip (1, C, T, Y, X), as the model takes it.
+    at      (y, x), or (t, y, x): a pixel.
+    layer   by name or number; the last one unless given.
+    out     a picture of them, the frames side by side.
+
+    Raises ValueError for a position outside, and for a layer whose keys are no grid.
+    """
+    size = (1, *images.shape[2:])[-3:]
+    pixel = (0, *at)[-3:]
+    if len(images) != 1 or images.dim() - len(at) != 2:
+        raise ValueError(
+            f"expected one image and (y, x), or one clip and (t, y, x); got {tuple(images.shape)} and {at}"
+        )
+    if not all(0 <= place < length for place, length in zip(pixel, size, strict=True)):
+        raise ValueError(f"{at} is outside: valid are positions of {tuple(images.shape[2:])}")
+    name, grid, pool = _grid(model, images, layer)
+    cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
+    row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
+    with torch.no_grad(), record(model, layers=name, heads=[head], queries=[row]) as maps:
+        _evaluate(model, images)
+    weights = maps[name][0].flatten()
+    step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
+    keys = [cells // each for cells, each in zip(grid, step, strict=True)]
+    if len(weights) != keys[0] * keys[1] * keys[2]:
+        raise ValueError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
+    best = weights.topk(min(count, len(weights)))
+    cells = torch.stack(torch.unravel_index(best.indices, keys), 1)  # (N, 3)
+    pixels = torch.tensor([length / each for length, each in zip(size, grid, strict=True)])
+    ends = (cells + 0.5) * torch.tensor(step) * pixels
+    start = (torch.tensor(cell) + 0.5) * pixels
+    ends[:, 0], start[0] = cells[:, 0], cell[0]  # frames are counted, not measured
+    frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
+    found = Arrows(name, tuple(start.tolist()), ends, best.values, frames)  # type: ignore[arg-type]
+    if out is not None:
+        draw(found, out)
+    return found
+
+
+def draw(found: Arrows, path: Path) -> None:
+    """The frames side by side; the stronger an arrow, the thicker. Colours are stretched to the whole range."""
+    from matplotlib.figure import Figure
+
+    count, _, height, width = found.frames.shape
+    frames = found.frames[:, :3].float().cpu()
+    frames = (frames - frames.min()) / (frames.max() - frames.min()).clamp(min=1e-6)
+    strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # (Y, T * X, C)
+    figure = Figure(figsize=(3.5 * count, 3.5 * height / width), layout="constrained")
+    panel = figure.subplots()
+    extent = (0, count * width, height, 0)
+    shown = (strip if strip.shape[2] == 3 else strip[..., 0]).numpy()
+    panel.imshow(shown, cmap="gray", extent=extent, interpolation="nearest")
+    t, y, x = found.start
+    most = float(found.weights.abs().max()) or 1.0
+    for (frame, down, right), weight in zip(found.ends.tolist(), found.weights.tolist(), strict=True):
+        share = abs(weight) / most
+        look = {"arrowstyle": "->", "color": "red", "linewidth": 0.5 + 2 * share, "alpha": 0.3 + 0.7 * share}
+        panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
+    panel.plot(t * width + x, y, "o", color="yellow")
+    for frame in range(1, count):
+        panel.axvline(frame * width, color="white")
+    panel.set(title=f"{found.layer}: the {len(found.weights)} strongest", xticks=[], yticks=[])
+    figure.savefig(path, dpi=150)
+
+
+def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tuple[int, int, int], int]:
+    """A layer's name, the frames, rows and columns it works on, and by how much its keys are pooled."""
+    layers = tapped(model)
+    name = list(layers)[layer] if isinstance(layer, int) and -len(layers) <= layer < len(layers) else layer
+    if name not in layers:
+        raise ValueError(f"no attention layer is called {layer!r}; there are {', '.join(layers) or 'none'}")
+    shapes: list[torch.Size] = []
+    handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
+    try:
+        with torch.no_grad():
+            _evaluate(model, images)
+    finally:
+        handle.remove()
+    if not shapes or len(shapes[0]) not in (4, 5):
+        raise ValueError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
+    space = (1, *shapes[0][2:])[-3:]
+    return str(name), (space[0], space[1], space[2]), getattr(layers[name], "pool", 1)
+
+
+def _evaluate(model: nn.Module, images: Tensor) -> None:
+    training = model.training
+    try:
+        model.eval()(images)
+    finally:
+        model.train(training)
