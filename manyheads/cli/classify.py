@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("classify", _classify, "tell the labels of texts, or of stdin line by line", MODEL, as_json=True)
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin (a pair with a tab between), "
-                      "its label and probability out")  # fmt: skip
+    verb = verbs.add("classify", _classify, "tell the labels of texts or images, or of stdin line by line", MODEL,
+                     as_json=True)  # fmt: skip
+    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="none: one line in on stdin (a pair with a tab "
+                      "between, or the path of an image), its label and probability out")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT", help="the second text of the pair")
     verb.add_argument("--top", type=positive(int), default=1, metavar="N",
                       help="the N most probable labels of every text, in one line (default: 1)")  # fmt: skip
@@ -29,6 +30,8 @@ def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
         raise ValueError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
     classifier = model_for("classify", options.model)
+    if classifier.reads == "images":
+        return _classify_images(classifier, options)
     documents: list[dict[str, Any]] = []
     for number, text, labels in answered(options.rest, lambda texts: _answers(classifier, texts, options)):
         if not labels:
@@ -38,6 +41,20 @@ def _classify(options: argparse.Namespace) -> None:
             documents.append({**_given(text, classifier, options), "labels": found})
         else:
             print("\t".join(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels))
+    if options.json:
+        document(documents)
+
+
+def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
+    if options.pair is not None or options.truncate:
+        raise ValueError("--pair and --truncate are for texts; this model reads images")
+    documents: list[dict[str, Any]] = []
+    for _, image, labels in answered(options.rest, lambda files: classifier.classify(files, top=options.top)):
+        if options.json:
+            found = [{"label": each.label, "probability": each.probability} for each in labels]
+            documents.append({"image": image, "labels": found})
+        else:
+            print("\t".join([image, *(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels)]))
     if options.json:
         document(documents)
 

@@ -9,11 +9,13 @@ from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Parser, Verbs
 
 SHOWN = 300  # characters of an item
+SHARES = ("precision", "recall", "f1")
 
 
 def add(verbs: Verbs) -> None:
     evaluate = verbs.add("evaluate", _evaluate, "score a model on test data", MODEL, as_json=True)
     evaluate.add_argument("--data", metavar="PATH", help="other test data than the run's own")
+    evaluate.add_argument("--by-label", action="store_true", help="also how each label fares")
     _skip(evaluate)
 
     compare = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
@@ -28,12 +30,19 @@ def _skip(verb: Parser) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from manyheads.tasks import load
-    from manyheads.tasks.evaluation import evaluate
+    from manyheads.tasks.evaluation import LabelOutcome
 
-    metrics = evaluate(load(options.model), options.data, skip_bad_lines=options.skip_bad_lines)
+    outcome = load(options.model).outcome(options.data, skip_bad_lines=options.skip_bad_lines)
+    if options.by_label and not isinstance(outcome, LabelOutcome):
+        raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
+    labels = {"labels": outcome.by_label()} if options.by_label else {}
     if options.json:
-        return document({"model": options.model, "data": options.data, "metrics": metrics})
-    print_metrics(metrics)
+        return document({"model": options.model, "data": options.data, "metrics": outcome.metrics, **labels})
+    print_metrics(outcome.metrics)
+    if labels:
+        print()
+        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in SHARES)] for row in labels["labels"]]
+        table([("label", "items", *SHARES), *rows])
 
 
 def _compare(options: argparse.Namespace) -> None:

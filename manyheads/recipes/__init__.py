@@ -57,6 +57,8 @@ _CLASSIFICATION = "manyheads.recipes.text_classification:"
 _TAGGING = "manyheads.recipes.tagging:"
 _ANSWERING = "manyheads.recipes.question_answering:"
 _BERT = "manyheads.recipes.bert:"
+_IMAGES = "manyheads.recipes.image_classification:"
+_CIFAR10 = "data=DIR: train and test of CIFAR-10, with the columns image and label"
 
 RECIPES: dict[str, Recipe] = {
     "translation": Recipe(
@@ -168,6 +170,36 @@ RECIPES: dict[str, Recipe] = {
     "conv-attention/theorem": Recipe(
         "manyheads.recipes.conv_attention:theorem", "Cordonnier et al. 2020",
         "nothing: how exactly attention computes 3 x 3, 5 x 5 and 7 x 7 convolutions, by its sharpness",
+    ),
+    "image-classification": Recipe(
+        _IMAGES + "image_classification", "Dosovitskiy et al. 2020",
+        "a small ViT of handwritten digits, or of your images",
+    ),
+    "mnist/vit": Recipe(
+        _IMAGES + "mnist_vit", "Dosovitskiy et al. 2020", "a small ViT on MNIST",
+        "data=DIR: train and test of MNIST, with the columns image and label, or as IDX files",
+    ),
+    "cifar10/resnet": Recipe(
+        _IMAGES + "cifar10_resnet", "He et al. 2015", "a small ResNet, also as a teacher", _CIFAR10
+    ),
+    "cifar10/vit": Recipe(_IMAGES + "cifar10_vit", "Dosovitskiy et al. 2020", "a small ViT", _CIFAR10),
+    "cifar10/deit": Recipe(
+        _IMAGES + "cifar10_deit", "Touvron et al. 2021", "the same with a distillation token",
+        f"{_CIFAR10}; teacher=RUN",
+    ),
+    "cifar10/se": Recipe(_IMAGES + "cifar10_se", "Hu et al. 2017", "the ResNet with squeeze-and-excitation", _CIFAR10),
+    "cifar10/nonlocal": Recipe(
+        _IMAGES + "cifar10_nonlocal", "Wang et al. 2018", "the ResNet with non-local blocks", _CIFAR10
+    ),
+    "cifar10/local-attention": Recipe(
+        _IMAGES + "cifar10_local", "Ramachandran et al. 2019", "local attention instead of convolutions", _CIFAR10
+    ),
+    "cifar10/conv-attention": Recipe(
+        _IMAGES + "cifar10_conv", "Cordonnier et al. 2020", "attention that can be a convolution", _CIFAR10
+    ),
+    "deit": Recipe(
+        _IMAGES + "deit", "Touvron et al. 2021", "the paper's whole recipe, for ImageNet",
+        "data=DIR: train and val of ImageNet, a folder for each class",
     ),
 }  # fmt: skip
 

@@ -9,15 +9,21 @@ from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
 from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures
+from manyheads.models.conv_attention import ConvAttention
 from manyheads.models.gpt import GPT
+from manyheads.models.local_attention import LocalAttentionNet
+from manyheads.models.nonlocal_net import NonLocalNet
+from manyheads.models.resnet import ResNet
 from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.tfidf import Tfidf
 from manyheads.models.transformer import Transformer
+from manyheads.models.vit import ViT
 from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.classifier import Classifier
 from manyheads.tasks.filler import Filler
 from manyheads.tasks.generator import Generator
+from manyheads.tasks.image_classifier import ImageClassifier
 from manyheads.tasks.tagger import Tagger
 from manyheads.tasks.translator import Translator
 
@@ -35,6 +41,11 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (BertFeatures, "token"): Tagger,
     (Bert, "question"): Answerer,
     (GPT, None): Generator,
+    (ViT, None): ImageClassifier,
+    (ResNet, None): ImageClassifier,
+    (NonLocalNet, None): ImageClassifier,
+    (LocalAttentionNet, None): ImageClassifier,
+    (ConvAttention, None): ImageClassifier,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
@@ -14,7 +14,7 @@ from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
 from manyheads.data.splits import find_files, test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Label:
 
 class Classifier:
     """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
+
+    reads: ClassVar = "texts"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         if loaded.tokenizer is None:
@@ -94,18 +96,18 @@ class Classifier:
             found[i] = [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)]
         return found
 
-    def evaluate(self, data: Labelled, *, truncate: bool = False) -> Outcome:
+    def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels).tolist()
         encoded = self._encode(data.texts, data.pairs, truncate, data.place)
         predicted = log_probabilities(self.model, encoded, self.route).argmax(1).tolist()
-        return Outcome(
+        return LabelOutcome(
             data.inputs, [self.labels[i] for i in predicted], list(data.labels),
             [float(a == b) for a, b in zip(predicted, truth, strict=True)],
             classification_metrics(predicted, truth, self.labels),
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
         """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file."""
         return self.evaluate(
             self._held_data(data, skip_bad_lines), truncate=record_of(self.path).get("truncate", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -48,6 +49,23 @@ class Outcome:
         }  # fmt: skip
 
 
+class LabelOutcome(Outcome):
+    """Where inputs, outputs and references are items and their labels."""
+
+    def by_label(self) -> list[dict[str, Any]]:
+        """Of each label: how many items have it, and precision, recall and F1 (0 where nothing is counted)."""
+        asked, given = Counter(self.references), Counter(self.outputs)
+        right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
+        return [
+            {
+                "label": label, "items": asked[label],
+                "precision": right[label] / max(given[label], 1), "recall": right[label] / max(asked[label], 1),
+                "f1": 2 * right[label] / (given[label] + asked[label]),
+            }
+            for label in sorted({*asked, *given})
+        ]  # fmt: skip
+
+
 class Predictor(Protocol):
     """What `manyheads.load` gives: a model with its verbs."""
 
@@ -80,9 +98,9 @@ def same_test(name: str, recorded: str, now: str) -> None:
         )
 
 
-def evaluate(predictor: Predictor, data: str | None = None, *, skip_bad_lines: bool = False) -> Metrics:
+def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
     """Metrics on the run's test data, or on `data`."""
-    return predictor.outcome(data, skip_bad_lines=skip_bad_lines).metrics
+    return predictor.outcome(data).metrics
 
 
 def compare(

@@ -1,0 +1,342 @@
+"""Telling what is in an image: ViT and DeiT, ResNet, and the nets that attend between or instead of convolutions.
+
+Each recipe is a function whose default `config` is the recipe; `_classify` is the run that all of them share. All on
+one data set have one budget, so that what is compared are the models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Literal
+
+import torch
+
+from manyheads import directory
+from manyheads.analysis import accounting
+from manyheads.core.config import Config
+from manyheads.core.runtime import prepare
+from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
+from manyheads.data.image_report import image_report
+from manyheads.data.images import ImageData, Preprocessing, digits, read_image_splits
+from manyheads.data.splits import SplitData
+from manyheads.data.store import fingerprint
+from manyheads.models import conv_attention, local_attention, nonlocal_net, resnet, vit
+from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
+from manyheads.tasks.distillation import Teacher
+from manyheads.tasks.image_classification import ImageClassificationTask
+from manyheads.tasks.image_classifier import ImageClassifier, preprocessing_of
+from manyheads.tasks.metrics import Metrics
+from manyheads.training import Summary, TrainingConfig, claim
+
+# family -> its module, and its configuration by the name of a preset
+MODELS: dict[str, tuple[type[torch.nn.Module], Callable[..., Config]]] = {
+    "vit": (vit.ViT, lambda name, **more: vit.preset(f"vit/{name}", **more)),
+    "deit": (vit.ViT, lambda name, **more: vit.preset(f"deit/{name}", **more)),
+    "resnet": (resnet.ResNet, resnet.preset),
+    "nonlocal": (nonlocal_net.NonLocalNet, nonlocal_net.preset),
+    "local-attention": (local_attention.LocalAttentionNet, local_attention.preset),
+    "conv-attention": (conv_attention.ConvAttention, conv_attention.preset),
+}
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """What a run is made of.
+
+    data          images in any form of `data/image_files.py`, a directory of splits; None: scikit-learn's digits
+    names         what the labels 0, 1, ... of the data are called
+    items         how many of the training images are used, drawn at random by the seed; None: all
+    preset        such as vit/ti16 or resnet/18-small; `model` overrides its fields
+    mean, std     of the channels (one number serves all), where the model does not start from another one
+    crop          share of an image's shorter side that is shown; resample: how it is made to fit
+    augmentation  what is done to training images (`data/augmentation.py`)
+    smoothing     share of the labels that is spread evenly
+    teacher       a run, or a model directory, to learn from (Touvron 2021, section 3); its labels must be the same
+    distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`
+    share         weight of what the teacher says; with model.distilled=true a token of its own learns it
+    batch_items   images of a micro-batch
+    workers       processes that decode and change images; 0: the training process does it
+    scored        which data are classified and scored at the end
+    """
+
+    data: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    names: tuple[str, ...] = ()
+    items: int | None = None
+    preset: str = "vit/ti16"
+    model: dict[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    crop: float = 1.0
+    resample: Literal["bilinear", "bicubic"] = "bicubic"
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    smoothing: float = 0.0
+    teacher: str | None = None
+    distillation: Literal["hard", "soft"] = "hard"
+    share: float = 0.5
+    temperature: float = 3.0
+    batch_items: int = 64
+    workers: int = 0
+    scored: Literal["test", "validation"] = "test"
+    threads: int | None = None
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=1, schedule="constant"))
+
+    def __post_init__(self) -> None:
+        for name in ("names", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing is {self.smoothing}: expected a share, from 0 to below 1")
+        for name in ("items", "batch_items"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} is {value}: expected 1 or more")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers}: expected 0 or more")
+
+
+def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:
+    settings: dict[str, Any] = {
+        "epochs": epochs, "optimiser": "adamw", "schedule": "cosine", "learning_rate": learning_rate, "warmup": warmup,
+        "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05, "log_every": 20,
+    }  # fmt: skip
+    return TrainingConfig(**{**settings, **more})
+
+
+DIGITS = ImageConfig(
+    preset="vit/2-8", augmentation=Augmentation(crop="padded", padding=1), training=_adamw(60, 2e-3, 100, clip=1.0)
+)
+MNIST = ImageConfig(
+    preset="vit/7-28", augmentation=Augmentation(crop="padded", padding=2), batch_items=100,
+    training=_adamw(15, 2e-3, 100, clip=1.0),
+)  # fmt: skip
+# 12 epochs are minutes on a core or two for all of these
+CIFAR = ImageConfig(
+    preset="resnet/20-small", mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262), augmentation=CLASSIC,
+    batch_items=128, training=_adamw(12, 3e-3, 200),
+)  # fmt: skip
+CIFAR_VIT = replace(
+    CIFAR, preset="vit/ti4-32", training=_adamw(12, 1e-3, 200, clip=1.0),
+    model={"width": 96, "layers": 6, "heads": 4, "feed_forward": 192},
+)  # fmt: skip
+CIFAR_DEIT = replace(CIFAR_VIT, model={**CIFAR_VIT.model, "distilled": True})
+CIFAR_SE = replace(CIFAR, preset="resnet/20-small-se", model={"squeeze": 4})
+CIFAR_NONLOCAL = replace(CIFAR, preset="nonlocal/20-small")
+CIFAR_LOCAL = replace(
+    CIFAR, preset="local-attention/18-small",
+    model={"depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, "heads": 4, "window": 5},
+)  # fmt: skip
+CIFAR_CONV = replace(CIFAR_VIT, preset="conv-attention/quadratic-small", model={})
+# Touvron 2021, table 9: batches of 1,024 images; learning rate 0.0005 * batch / 512
+PAPER = ImageConfig(
+    preset="deit/s16", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875, augmentation=DEIT,
+    smoothing=0.1, batch_items=256, workers=8,
+    training=_adamw(300, 1e-3, 6255, accumulate=4, floor=1e-2, weight_decay=0.05, checkpoint_every=1000),
+)  # fmt: skip
+
+
+def image_classification(config: ImageConfig = DIGITS, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train image-classification [data=DIR] [preset=vit/7-28] [--init MODEL]
+
+    Without data: a small ViT on the handwritten digits that scikit-learn has, in less than two minutes.
+    """
+    return _classify(config, run)
+
+
+def mnist_vit(config: ImageConfig = MNIST, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train mnist/vit data=DIR
+
+    A ViT with patches of 7 x 7 pixels on MNIST, moved by up to two pixels.
+    """
+    return _on(config, run, "train and test files of MNIST")
+
+
+def cifar10_resnet(config: ImageConfig = CIFAR, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/resnet data=DIR: ResNet-20 (He 2015, section 4.2: 91.25% after 164 epochs)"""
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_vit(config: ImageConfig = CIFAR_VIT, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/vit data=DIR [teacher=RUN]
+
+    A ViT with patches of 4 x 4 pixels; with a teacher its class token learns from both (the formula without a token).
+    """
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_deit(config: ImageConfig = CIFAR_DEIT, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/deit data=DIR teacher=RUN [distillation=soft]
+
+    The same ViT with a distillation token, which learns what the teacher says (Touvron 2021, section 3).
+    """
+    if config.teacher is None and not run.dry_run:
+        raise ValueError(f"{run.recipe} learns from a teacher: teacher=RUN, such as a run of cifar10/resnet")
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_se(config: ImageConfig = CIFAR_SE, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/se data=DIR: the ResNet with squeeze-and-excitation (Hu 2017)"""
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_nonlocal(config: ImageConfig = CIFAR_NONLOCAL, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/nonlocal data=DIR: the ResNet with non-local blocks (Wang 2018)"""
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_local(config: ImageConfig = CIFAR_LOCAL, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/local-attention data=DIR: local self-attention instead of 3 x 3 convolutions"""
+    return _on(config, run, _CIFAR)
+
+
+def cifar10_conv(config: ImageConfig = CIFAR_CONV, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train cifar10/conv-attention data=DIR [preset=conv-attention/content-small]: attention that can be a convolution"""
+    return _on(config, run, _CIFAR)
+
+
+def deit(config: ImageConfig = PAPER, *, run: Run) -> dict[str, Any] | None:
+    """manyheads train deit data=DIR [teacher=MODEL] [augmentation.randaugment=0]
+
+    The whole recipe of Touvron 2021 (table 9) for ImageNet: 300 epochs, RandAugment, mixup, cutmix, erasing, repeated
+    augmentation, stochastic depth; each part can be switched off. Published: DeiT-S 79.9, with distillation 81.2.
+    """
+    return _on(config, run, "train and val folders of ImageNet, one folder a class")
+
+
+_CIFAR = "train and test files of CIFAR-10"
+
+
+def planned_model(config: ImageConfig) -> Any:
+    """The model, without memory."""
+    with torch.device("meta"):
+        return _model(config, config.names)
+
+
+def _on(config: ImageConfig, run: Run, expected: str) -> dict[str, Any] | None:
+    if config.data is None and not run.dry_run:
+        raise ValueError(f"{run.recipe} needs its data: data=DIR with {expected}")
+    return _classify(config, run)
+
+
+def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
+    """Images -> report -> model (and teacher) -> training -> test -> result.json."""
+    if run.dry_run:
+        model = planned_model(config) if run.init is None else directory.load(run.init).model
+        return plan(run, config, model, config.batch_items)
+    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    if run.init is None:
+        planned_model(config)  # so that a wrong setting is told before anything is read
+    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
+    corpora = _read(config, run)
+    print(image_report(corpora.train, corpora.validation, corpora.test), file=sys.stderr)
+    torch.manual_seed(config.training.seed)
+    labels = corpora.train.names
+    model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
+    task = ImageClassificationTask(
+        model, preprocessing, corpora.train, corpora.validation, route=route, batch_items=config.batch_items,
+        augmentation=config.augmentation, smoothing=config.smoothing,
+        teacher=_teacher(config, preprocessing, labels), workers=config.workers, seed=config.training.seed,
+    )  # fmt: skip
+    described = _described(config, run, corpora)
+
+    def evaluate() -> Metrics:
+        held = corpora.validation if config.scored == "validation" else corpora.test
+        return {} if held is None else ImageClassifier(directory.load(run.out), route).evaluate(held).metrics
+
+    def flops(summary: Summary) -> float:
+        return accounting.flops(model)["training"] * summary.tokens
+
+    try:
+        return carry_out(
+            run, task, config.training, route=route, data=described, evaluate=evaluate, flops=flops,
+            settings={**identity(config, run, described["fingerprints"], use=("workers",)), "labels": list(labels)},
+        )  # fmt: skip
+    finally:
+        task.close()
+
+
+def _read(config: ImageConfig, run: Run) -> SplitData[ImageData]:
+    if config.data is None:
+        corpora = digits(config.training.seed)
+    else:
+        corpora = read_image_splits(
+            config.data, names=config.names, validation=config.validation, test=config.test,
+            skip_bad_lines=run.skip_bad_lines,
+        )  # fmt: skip
+        tell_splits(corpora, "images")
+    if config.items is None or config.items >= len(corpora.train):
+        return corpora
+    chosen = Random(config.training.seed).sample(range(len(corpora.train)), config.items)
+    return corpora._replace(train=corpora.train.subset(sorted(chosen)))
+
+
+def _described(config: ImageConfig, run: Run, corpora: SplitData[ImageData]) -> dict[str, Any]:
+    """For result.json: enough to find the test data again, and to see whether they are the same."""
+    return {
+        "paths": {name: str(data.file) for name, data in corpora.known.items() if data.file},
+        "test": list(corpora.test_paths),
+        **({"digits": config.training.seed} if config.data is None else {}),
+        "skipped": run.skip_bad_lines,
+        "fingerprints": {name: fingerprint([*d.keys, *d.labels])[:16] for name, d in corpora.known.items()},
+        "items": {name: len(data) for name, data in corpora.known.items()},
+    }
+
+
+def _model(config: ImageConfig, labels: tuple[str, ...]) -> Any:
+    family, _, name = config.preset.partition("/")
+    if family not in MODELS:
+        raise ValueError(f"preset: unknown {config.preset!r}: it begins with {', '.join(f'{f}/' for f in MODELS)}")
+    module, preset = MODELS[family]
+    return module(preset(name, **{**({"labels": labels} if labels else {}), **config.model}))
+
+
+def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
+    model = _model(config, labels)
+    c = model.config
+    mean, std = (each * c.channels if len(each) == 1 else each for each in (config.mean, config.std))
+    return model, Preprocessing(c.image_size, config.crop, mean, std, config.resample, c.channels)
+
+
+def _started(config: ImageConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
+    """The network of `--init` for these labels, a ViT at the resolution that is asked for."""
+    assert run.init is not None
+    given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
+    if "preset" in run.overrides:
+        raise ValueError(f"preset: given by the model to start from, {run.init}; leave it out")
+    loaded = directory.load(run.init)
+    if not isinstance(loaded.model, tuple(module for module, _ in MODELS.values())):
+        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from a model of images")
+    if isinstance(loaded.model, vit.ViT):
+        model, new = vit.adapt(loaded.model, labels=labels, **given)
+    elif given:
+        raise ValueError(f"model.{', model.'.join(given)}: given by the model to start from; leave it out")
+    else:
+        model, new = _relabelled(loaded.model, labels)
+    print(f"starting from {run.init}: new: {', '.join(new) or 'none'}", file=sys.stderr)
+    return model, replace(preprocessing_of(loaded), size=model.config.image_size)
+
+
+def _relabelled(model: Any, labels: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The same network, with a new classifier where the labels differ."""
+    if model.config.labels == labels:
+        return model, []
+    made = type(model)(replace(model.config, labels=labels))
+    kept = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("classifier.")}
+    made.load_state_dict({**made.state_dict(), **kept})
+    return made, ["classifier.weight", "classifier.bias"]
+
+
+def _teacher(config: ImageConfig, given: Preprocessing, labels: tuple[str, ...]) -> Teacher | None:
+    if config.teacher is None:
+        return None
+    loaded = directory.load(config.teacher)
+    known = getattr(loaded.model.config, "labels", ())
+    if known != labels:
+        raise ValueError(
+            f"{config.teacher}: the teacher tells apart {len(known)} labels ({', '.join(known[:5])}, ...), the data "
+            f"have {len(labels)} ({', '.join(labels[:5])}, ...): a teacher needs the same ones"
+        )
+    expected = preprocessing_of(loaded)
+    return Teacher(loaded.model, expected, given, config.distillation, config.share, config.temperature)

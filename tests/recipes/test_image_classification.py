@@ -1,0 +1,184 @@
+"""The image recipes on pictures small enough to learn by heart, from files to a directory and its verbs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import manyheads
+from manyheads import cli, directory
+from manyheads.models.vit import ViT, preset
+from manyheads.recipes import RECIPES, train
+from manyheads.tasks.evaluation import compare, evaluate
+
+TINY = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "patch": 4, "image_size": 8, "channels": 3}
+SMALL: dict[str, Any] = {
+    "preset": "vit/2-8", "threads": 1, "batch_items": 8, "training.epochs": 12, "training.learning_rate": 5e-3,
+    "training.warmup": 5, "training.log_every": 5, "augmentation.crop": "none", "model": TINY,
+}  # fmt: skip
+
+
+def picture(label: str, number: int) -> Image.Image:
+    """Red above or below, in noise."""
+    pixels = np.random.default_rng(number).integers(0, 90, (8, 8, 3), dtype=np.uint8)
+    pixels[slice(0, 4) if label == "above" else slice(4, 8), :, 0] += 150
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for split, first, count in (("train", 0, 40), ("val", 100, 10), ("test", 200, 10)):
+        for label in ("above", "below"):
+            (folder / split / label).mkdir(parents=True)
+            for i in range(first, first + count):
+                picture(label, i + 1000 * (label == "below")).save(folder / split / label / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "vit"
+    train("image-classification", {**SMALL, "data": str(data)}, out=out)
+    return out
+
+
+def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    assert result["metrics"]["top1"]["value"] == 1.0
+    assert result["metrics"]["top5"]["value"] == 1.0
+    assert result["data"]["items"] == {"train": 80, "validation": 20, "test": 20}
+    model = manyheads.load(str(run))
+    assert model.labels == ("above", "below")
+    for again in (evaluate(model), evaluate(model, str(data)), evaluate(model, str(data / "test"))):
+        assert again == {name: result["metrics"][name] for name in ("loss", "top1", "top5")}
+    assert compare(model, model)["most_changed"] == []
+
+
+def test_the_verbs(run: Path, data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = [str(data / "test" / label / "203.png") for label in ("below", "above")]
+    assert cli.main(["classify", str(run), *files]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [[files[0], "below"], [files[1], "above"]]
+    assert cli.main(["classify", str(run), files[0], "--top", "5", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert sum(label["probability"] for label in found["labels"]) == pytest.approx(1)
+    assert manyheads.load(str(run)).classify(Image.open(files[0]))[0].label == "below"
+    assert cli.main(["evaluate", str(run), "--by-label", "--json"]) == 0
+    labels = json.loads(capsys.readouterr().out)["labels"]
+    assert [(row["label"], row["items"], row["recall"]) for row in labels] == [("above", 10, 1.0), ("below", 10, 1.0)]
+    (tmp_path / "text.png").write_text("no image")
+    for bad, message in ((str(tmp_path / "text.png"), "text.png: "), (str(tmp_path / "none.png"), "no such file")):
+        assert cli.main(["classify", str(run), bad]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_paths_on_stdin(run: Path, data: Path) -> None:
+    file = str(data / "test" / "above" / "201.png")
+    command = [sys.executable, "-m", "manyheads", "classify", str(run)]
+    done = subprocess.run(command, input=f"{file}\n", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{file}\tabove\t")
+
+
+def test_transformers_sees_the_same(run: Path, data: Path) -> None:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    model = AutoModelForImageClassification.from_pretrained(run)
+    processor = AutoImageProcessor.from_pretrained(run)
+    image = Image.open(data / "test" / "below" / "205.png")
+    with torch.inference_mode():
+        theirs = model(**processor(image, return_tensors="pt")).logits.softmax(-1)[0]
+    ours = {label.label: label.probability for label in manyheads.load(str(run)).classify(image, top=2)}
+    assert model.config.id2label[int(theirs.argmax())] == "below"
+    assert ours["below"] == pytest.approx(float(theirs.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize("token", [True, False])
+def test_a_student_learns_from_a_teacher_alone(run: Path, data: Path, tmp_path: Path, token: bool) -> None:
+    """With share=1 nothing but the teacher's word counts; its labels are swapped, and the student learns them so."""
+    loaded = directory.load(run)
+    head = loaded.model.head
+    with torch.no_grad():
+        head.weight.copy_(head.weight.flip(0)), head.bias.copy_(head.bias.flip(0))
+    directory.save(tmp_path / "teacher", loaded.model, preprocessing=loaded.preprocessing)
+    settings = {**SMALL, "data": str(data), "teacher": str(tmp_path / "teacher"), "share": 1.0, "training.epochs": 25}
+    train("image-classification", {**settings, "model": {**TINY, "distilled": token}}, out=tmp_path / "run")
+    student = directory.load(tmp_path / "run").model
+    image = manyheads.load(str(tmp_path / "run")).preprocessing.array(picture("above", 7))
+    batch = torch.from_numpy(image)[None]
+    if token:
+        student.train()  # both heads: the class token has learnt nothing
+        by_distillation = student(batch)[1]
+        assert by_distillation.argmax() == 1
+    else:
+        assert student(batch).argmax() == 1
+
+
+def test_a_teacher_with_other_classes_is_refused(data: Path, tmp_path: Path) -> None:
+    other = ViT(preset("vit/2-8", **{**TINY, "labels": ("cat", "dog", "owl")}))
+    directory.save(tmp_path / "teacher", other)
+    with pytest.raises(ValueError, match=r"teacher tells apart 3 labels \(cat, dog, owl.*the data have 2"):
+        train("image-classification", {**SMALL, "data": str(data), "teacher": str(tmp_path / "teacher")},
+              out=tmp_path / "run")  # fmt: skip
+
+
+def test_a_resumed_run_is_the_same_run(data: Path, tmp_path: Path) -> None:
+    changes = {"crop": "padded", "mixup": 0.8, "cutmix": 1.0, "erasing": 0.25, "randaugment": 2}
+    settings = {
+        **SMALL, "data": str(data), "training.epochs": 2, "training.checkpoint_every": 3, "smoothing": 0.1,
+        "model": {**TINY, "dropout": 0.1, "stochastic_depth": 0.2},
+        **{f"augmentation.{name}": value for name, value in changes.items()},
+    }  # fmt: skip
+    train("image-classification", settings, out=tmp_path / "whole")
+    assert train("image-classification", settings, out=tmp_path / "parts", max_minutes=1e-6) is None
+    train("image-classification", settings, out=tmp_path / "parts", resume=True)
+    whole, parts = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_fine_tuning_at_a_higher_resolution_and_for_other_labels(run: Path, data: Path, tmp_path: Path) -> None:
+    settings = {k: v for k, v in SMALL.items() if k not in ("preset", "model")} | {"data": str(data)}
+    result = train("image-classification", {**settings, "model.image_size": 16}, out=tmp_path / "larger", init=str(run))
+    assert result["metrics"]["top1"]["value"] == 1.0
+    model = manyheads.load(str(tmp_path / "larger"))
+    assert (model.model.config.image_size, model.preprocessing.size) == (16, 16)
+    with pytest.raises(ValueError, match=r"image_size is 10.*patch|10.*patch|divi"):
+        train("image-classification", {**settings, "model.image_size": 10}, out=tmp_path / "x", init=str(run))
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "model"),
+    [
+        ("resnet/20-small", {"depths": [1, 1], "widths": [8, 16], "stem_width": 8, "image_size": 8}),
+        ("nonlocal/20-small", {"depths": [1, 1], "widths": [8, 16], "stem_width": 8, "image_size": 8}),
+    ],
+)
+def test_nets_go_through_the_same_verbs(data: Path, tmp_path: Path, preset_name: str, model: dict[str, Any]) -> None:
+    settings = {**SMALL, "data": str(data), "preset": preset_name, "model": model, "training.epochs": 4}
+    if preset_name.startswith("nonlocal"):
+        settings["model"] = {**model, "stages": [2], "every": 1}
+    result = train("image-classification", settings, out=tmp_path / "run")
+    assert result["metrics"]["top1"]["value"] > 0.9
+    assert evaluate(manyheads.load(str(tmp_path / "run")))["top1"] == result["metrics"]["top1"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name.startswith(("cifar10/", "mnist/", "deit", "image-"))]
+)
+def test_a_dry_run_plans_every_recipe(name: str, tmp_path: Path) -> None:
+    planned = train(name, {}, out=tmp_path / "run", dry_run=True)
+    assert planned["parameters"] > 1000
+    assert not (tmp_path / "run").exists()
+    if not name.startswith("image-"):
+        with pytest.raises(ValueError, match="needs its data|learns from a teacher"):
+            train(name, {}, out=tmp_path / "run")
