@@ -119,9 +119,9 @@ def draw_centres(found: Centres, path: Path) -> None:
     figure = Figure(figsize=(2.6 * count, 3), layout="constrained")
     panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
+    reach = float(found.centres.abs().max() + radii[0] * found.widths.median()) + 1
     # a head that looks everywhere has a width without bound: its circles leave the picture
-    drawn = found.widths.clamp(max=1e3)
-    reach = float(found.centres.abs().max() + radii[0] * drawn.median()) + 1
+    drawn = found.widths.clamp(max=4 * reach)
     for number, (panel, centres, widths) in enumerate(zip(panels, found.centres, drawn, strict=True), 1):
         for head, ((down, right), width) in enumerate(zip(centres.tolist(), widths.tolist(), strict=True)):
             for radius, line in zip(radii, ("-", ":"), strict=True):
