@@ -147,6 +147,8 @@ def load(path: str | Path) -> Loaded:
             raise ValueError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
         raise ValueError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
     config, tensors = _read(path, family, settings, read_safe(path))
+    if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
     tokenizers, vocabulary = _tokenizers(path, family, settings, family.vocabularies(config))
     model = family.module(config)
     with torch.no_grad():
@@ -268,7 +270,7 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: invalid JSON ({error}): copy or save the model again") from None
     if not isinstance(value, dict):
         raise ValueError(f"{file}: expected a JSON object, got {type(value).__name__}")
@@ -302,9 +304,10 @@ def _tokenizers(
             return (None, None), {}
     found = list(foreign) if foreign else [_tokenizer(path / name) for name in names]
     for tokenizer, size in zip(found, sizes, strict=False):
-        if tokenizer.get_vocab_size() > size:
+        largest = max(tokenizer.get_vocab().values(), default=-1)
+        if largest >= size:
             raise ValueError(
-                f"{path}: its tokenizer has {tokenizer.get_vocab_size()} tokens, the model {size}: they do not belong"
+                f"{path}: its tokenizer has tokens up to id {largest}, the model {size} in all: they do not belong"
                 " together"
             )
         tokenizer.no_padding()

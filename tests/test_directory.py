@@ -17,6 +17,7 @@ import ctranslate2
 import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -155,6 +156,11 @@ def write(path: Path, name: str, content: str | bytes) -> None:
     (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+def scale_weights(path: Path, factor: float) -> None:
+    file = path / "model.safetensors"
+    save_file({name: tensor * factor for name, tensor in load_file(file).items()}, file)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -170,6 +176,7 @@ def write(path: Path, name: str, content: str | bytes) -> None:
         (lambda path: write(path, "config.json", '{"model_type": "t5"}'), "'model_type' is 't5'"),
         (lambda path: write(path, "tokenizer.json", "{}"), "tokenizer.json: not a tokenizer"),
         (lambda path: train_bpe(["".join(map(chr, range(97, 180)))], 87).save(str(path / "tokenizer.json")), "belong"),
+        (lambda path: scale_weights(path, float("nan")), "not finite: the weights are damaged, or training diverged"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, message: str) -> None:

@@ -217,9 +217,9 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
             return f"{name!r} has half a character (a lone surrogate)", "write it as UTF-8"
     value = cells.get(label)
     if value is None or not isinstance(value, str | int) or not str(value).strip():
-        return f"{label!r} is {value!r}, not a label", "write a name or a number"
+        return f"{label!r} is {value!r}, not a label", "write a name or a whole number"
     if str(value) == "-1":
-        return "the label -1 means that there is none", "label or remove the row"
+        return "the label -1 means that there is none", "label or remove the row, or the file"
     if names and _label(value, names) not in names:
         return f"label {_label(value, ())!r} is none of {', '.join(names)}", "correct it"
     return "", ""

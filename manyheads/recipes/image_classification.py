@@ -105,9 +105,7 @@ def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> Train
     return TrainingConfig(**{**settings, **more})
 
 
-DIGITS = ImageConfig(
-    preset="vit/2-8", augmentation=Augmentation(crop="padded", padding=1), training=_adamw(60, 2e-3, 100, clip=1.0)
-)
+DIGITS = ImageConfig(preset="vit/2-8", training=_adamw(50, 2e-3, 100, clip=1.0, validate_every=210))
 MNIST = ImageConfig(
     preset="vit/7-28", augmentation=Augmentation(crop="padded", padding=2), batch_items=100,
     training=_adamw(15, 2e-3, 100, clip=1.0),
@@ -192,7 +190,10 @@ def cifar10_local(config: ImageConfig = CIFAR_LOCAL, *, run: Run) -> dict[str, A
 
 
 def cifar10_conv(config: ImageConfig = CIFAR_CONV, *, run: Run) -> dict[str, Any] | None:
-    """manyheads train cifar10/conv-attention data=DIR [preset=conv-attention/content-small]: attention that can be a convolution"""
+    """manyheads train cifar10/conv-attention data=DIR [preset=conv-attention/content-small]
+
+    Attention that can be a convolution (Cordonnier 2020), by quadratic positions, learned ones, or those and content.
+    """
     return _on(config, run, _CIFAR)
 
 

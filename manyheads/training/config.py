@@ -62,8 +62,8 @@ class TrainingConfig:
             raise ValueError(f"floor is a share, 0 to 1, that {' or '.join(DECAYING)} decay to, got {self.floor}")
         if not self.learning_rate > 0 or not self.warmup >= 0:
             raise ValueError(
-                f"learning_rate is {self.learning_rate} and warmup {self.warmup}: expected a positive rate, and 0 steps "
-                "or more"
+                f"learning_rate is {self.learning_rate} and warmup {self.warmup}: expected a positive rate, and no "
+                "fewer steps than 0"
             )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}: expected 0 to {2**63 - 1}")
