@@ -10,8 +10,9 @@ from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentio
 from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
 from manyheads.models.resnet import ResNet, ResNetConfig
 
-_MOST: dict[str, float] = {"image_size": 100_000, "channels": 100_000, "depths": 1000, "widths": 100_000,
-                           "stem_width": 100_000, "window": 1000, "stem_window": 1000, "query_block": 1000}  # fmt: skip
+_MOST: dict[str, float] = {"image_size": 100_000, "channels": 100_000, "depths": 1000, "layers": 1000,
+                           "widths": 100_000, "stem_width": 100_000, "window": 1000,
+                           "stem_window": 1000, "query_block": 1000}  # fmt: skip
 _MODELS: tuple[tuple[str, type[Any], type[Any]], ...] = (
     ("manyheads-resnet", ResNetConfig, ResNet),  # what transformers' ResNet has not
     ("manyheads-nonlocal", NonLocalConfig, NonLocalNet),
