@@ -126,6 +126,19 @@ def test_patches_come_row_by_row() -> None:
     assert moved.nonzero().flatten().tolist() == [1 + 1 * 3 + 2]
 
 
+@pytest.mark.parametrize(
+    ("init", "deviation"), [("truncated_normal", 0.88 * 0.02), ("xavier", math.sqrt(2 / (64 + 256)))]
+)
+def test_how_weights_begin(init: str, deviation: float) -> None:
+    """A normal cut at two deviations keeps 0.88 of its deviation; Glorot's is sqrt(2 / (in + out))."""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(width=64, layers=1, heads=4, feed_forward=256, init=init, position_std=0.3))  # type: ignore[arg-type]
+    feed_forward = model.encoder.blocks[0].get_submodule("feed_forward")
+    assert float(feed_forward.get_parameter("expand.weight").detach().std()) == pytest.approx(deviation, rel=0.05)
+    assert float(model.positions.table.detach().std()) == pytest.approx(0.88 * 0.3, rel=0.05)
+    assert not feed_forward.get_parameter("expand.bias").any()
+
+
 def test_stochastic_depth_grows_with_the_layer_and_sleeps_in_predictions() -> None:
     model = small(stochastic_depth=0.4)
     rates = [block.drop_path for block in model.encoder.blocks]
@@ -180,6 +193,7 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
         ({"width": 10}, "width 10 is not divisible by 3 heads"),
         ({"distilled": True, "pool": "mean"}, "expected pool 'class', got 'mean'"),
         ({"stochastic_depth": 1.0}, "from 0, below 1"),
+        ({"position_std": 0.0}, "position_std is 0: expected a number above 0"),
         ({"pool": "max"}, "pool is 'max': expected one of class, mean"),
     ],
 )
