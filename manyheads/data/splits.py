@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 VALIDATION = ("val", "valid", "validation", "dev")
@@ -49,6 +50,12 @@ class SplitData(NamedTuple, Generic[D]):
         """Those that there are, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
+
+    def sampled(self, items: int | None, seed: int) -> SplitData[D]:
+        """With so many of the training items, drawn at random; with all where there are no more, or for None."""
+        if items is None or items >= len(self.train):
+            return self
+        return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 
 
 def splits_among(folder: Path, names: Iterable[str]) -> Splits:

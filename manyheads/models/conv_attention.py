@@ -21,7 +21,7 @@ Maps of the first two do not depend on the image: recorded, they are (1, H, T, T
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.tap import Tap
@@ -37,7 +38,7 @@ Kind = Literal["quadratic", "relative", "content"]
 
 
 @dataclass(frozen=True)
-class ConvAttentionConfig:
+class ConvAttentionConfig(Config):
     """Sizes and choices; the defaults are those of the paper's models for CIFAR-10 (table 1).
 
     labels      what is told apart, by the index of the logit; none: the model gives its features
@@ -59,15 +60,11 @@ class ConvAttentionConfig:
     attention_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"unknown kind {self.kind!r}: valid are {', '.join(get_args(Kind))}")
+        super().__post_init__()
         if len(set(self.labels)) < len(self.labels):
             raise ValueError(f"labels must differ, got {', '.join(self.labels)}")
         if self.kind == "content" and self.width % 2:
             raise ValueError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
-        if self.downsample < 1:
-            raise ValueError(f"downsample is {self.downsample}: expected 1 (none) or more")
         _check_divides(self.image_size, self.downsample)
 
 
@@ -80,12 +77,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **overrides: Any) -> ConvAttentionConfig:
     """A configuration by name: the paper's, or a small one, with 1,000 labels unless `overrides` say otherwise."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
-    known = {f.name for f in fields(ConvAttentionConfig)}
-    if unknown := set(overrides) - known:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return ConvAttentionConfig(**{**PRESETS[name], **overrides})
+    return from_preset(ConvAttentionConfig, PRESETS, name, overrides)
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any, Literal
 
 import torch
@@ -267,10 +266,7 @@ def _read(config: ImageConfig, run: Run) -> SplitData[ImageData]:
             skip_bad_lines=run.skip_bad_lines,
         )  # fmt: skip
         tell_splits(corpora, "images")
-    if config.items is None or config.items >= len(corpora.train):
-        return corpora
-    chosen = Random(config.training.seed).sample(range(len(corpora.train)), config.items)
-    return corpora._replace(train=corpora.train.subset(sorted(chosen)))
+    return corpora.sampled(config.items, config.training.seed)
 
 
 def _described(config: ImageConfig, run: Run, corpora: SplitData[ImageData]) -> dict[str, Any]:

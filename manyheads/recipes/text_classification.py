@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from random import Random
 from typing import Any, Literal
 
 import torch
@@ -321,10 +320,7 @@ def _read(config: ClassificationConfig, run: Run) -> SplitData[Labelled]:
             skip_bad_lines=run.skip_bad_lines,
         )  # fmt: skip
         tell_splits(corpora, "items")
-    if config.items is None or config.items >= len(corpora.train):
-        return corpora
-    chosen = Random(config.training.seed).sample(range(len(corpora.train)), config.items)
-    return corpora._replace(train=corpora.train.subset(sorted(chosen)))
+    return corpora.sampled(config.items, config.training.seed)
 
 
 def _described(config: ClassificationConfig, run: Run, corpora: SplitData[Labelled]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -46,9 +45,9 @@ class ImageClassifier:
     @overload
     def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
     @overload
-    def classify(self, images: Sequence[str | Path | Image.Image], *, top: int = 1) -> list[list[Label]]: ...
+    def classify(self, images: list[str | Path | Image.Image] | list[str], *, top: int = 1) -> list[list[Label]]: ...
     def classify(
-        self, images: str | Path | Image.Image | Sequence[str | Path | Image.Image], *, top: int = 1
+        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str], *, top: int = 1
     ) -> list[Label] | list[list[Label]]:
         """The `top` most probable labels of every image, best first. Images are files, or opened by Pillow.
 

@@ -253,7 +253,7 @@ def test_features_sizes_and_what_fits_no_model() -> None:
     with pytest.raises(ValueError, match="1 channels, the model takes 3"):
         model(images(channels=1))
     for wrong, message in (
-        ({"kind": "round"}, "unknown kind 'round'"),
+        ({"kind": "round"}, "kind is 'round'"),
         ({"image_size": 9}, "8 and 10"),
         ({"labels": ("a", "a")}, "must differ"),
         ({"kind": "content", "width": 5}, "make it even"),
