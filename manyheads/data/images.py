@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -246,6 +247,12 @@ class Preprocessing:
     def filter(self) -> Image.Resampling:
         return _RESAMPLE[self.resample]
 
+    @cached_property
+    def _statistics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mean and deviation (C, 1, 1) in levels of 255."""
+        mean, std = (np.array(v, dtype=np.float32).reshape(-1, 1, 1) * np.float32(255) for v in (self.mean, self.std))
+        return mean, std
+
     @property
     def edge(self) -> int:
         """What the shorter side is resized to before the crop."""
@@ -254,11 +261,13 @@ class Preprocessing:
     def framed(self, image: Image.Image) -> Image.Image:
         """The image resized and cropped to (size, size). Only what is seen is resized, so that an image of 20,000 x 1
         pixels does no harm."""
-        image = image.convert(self.mode)
+        image = image if image.mode == self.mode else image.convert(self.mode)
         (width, height), edge, size = image.size, self.edge, self.size
         short = min(width, height)
         wide, high = (edge, edge) if self.squash else (int(edge * width / short), int(edge * height / short))
         left, top = (wide - size) // 2, (high - size) // 2
+        if (wide, high) == (width, height) == (size, size):
+            return image
         if (wide, high) == (width, height):
             return image.crop((left, top, left + size, top + size))
         across, down = width / wide, height / high
@@ -267,9 +276,11 @@ class Preprocessing:
 
     def normalised(self, image: Image.Image) -> NDArray[np.float32]:
         """(C, Y, X) of an image that is framed."""
-        pixels = np.asarray(image, dtype=np.float32).reshape(self.size, self.size, self.channels)
-        mean, std = np.array(self.mean, dtype=np.float32), np.array(self.std, dtype=np.float32)
-        return np.ascontiguousarray(((pixels / np.float32(255) - mean) / std).transpose(2, 0, 1))
+        mean, std = self._statistics
+        pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
+        found = np.empty(pixels.shape, dtype=np.float32)
+        np.subtract(pixels, mean, out=found)
+        return np.divide(found, std, out=found)
 
     def array(self, image: Image.Image) -> NDArray[np.float32]:
         """(C, Y, X): what the model is given of an image; `torch.from_numpy` makes it a tensor."""
