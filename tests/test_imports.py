@@ -20,7 +20,7 @@ ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipe
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (
-    "conllu", "ctranslate2", "datasets", "kornia", "pandas", "pytest", "sacremoses", "scipy", "sklearn", "starlette",
+    "conllu", "ctranslate2", "datasets", "pandas", "pytest", "sacremoses", "scipy", "sklearn", "starlette",
     "transformers", "uvicorn",
 )  # fmt: skip
 

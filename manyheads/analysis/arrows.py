@@ -78,7 +78,7 @@ def strongest_arrows(
     start = (torch.tensor(cell) + 0.5) * pixels
     ends[:, 0], start[0] = cells[:, 0], cell[0]  # frames are counted, not measured
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
-    found = Arrows(name, tuple(start.tolist()), ends, best.values, frames)  # type: ignore[arg-type]
+    found = Arrows(name, tuple(start.tolist()), ends, best.values, frames)
     if out is not None:
         draw(found, out)
     return found

@@ -6,7 +6,6 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 LARGEST = 2**31 - 1
@@ -19,11 +18,12 @@ class Config:
     sizes are at least 1, rates of dropout from 0 to 1, other numbers finite and not negative."""
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, list):
                 object.__setattr__(self, f.name, value := tuple(value))
-            if fault := _fault(f.name, value, _hints(type(self))[f.name]):
+            if fault := _fault(f.name, value, hints[f.name]):
                 raise ValueError(f"{f.name} is {str(value)[:40]!r}: expected {fault}")
 
 
@@ -40,11 +40,6 @@ def from_preset(
     if unknown := set(overrides) - set(known):
         raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
     return config(**{**presets[name], **overrides})
-
-
-@cache
-def _hints(config: type[Config]) -> dict[str, Any]:
-    return get_type_hints(config)
 
 
 def _fault(name: str, value: Any, hint: Any) -> str:

@@ -104,8 +104,8 @@ class LocalAttention(nn.Module):
         _initialise(self.query, self.key, self.value, heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        size = x.shape[2:]
-        block = min(self.query_block, max(size))
+        height, width = x.shape[2:]
+        block = min(self.query_block, max(height, width))
         pixels = x.permute(0, 2, 3, 1)  # (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, block)  # (B, H, N, block^2, Dh)
         around = partial(blocks, heads=self.heads, block=block, halo=self.reach)
@@ -113,12 +113,12 @@ class LocalAttention(nn.Module):
             query,
             around(self.key(pixels)),  # (B, H, N, (block + 2 reach)^2, Dh)
             around(self.value(pixels)),
-            mask=window_mask(*size, block, self.reach, self.reach, x.device),
+            mask=window_mask(height, width, block, self.reach, self.reach, x.device),
             bias=self.relative(query, block, self.reach),
             scale=1.0,  # the paper has no 1 / sqrt(Dh)
             tap=self.tap,
         )
-        y = whole(mixed, *size, block)  # (B, width, Y, X)
+        y = whole(mixed, height, width, block)  # (B, width, Y, X)
         if self.stride > 1:
             y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
         return y
@@ -146,7 +146,7 @@ class AttentionStem(nn.Module):
         _initialise(self.query, self.key, self.values, heads)
 
     def forward(self, images: Tensor) -> Tensor:
-        size, window = images.shape[2:], self.window
+        (height, width), window = images.shape[2:], self.window
         pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
         places = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
@@ -158,12 +158,12 @@ class AttentionStem(nn.Module):
             query,
             blocks(self.key(pixels), self.heads, window),
             value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # (B, H, N, window^2, Dh)
-            mask=window_mask(*size, window, 0, window - 1, images.device),
+            mask=window_mask(height, width, window, 0, window - 1, images.device),
             bias=self.relative(query, window, 0),
             scale=1.0,
             tap=self.tap,
         )
-        y = self.norm(whole(mixed, *size, window)).relu()
+        y = self.norm(whole(mixed, height, width, window)).relu()
         return F.max_pool2d(y, window, ceil_mode=True)
 
 

@@ -15,7 +15,7 @@ The networks with attention between or instead of the convolutions are this one,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -162,14 +162,15 @@ class Stem(Normed):
         self.small = small
 
     def forward(self, x: Tensor) -> Tensor:
-        x = super().forward(x).relu()
+        # channels last in memory, here and so in all layers after: convolutions train a quarter to a third faster
+        x = super().forward(x.contiguous(memory_format=torch.channels_last)).relu()
         return x if self.small else F.max_pool2d(x, 3, 2, 1)
 
 
 class Stage(nn.Module):
     """Blocks one after another."""
 
-    def __init__(self, blocks: list[nn.Module]) -> None:
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 

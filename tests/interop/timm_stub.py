@@ -26,7 +26,7 @@ InterpolationMode = enum.Enum("InterpolationMode", "NEAREST NEAREST_EXACT BILINE
 class _Stub(types.ModuleType):
     """A module in which every name is a layer that does nothing."""
 
-    __path__ = ()  # a package
+    __path__: Any = ()  # a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -257,7 +257,7 @@ def test_features_sizes_and_what_fits_no_model() -> None:
         ({"image_size": 9}, "8 and 10"),
         ({"labels": ("a", "a")}, "must differ"),
         ({"kind": "content", "width": 5}, "make it even"),
-        ({"downsample": 0}, "downsample is 0"),
+        ({"downsample": 0}, "downsample is '0': expected an integer from 1"),
     ):
         with pytest.raises(ValueError, match=message):
             preset("quadratic", **wrong)

@@ -135,7 +135,7 @@ def test_the_stem_sees_its_block_with_values_by_place() -> None:
                 values = []
                 for a, c in block:
                     p = ((stem.rows[a % 2] + stem.columns[c % 2]) @ stem.mixtures.T).softmax(0)
-                    values.append(sum(p[m] * stem.values[m] for m in range(3)) @ pixels[b, a, c])
+                    values.append(torch.stack([p[m] * stem.values[m] for m in range(3)]).sum(0) @ pixels[b, a, c])
                 for h in range(2):
                     scores = [
                         query[b, i, j, h] @ (key[b, a, c, h] + relative(stem.relative, h, a - i, c - j))

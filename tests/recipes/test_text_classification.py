@@ -159,7 +159,7 @@ def test_pairs_are_read_from_files_and_lines(
         manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
-    assert "<stdin>:2: is a single text among pairs" in capsys.readouterr().err
+    assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
 
 
 def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Path) -> None:
