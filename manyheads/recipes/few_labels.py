@@ -12,7 +12,7 @@ IMDB_1000 = replace(
     ANY,
     names=("negative", "positive"),
     items=1000,
-    max_length=256,
+    max_length=128,
     truncate=True,
     batch_items=16,
     model={"dropout": 0.1},  # pretraining repeated nothing, here everything is repeated
@@ -24,7 +24,7 @@ def imdb_1000(config: ClassificationConfig = IMDB_1000, *, run: Run) -> dict[str
     """manyheads train bert/imdb-1000 data=DIR --init RUN [scratch=true]
 
     The model of `bert/imdb` fine-tuned on 1,000 labelled reviews, the epoch with the best validation accuracy kept;
-    with scratch=true the same model with new weights, on the same reviews. About ten minutes each on one core.
+    with scratch=true the same model with new weights, on the same reviews. Some minutes each on one core.
     """
     changed = {f"model.{name}": value for name, value in config.model.items()}
     return single_sentence(config, run=replace(run, overrides={**changed, **run.overrides}))
