@@ -17,9 +17,10 @@ window^2 times; the maps recorded are (B, H, blocks, queries of a block, keys ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -113,8 +114,8 @@ class LocalAttention(nn.Module):
             query,
             around(self.key(pixels)),  # (B, H, N, (block + 2 reach)^2, Dh)
             around(self.value(pixels)),
-            mask=window_mask(height, width, block, self.reach, self.reach, x.device),
-            bias=self.relative(query, block, self.reach),
+            mask=inside(height, width, block, (block + 2 * self.reach) ** 2, x.device),
+            bias=self.relative(query, seen(height, width, block, self.reach, self.reach, x.device)),
             scale=1.0,  # the paper has no 1 / sqrt(Dh)
             tap=self.tap,
         )
@@ -158,8 +159,8 @@ class AttentionStem(nn.Module):
             query,
             blocks(self.key(pixels), self.heads, window),
             value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # (B, H, N, window^2, Dh)
-            mask=window_mask(height, width, window, 0, window - 1, images.device),
-            bias=self.relative(query, window, 0),
+            mask=inside(height, width, window, window**2, images.device),
+            bias=self.relative(query, seen(height, width, window, 0, window - 1, images.device)),
             scale=1.0,
             tap=self.tap,
         )
@@ -177,17 +178,18 @@ class RelativePositions(nn.Module):
         self.rows = nn.Parameter(torch.randn(shape))
         self.columns = nn.Parameter(torch.randn(shape))
 
-    def forward(self, query: Tensor, block: int, halo: int) -> Tensor:
-        """query (B, H, N, block^2, Dh) -> (B, H, N, block^2, (block + 2 halo)^2)."""
-        of_row, of_column = query.chunk(2, dim=-1)
-        by_row = of_row @ self.rows[:, None].transpose(-2, -1)  # (B, H, N, block^2, 2 reach + 1)
-        by_column = of_column @ self.columns[:, None].transpose(-2, -1)
-        rows, columns = (
-            shift.clamp(-self.reach, self.reach) + self.reach for shift in _shifts(block, halo, query.device)
-        )
-        leading = query.shape[:-2]
-        row = by_row.gather(-1, rows.expand(*leading, *rows.shape))  # (B, H, N, block^2, block + 2 halo)
-        column = by_column.gather(-1, columns.expand(*leading, *columns.shape))
+    def forward(self, query: Tensor, seen: tuple[Seen, Seen]) -> Tensor:
+        """query (B, H, N, block^2, Dh) -> (B, H, N, block^2, (block + 2 halo)^2), minus infinity where it cannot see.
+
+        A window is the rows that are near and the columns that are near: hiding those costs a fraction of a mask.
+        """
+        by_axis = []
+        for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), seen, strict=True):
+            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)  # (B, H, N, block^2, 2 reach + 1)
+            index = axis.shifts.clamp(-self.reach, self.reach) + self.reach
+            scores = products.gather(-1, index.expand(*query.shape[:-2], *index.shape))
+            by_axis.append(scores.masked_fill(~axis.near, -math.inf))  # (B, H, N, block^2, block + 2 halo)
+        row, column = by_axis
         return (row[..., :, None] + column[..., None, :]).flatten(-2)
 
 
@@ -208,27 +210,43 @@ def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
     return x[..., :height, :width]
 
 
+class Seen(NamedTuple):
+    """For each query of a block, along one axis, and each row, or column, of keys around the block."""
+
+    shifts: Tensor  # how far it is from the query (block^2, side)
+    near: Tensor  # is it of the image, and at most `reach` away? (N, block^2, side)
+
+
 @lru_cache(maxsize=64)
-def window_mask(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> Mask:
-    """A query sees the keys of the image that are at most `reach` rows and columns away: (N, block^2, keys)."""
-    with torch.inference_mode(False):  # a table that evaluation made must do for training
-        rows, columns = (shift.abs() <= reach for shift in _shifts(block, halo, device))  # (block^2, side)
-        near = (rows[:, :, None] & columns[:, None, :]).flatten(1)
-        side = torch.arange(-halo, block + halo, device=device)
-
-        def inside(length: int) -> Tensor:
-            at = torch.arange(0, length, block, device=device)[:, None] + side  # (blocks, side)
-            return (at >= 0) & (at < length)
-
-        there = inside(height)[:, None, :, None] & inside(width)[None, :, None, :]
-        return Mask(dense=near & there.flatten(2).flatten(0, 1)[:, None])
-
-
-def _shifts(block: int, halo: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """How far below, and how far right of, each query of a block the keys' rows, and columns, are: (block^2, side)."""
+def seen(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> tuple[Seen, Seen]:
+    """Which rows, and which columns, each query sees of the keys around its block; one beyond the image sees all."""
     own = torch.arange(block, device=device)
-    apart = torch.arange(-halo, block + halo, device=device) - own[:, None]  # (block, side)
-    return apart.repeat_interleave(block, 0), apart.repeat(block, 1)
+    around = torch.arange(-halo, block + halo, device=device)
+    apart = around - own[:, None]  # (block, side)
+
+    def near(length: int) -> Tensor:
+        first = torch.arange(0, length, block, device=device)[:, None]  # (blocks, 1)
+        there = (first + around >= 0) & (first + around < length)
+        return ((apart.abs() <= reach) & there[:, None]) | (first + own >= length)[..., None]  # (blocks, block, side)
+
+    with torch.inference_mode(False):  # a table that evaluation made must do for training
+        rows, columns = near(height), near(width)
+        down, right = len(rows), len(columns)  # blocks
+        rows = rows.repeat_interleave(block, 1).repeat_interleave(right, 0)  # (N, block^2, side)
+        return (
+            Seen(apart.repeat_interleave(block, 0), rows),
+            Seen(apart.repeat(block, 1), columns.repeat(down, block, 1)),
+        )
+
+
+@lru_cache(maxsize=64)
+def inside(height: int, width: int, block: int, keys: int, device: torch.device) -> Mask | None:
+    """Where blocks reach beyond the image, queries there see nothing; None where they do not."""
+    if height % block == width % block == 0:
+        return None
+    with torch.inference_mode(False):
+        there = blocks(torch.ones(1, height, width, 1, device=device), 1, block)[0, 0] > 0  # (N, block^2, 1)
+        return Mask(dense=there.expand(-1, -1, keys))
 
 
 def _initialise(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
