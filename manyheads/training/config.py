@@ -32,6 +32,7 @@ class TrainingConfig:
     accumulate: int = 1  # micro-batches in an effective batch
     average: int = 1  # the last N weight snapshots, the final weights among them, are averaged at the end
     average_every: int | None = None  # steps between snapshots; None: checkpoint_every
+    ema: float | None = None  # decay, such as 0.9999, of a moving average of the weights, which then are the final ones
     validate_every: int | None = None  # steps; None: at the end of every epoch
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps
@@ -67,6 +68,10 @@ class TrainingConfig:
             )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}: expected 0 to {2**63 - 1}")
+        if self.ema is not None and (not 0 < self.ema < 1 or self.average > 1):
+            raise ValueError(
+                f"ema is {self.ema}: expected a decay between 0 and 1, and no average={self.average} besides"
+            )
         if self.optimiser == "adam" and self.weight_decay:
             raise ValueError("weight_decay is decoupled: use optimiser=adamw or bert_adam")
         if self.patience is not None and self.metric is None:

@@ -22,7 +22,7 @@ from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
 from manyheads.training.schedules import schedule
-from manyheads.training.state import Counters, capture, load_weights, restore, seed_all, weights
+from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
 from manyheads.training.task import Route, Task
 
 
@@ -98,8 +98,8 @@ def train(
     resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
     `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
 
-    The final weights: the mean of the last `average` snapshots; if `config.metric` is given, the best weights by
-    validation instead, unless the mean does better. Without either, the last ones.
+    The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
+    given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
     """
     identity: dict[str, Any] = {
         "config": config.as_dict(),
@@ -117,6 +117,7 @@ def train(
     device = parameters[0].device
     window_loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
+    moving = {} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()}
     counters = Counters()
     found = checkpoints.latest() if resume else None
     if found:
@@ -128,7 +129,7 @@ def train(
     done.unlink(missing_ok=True)  # a budget was raised: the run goes on
     if found:
         content, tensors = found
-        counters = restore(model, optimiser, window_loss, tensors, content)
+        counters = restore(model, optimiser, window_loss, moving, tensors, content)
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
     else:
@@ -148,7 +149,7 @@ def train(
 
         def save() -> None:
             metrics.sync()
-            tensors, content = capture(model, optimiser, counters, window_loss)
+            tensors, content = capture(model, optimiser, counters, window_loss, moving)
             checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
 
         save()
@@ -191,6 +192,8 @@ def train(
                 parameter_group["lr"] = learning_rate(counters.step + 1)
             optimiser.step()
             optimiser.zero_grad()
+            if config.ema is not None:
+                follow(moving, model, config.ema)
 
             counters.step += 1
             counters.epoch, counters.index = epoch, index
@@ -218,7 +221,7 @@ def train(
                 save()
 
         save()
-        held, values = _final_weights(task, config, counters, out / "state")
+        held, values = _final_weights(task, config, counters, moving, out / "state")
         display.note(f"finished ({over}); {held} weights: " + _line(values))
         display.note(f"saved as {task.save(out)} in {out}")
         draw_losses(out)
@@ -311,7 +314,9 @@ def _better(config: TrainingConfig, value: float, than: float) -> bool:
     return value < than if config.metric in LOWER_IS_BETTER else value > than
 
 
-def _final_weights(task: Task, config: TrainingConfig, counters: Counters, state: Path) -> tuple[str, dict[str, float]]:
+def _final_weights(
+    task: Task, config: TrainingConfig, counters: Counters, moving: dict[str, Tensor], state: Path
+) -> tuple[str, dict[str, float]]:
     """Put the final weights into the model; say which they are and what the validation says of them."""
     held = "last"
     earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
@@ -319,6 +324,9 @@ def _final_weights(task: Task, config: TrainingConfig, counters: Counters, state
         mean = mean_tensors([state / s["file"] for s in earlier], weights(task.model))
         load_weights(task.model, mean)
         held = f"mean of {len(earlier) + 1}"
+    if moving:
+        load_weights(task.model, moving)
+        held = "averaged"
     values = _validate(task)
     best = counters.best
     if config.metric and best and _better(config, best["value"], _watched(config, values)):

@@ -1,6 +1,7 @@
 """What a run is at a step: tensors (model, optimiser, random generators) and counters, put back bit for bit."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,11 +54,26 @@ def load_weights(model: nn.Module, saved: dict[str, Tensor]) -> None:
         tensor.copy_(saved[name])
 
 
+@torch.no_grad()
+def follow(moving: dict[str, Tensor], model: nn.Module, decay: float) -> None:
+    """moving <- decay * moving + (1 - decay) * weights, in place; integers, such as counts, are the latest."""
+    for name, tensor in weights(model).items():
+        if tensor.is_floating_point():
+            moving[name].lerp_(tensor, 1 - decay)
+        else:
+            moving[name].copy_(tensor)
+
+
 def capture(
-    model: nn.Module, optimiser: torch.optim.Optimizer, counters: Counters, window_loss: Tensor
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    counters: Counters,
+    window_loss: Tensor,
+    moving: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
+    tensors |= {f"ema.{name}": tensor for name, tensor in moving.items()}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser.{name}.{key}"] = value
@@ -76,11 +92,14 @@ def restore(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     window_loss: Tensor,
+    moving: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
     """Undo `capture`."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    for name, tensor in moving.items():
+        tensor.copy_(tensors[f"ema.{name}"])
     by_name = dict(model.named_parameters())
     for full, value in tensors.items():
         if full.startswith("optimiser."):

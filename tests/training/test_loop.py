@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from manyheads.training import NonFiniteError, TrainingConfig, run_status, train
 from manyheads.training.optimisers import optimiser
@@ -111,6 +112,20 @@ def test_the_final_weights_are_the_mean_of_the_last_snapshots(tmp_path):
         expected = (parts[0].double() + parts[1].double() + last[f"model.{name}"].double()) / 3
         torch.testing.assert_close(tensor, expected.float(), rtol=0, atol=1e-7)
     assert torch.equal(load_file(tmp_path / "model.safetensors")["first.weight"], final["first.weight"])
+
+
+def test_the_moving_average_is_that_of_torch(tmp_path):
+    task = ToyTask()
+    reference = AveragedModel(task.model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+    task.before_loss = lambda call: reference.update_parameters(task.model)  # the first one copies
+    final = trained(task, tmp_path, steps=25, ema=0.8)
+    last = load_file(tmp_path / "state" / "checkpoint-00000025.safetensors")
+    for name, tensor in final.items():
+        before = reference.module.state_dict()[name]
+        torch.testing.assert_close(tensor, 0.8 * before + 0.2 * last[f"model.{name}"], rtol=0, atol=1e-6)
+    assert not torch.allclose(final["third.weight"], last["model.third.weight"], atol=1e-3)
+    summary = json.loads((tmp_path / "state" / "finished.json").read_text())
+    assert summary["weights"] == "averaged"
 
 
 class Watched(ToyTask):

@@ -94,6 +94,15 @@ def test_early_stopping_resumes_with_its_state(tmp_path):
     assert outcome(tmp_path / "run") == expected
 
 
+def test_a_moving_average_resumes_bit_for_bit(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "average": 1, "ema": 0.9})
+    run(tmp_path / "whole", config=config)
+    with pytest.raises(Crash):
+        run(tmp_path / "parts", config=config, crash=77)
+    run(tmp_path / "parts", config=config, resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
 def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look

@@ -83,6 +83,8 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
         ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is a share, .*, got 2"),
+        ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a decay between 0 and 1"),
+        ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "without average=3"),
         ({"steps": 5, "width": 8, "floor": 0.1}, "linear or cosine decay to"),
     ],
 )
