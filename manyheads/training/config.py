@@ -69,9 +69,7 @@ class TrainingConfig:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}: expected 0 to {2**63 - 1}")
         if self.ema is not None and (not 0 < self.ema < 1 or self.average > 1):
-            raise ValueError(
-                f"ema is {self.ema}: expected a decay between 0 and 1, and no average={self.average} besides"
-            )
+            raise ValueError(f"ema is {self.ema}: expected a decay between 0 and 1, without average={self.average}")
         if self.optimiser == "adam" and self.weight_decay:
             raise ValueError("weight_decay is decoupled: use optimiser=adamw or bert_adam")
         if self.patience is not None and self.metric is None:
