@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
 from manyheads import directory
 from manyheads.analysis import accounting
+from manyheads.analysis.token_similarity import token_similarity
 from manyheads.core.config import Config
 from manyheads.core.runtime import prepare
 from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
+from manyheads.data.image_loader import ImageLoader
 from manyheads.data.image_report import image_report
 from manyheads.data.images import ImageData, Preprocessing, digits, read_image_splits
 from manyheads.data.splits import SplitData
@@ -25,7 +27,8 @@ from manyheads.data.store import fingerprint
 from manyheads.models import conv_attention, local_attention, nonlocal_net, resnet, vit
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
 from manyheads.tasks.distillation import Teacher
-from manyheads.tasks.image_classification import ImageClassificationTask
+from manyheads.tasks.evaluation import LabelOutcome
+from manyheads.tasks.image_classification import SCORED, ImageClassificationTask
 from manyheads.tasks.image_classifier import ImageClassifier, preprocessing_of
 from manyheads.tasks.metrics import Metrics
 from manyheads.training import Summary, TrainingConfig, claim
@@ -109,7 +112,7 @@ MNIST = ImageConfig(
     preset="vit/7-28", augmentation=Augmentation(crop="padded", padding=2), batch_items=100,
     training=_adamw(15, 2e-3, 100, clip=1.0),
 )  # fmt: skip
-# 12 epochs are minutes on a core or two for all of these
+# 12 epochs of 45,000 images are about an hour on one core, for the ViTs, too; on part of them (items=10000), minutes
 CIFAR = ImageConfig(
     preset="resnet/20-small", mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262), augmentation=CLASSIC,
     batch_items=128, training=_adamw(12, 3e-3, 200),
@@ -240,10 +243,18 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         teacher=_teacher(config, preprocessing, labels), workers=config.workers, seed=config.training.seed,
     )  # fmt: skip
     described = _described(config, run, corpora)
+    distilled: dict[str, Any] = {}  # for result.json, where there is a teacher
 
     def evaluate() -> Metrics:
         held = corpora.validation if config.scored == "validation" else corpora.test
-        return {} if held is None else ImageClassifier(directory.load(run.out), route).evaluate(held).metrics
+        if held is None:
+            return {}
+        classifier = ImageClassifier(directory.load(run.out), route)
+        outcome = classifier.evaluate(held)
+        if config.teacher is not None:
+            teacher = ImageClassifier(directory.load(config.teacher), route)
+            distilled.update(_beside(teacher.evaluate(held), outcome), **_tokens(classifier, held))
+        return outcome.metrics
 
     def flops(summary: Summary) -> float:
         return accounting.flops(model)["training"] * summary.tokens
@@ -252,6 +263,7 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         return carry_out(
             run, task, config.training, route=route, data=described, evaluate=evaluate, flops=flops,
             settings={**identity(config, run, described["fingerprints"], use=("workers",)), "labels": list(labels)},
+            **({"distillation": distilled} if config.teacher else {}),
         )  # fmt: skip
     finally:
         task.close()
@@ -337,3 +349,19 @@ def _teacher(config: ImageConfig, given: Preprocessing, labels: tuple[str, ...])
         )
     expected = preprocessing_of(loaded)
     return Teacher(loaded.model, expected, given, config.distillation, config.share, config.temperature)
+
+
+def _beside(teacher: LabelOutcome, student: LabelOutcome) -> dict[str, Any]:
+    """How the teacher does on the same images, and how often both say the same."""
+    same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
+    return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
+
+
+def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
+    """How alike the two tokens of a DeiT are on these images; nothing of a model that has but one."""
+    if getattr(classifier.model, "distillation_token", None) is None:
+        return {}
+    loader = ImageLoader(held, classifier.labels, classifier.preprocessing, batch_items=SCORED)
+    similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
+    print(similarity, file=sys.stderr)
+    return {"token_similarity": asdict(similarity)}

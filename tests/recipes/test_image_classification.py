@@ -112,7 +112,12 @@ def test_a_student_learns_from_a_teacher_alone(run: Path, data: Path, tmp_path: 
         head.weight.copy_(head.weight.flip(0)), head.bias.copy_(head.bias.flip(0))
     directory.save(tmp_path / "teacher", loaded.model, preprocessing=loaded.preprocessing)
     settings = {**SMALL, "data": str(data), "teacher": str(tmp_path / "teacher"), "share": 1.0, "training.epochs": 25}
-    train("image-classification", {**settings, "model": {**TINY, "distilled": token}}, out=tmp_path / "run")
+    result = train("image-classification", {**settings, "model": {**TINY, "distilled": token}}, out=tmp_path / "run")
+    told = result["distillation"]
+    assert told["teacher_top1"] < 0.2
+    assert ("token_similarity" in told) == token
+    if not token:
+        assert told["agreement"] > 0.8 > result["metrics"]["top1"]["value"]
     student = directory.load(tmp_path / "run").model
     image = manyheads.load(str(tmp_path / "run")).preprocessing.array(picture("above", 7))
     batch = torch.from_numpy(image)[None]
