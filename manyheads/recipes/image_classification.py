@@ -214,7 +214,7 @@ _CIFAR = "train and test files of CIFAR-10"
 def planned_model(config: ImageConfig) -> Any:
     """The model, without memory."""
     with torch.device("meta"):
-        return _model(config, config.names)
+        return model_of(config, config.names)
 
 
 def _on(config: ImageConfig, run: Run, expected: str) -> dict[str, Any] | None:
@@ -293,7 +293,7 @@ def _described(config: ImageConfig, run: Run, corpora: SplitData[ImageData]) -> 
     }
 
 
-def _model(config: ImageConfig, labels: tuple[str, ...]) -> Any:
+def model_of(config: ImageConfig, labels: tuple[str, ...]) -> Any:
     family, _, name = config.preset.partition("/")
     if family not in MODELS:
         raise ValueError(f"preset: unknown {config.preset!r}: it begins with {', '.join(f'{f}/' for f in MODELS)}")
@@ -302,7 +302,7 @@ def _model(config: ImageConfig, labels: tuple[str, ...]) -> Any:
 
 
 def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    model = _model(config, labels)
+    model = model_of(config, labels)
     c = model.config
     mean, std = (each * c.channels if len(each) == 1 else each for each in (config.mean, config.std))
     return model, Preprocessing(c.image_size, config.crop, mean, std, config.resample, c.channels)

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from manyheads.results import describe, duration, groups, records, scores
+from manyheads.results.plot import forward_flops
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -21,23 +22,26 @@ def table() -> str:
 
 
 def _table(metrics: list[str], found: list[list[dict[str, Any]]]) -> str:
-    rows = [["recipe", "run", "parameters", *metrics, "time", "processor"]]
+    images = "top1" in metrics
+    sizes = ["parameters", *(["MFLOP an image"] if images else [])]
+    rows = [["recipe", "run", *sizes, *metrics, "time", "processor"]]
     for group in found:
         score, first = scores(group), group[0]
         hardware = first["hardware"]
         machine = hardware.get("gpu") or _processor(hardware)
         rows.append([
-            f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}", *(score.get(m, "") for m in metrics),
+            f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}",
+            *([f"{forward_flops(first) / 1e6:,.1f}"] if images else []), *(score.get(m, "") for m in metrics),
             duration(mean(record["wall_seconds"] for record in group)), machine,
         ])  # fmt: skip
-    rows.insert(1, ["---", "---", "--:", *["--:"] * len(metrics), "--:", "---"])
+    rows.insert(1, ["---", "---", *["--:"] * len(sizes + metrics), "--:", "---"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def bench_table() -> str:
     """The side-by-side measurements, with the physical limit beside them; empty where there are none."""
     rows = [["bench", "ours", "peer", "ratio (min to max)", "limit", "processor"], ["---", *["--:"] * 4, "---"]]
-    for record in records("bench"):
+    for record in (found for found in records("bench") if "ratio" in found):
         rates, ratio, hardware = record["target_tokens_per_second"], record["ratio"], record["hardware"]
         rows.append([
             f"`{record['bench']}`, {record['model']}, {record['precision']}: target tokens/s",
@@ -46,6 +50,24 @@ def bench_table() -> str:
             f"{record['limit']['target_tokens_per_second']:,}", _processor(hardware),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else ""
+
+
+def models_table() -> str:
+    """What models cost beside each other: their training throughput, and what the products alone would allow."""
+    tables = []
+    for record in (found for found in records("bench") if "rows" in found):
+        head = [f"trained on {_processor(record['hardware'])}", "parameters", "MFLOP an image", "images/s", "limit"]
+        rows = [head, ["---", *["--:"] * 4]]
+        for row in record["rows"]:
+            rate, (recipe, comma, settings) = row["images_per_second"], row["model"].partition(", ")
+            rows.append([
+                f"`{recipe}`{comma}{settings}",
+                f"{row['parameters']:,}", f"{row['forward_flops'] / 1e6:,.1f}",
+                f"{rate['median']:,.0f} ({rate['min']:,.0f} to {rate['max']:,.0f})",
+                f"{row['limit_images_per_second']:,.0f}",
+            ])  # fmt: skip
+        tables.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(tables)
 
 
 def _processor(hardware: dict[str, Any]) -> str:
@@ -57,7 +79,7 @@ def filled(text: str) -> str:
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"expected {BEGIN} and {END} once each")
     before, rest = text.split(BEGIN)
-    tables = "\n\n".join(filter(None, (table(), bench_table())))
+    tables = "\n\n".join(filter(None, (table(), bench_table(), models_table())))
     return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
 
 

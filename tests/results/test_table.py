@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from manyheads import results
-from manyheads.results import table
+from manyheads.results import plot, table
 from manyheads.results.keep import without_folders
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +49,34 @@ def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeyp
     file.write_text("no markers")
     assert table.main(file) == 2
     assert file.read_text() == "no markers"
+
+
+def images(recipe: str, width: int, right: float) -> dict[str, Any]:
+    return record(
+        1, 0.0, recipe=recipe, overrides={"model.widths": [width]}, data={"items": {"test": 400}}, parameters=width,
+        metrics={"top1": {"value": right}}, flops=6e9 * width, target_tokens=1000,
+    )  # fmt: skip
+
+
+def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate = {"median": 9.6, "min": 9.0, "max": 11.0}
+    row = {"model": "cifar10/vit, thin", "parameters": 1234, "forward_flops": 2e6, "images_per_second": rate,
+           "limit_images_per_second": 40.2}  # fmt: skip
+    kept = {"runs": [images("cifar10/resnet", 8, 0.5)],
+            "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
+    monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
+    text = table.filled(f"{table.BEGIN}{table.END}")
+    assert "| `cifar10/resnet` | model.widths=[8] | 8 | 16.0 | 0.500 |" in text
+    assert "| trained on 1 thread, Some CPU |" in text
+    assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
+
+
+def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [images("cifar10/resnet", 16, 0.6), images("cifar10/resnet", 8, 0.5), images("cifar10/vit", 8, 0.4),
+             record(1, 0.0, recipe="cifar10/resnet")]  # fmt: skip
+    monkeypatch.setattr(plot, "records", lambda: found)
+    assert plot.points() == {"cifar10/resnet": [(8, 16e6, 0.5, 0.049), (16, 32e6, 0.6, pytest.approx(0.048))]}
+    assert plot.draw(tmp_path / "widths.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_records_have_what_the_design_promises() -> None:

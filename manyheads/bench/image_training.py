@@ -1,0 +1,100 @@
+"""Training throughput of the vision models on CIFAR-10's images: those of the recipes, in turn, in one process.
+
+    python -m manyheads.bench.image_training [--repeats 5] [--threads 1] [--out FILE.json]
+
+A step is forward, backward and update by a batch of 128 random images that are already decoded. The limit is what the
+matrix products and convolutions alone would take at the rate of a 1024-wide product. There is no peer here: what is
+compared are the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from manyheads.analysis import accounting
+from manyheads.core.runtime import prepare, products_per_second
+from manyheads.recipes import image_classification as recipes
+from manyheads.training.optimisers import optimiser
+from manyheads.training.record import hardware
+
+BATCH = 128
+NAMES = tuple(map(str, range(10)))
+
+
+def _thin(config: recipes.ImageConfig, width: int) -> recipes.ImageConfig:
+    sizes = {"depths": (1, 1, 1), "widths": (width, 2 * width, 4 * width), "stem_width": width}
+    return replace(config, model={**config.model, **sizes})
+
+
+MODELS = {
+    "cifar10/resnet": recipes.CIFAR,
+    "cifar10/se": recipes.CIFAR_SE,
+    "cifar10/nonlocal": recipes.CIFAR_NONLOCAL,
+    "cifar10/local-attention": recipes.CIFAR_LOCAL,
+    "cifar10/conv-attention, downsample=4": replace(recipes.CIFAR_CONV, model={"downsample": 4}),
+    "cifar10/vit": recipes.CIFAR_VIT,
+    "cifar10/deit": recipes.CIFAR_DEIT,
+    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(recipes.CIFAR, w) for w in (8, 16, 32)},
+    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(recipes.CIFAR_LOCAL, w) for w in (8, 16, 32)},
+}
+
+
+def measure(repeats: int, threads: int | None) -> dict[str, Any]:
+    route = prepare(threads=threads)
+    torch.manual_seed(1)
+    runs, rates = {}, {name: [] for name in MODELS}  # type: dict[str, Any], dict[str, list[float]]
+    for name, config in MODELS.items():
+        model = recipes.model_of(config, NAMES).train()
+        runs[name] = model, optimiser(model, config.training)
+    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    for repeat in range(repeats + 1):  # the first is a warm-up
+        for name, (model, update) in runs.items():
+            began = time.perf_counter()
+            given = model(images)
+            heads = given if isinstance(given, tuple) else (given,)
+            sum(F.cross_entropy(logits, labels) for logits in heads).backward()  # type: ignore[union-attr]
+            update.step()
+            update.zero_grad()
+            if repeat:
+                rates[name].append(BATCH / (time.perf_counter() - began))
+    products, rows = products_per_second(), []
+    for name, (model, _) in runs.items():
+        flops = accounting.flops(model)
+        rows.append({
+            "model": name, "parameters": sum(p.numel() for p in model.parameters()),
+            "forward_flops": flops["forward"], "training_flops": flops["training"],
+            "images_per_second": {
+                "median": round(statistics.median(rates[name]), 1), "min": round(min(rates[name]), 1),
+                "max": round(max(rates[name]), 1), "runs": repeats,
+            },
+            "limit_images_per_second": round(products / flops["training"], 1),
+        })  # fmt: skip
+    return {
+        "bench": "image-training", "batch": BATCH, "image": [3, 32, 32], "rows": rows,
+        "products_gflop_per_second": round(products / 1e9, 1), "hardware": hardware(), "route": route.describe(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    text = json.dumps(measure(options.repeats, options.threads), indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""`python -m manyheads.results.plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
+
+As figure 5 of Ramachandran et al. 2019: accuracy against parameters and against the FLOPs of an image, with networks of
+several widths; the bars are 95% intervals, of a share of so many test images.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from manyheads.analysis.accounting import TRAINING_PASSES
+from manyheads.results import records
+
+COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
+FIGURE = Path("docs/cifar10-widths.png")
+
+
+def forward_flops(record: dict[str, Any]) -> float:
+    """Of one image, as the run counted them."""
+    return float(record["flops"]) / record["target_tokens"] / TRAINING_PASSES
+
+
+def points() -> dict[str, list[tuple[int, float, float, float]]]:
+    """Of each kind, the runs at several widths: parameters, FLOPs of an image, accuracy, half of its interval."""
+    found: dict[str, list[tuple[int, float, float, float]]] = {}
+    for record in records():
+        if record["recipe"] in COMPARED and "model.widths" in record["overrides"]:
+            right, images = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
+            half = 1.96 * (right * (1 - right) / images) ** 0.5
+            found.setdefault(record["recipe"], []).append((record["parameters"], forward_flops(record), right, half))
+    return {recipe: sorted(found[recipe]) for recipe in COMPARED if recipe in found}
+
+
+def draw(out: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for (recipe, at), marker, colour in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
+        for axis, column, scale in ((axes[0], 0, 1e3), (axes[1], 1, 1e6)):
+            axis.errorbar(
+                [each[column] / scale for each in at], [each[2] for each in at], [each[3] for each in at],
+                marker=marker, color=colour, capsize=3, label=COMPARED[recipe],
+            )  # fmt: skip
+    for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):
+        axis.set(xscale="log", xlabel=name)
+        axis.grid(alpha=0.3, which="both")
+    axes[0].set_ylabel("top-1 on CIFAR-10's test images")
+    axes[0].legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    pyplot.close(figure)
+    return out
+
+
+if __name__ == "__main__":
+    print(draw(FIGURE))
