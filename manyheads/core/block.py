@@ -76,6 +76,10 @@ class Block(nn.Module):
         x = self._residual(x, self_attention, self.attention_norm)
         if self.cross_norm is not None:
             x = self._residual(x, cross_attention, self.cross_norm)
+        return self._transition(x, mask, cache, layer)
+
+    def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
+        """The last sublayer. One that looks at neighbours would need the mask and the cache."""
         return self._residual(x, self.feed_forward, self.feed_forward_norm)
 
     def _residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:

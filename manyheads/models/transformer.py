@@ -146,20 +146,24 @@ class Transformer(nn.Module):
         return first, None, second
 
     def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
-        """The decoder's last states (B, Tt, D), before the output projection."""
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
+        offset: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The decoder's last states (B, Tt, D), before the output projection.
+
+        offset  (B,) the position that source and target of each row begin at; None: 0
+        """
         memory_mask = Mask(key_lengths=source_lengths)
         return self.decoder(
-            self._embed(self.target_embedding, target),
+            self._embed(self.target_embedding, target, offset),
             mask=Mask(causal=True, key_lengths=target_lengths),
-            memory=self.encode(source, memory_mask),
+            memory=self.encode(source, memory_mask, offset),
             memory_mask=memory_mask,
         )
 
-    def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
+    def encode(self, source: Tensor, mask: Mask | None = None, offset: Tensor | None = None) -> Tensor:
         """source (B, Ts) -> memory (B, Ts, D)."""
-        return self.encoder(self._embed(self.source_embedding, source), mask=mask)
+        return self.encoder(self._embed(self.source_embedding, source, offset), mask=mask)
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""
