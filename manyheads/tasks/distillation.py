@@ -41,16 +41,23 @@ class Teacher:
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
-        if self.expected.size != self.given.size or self.expected.channels != self.given.channels:
+        if self.expected.channels != self.given.channels:
             raise ValueError(
-                f"the teacher takes images of {self.expected.size} x {self.expected.size} pixels with "
-                f"{self.expected.channels} channels, the student {self.given.size} x {self.given.size} with "
-                f"{self.given.channels}: fine-tune the teacher at the student's size first (--init)"
+                f"the teacher takes images with {self.expected.channels} channels, the student with "
+                f"{self.given.channels}: choose a teacher for such images"
             )
         if not 0 <= self.share <= 1 or self.temperature <= 0:
             raise ValueError(
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
+        size, device = self.given.size, next(self.model.parameters()).device
+        try:  # networks of convolutions see any size
+            self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
+        except ValueError as error:
+            raise ValueError(
+                f"the teacher cannot see the student's images: {error}; fine-tune it at their size first (--init with "
+                f"model.image_size={size})"
+            ) from None
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from manyheads.data.images import Preprocessing
+from manyheads.models import resnet, vit
+from manyheads.models.resnet import ResNet
+from manyheads.models.vit import ViT
 from manyheads.tasks.distillation import Teacher
 
 GREY = Preprocessing(4, mean=(0.5,), std=(0.5,), channels=1)
@@ -63,8 +66,14 @@ def test_a_teacher_sees_images_as_it_expects_them() -> None:
     assert torch.allclose(found, ((pixels - 0.1) / 0.3).flatten(1) @ teacher.weight, atol=1e-5)
 
 
-def test_a_teacher_at_another_resolution_is_refused() -> None:
-    with pytest.raises(ValueError, match="the teacher takes images of 8 x 8 pixels .* the student 4 x 4"):
-        Teacher(Linear(), Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1), GREY)
+def test_a_teacher_sees_the_students_resolution_or_is_refused() -> None:
+    eight = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
+    network = ResNet(resnet.preset("20-small", channels=1, labels=("a", "b")))
+    assert Teacher(network, eight, GREY).logits(torch.rand(2, 1, 4, 4)).shape == (2, 2)
+    fixed = ViT(vit.preset("vit/2-8", labels=("a", "b")))
+    with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, the model takes 8 x 8.*model.image_size=4"):
+        Teacher(fixed, eight, GREY)
+    with pytest.raises(ValueError, match="takes images with 3 channels, the student with 1"):
+        Teacher(network, Preprocessing(4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3), GREY)
     with pytest.raises(ValueError, match="share is 2"):
         Teacher(Linear(), GREY, GREY, share=2)
