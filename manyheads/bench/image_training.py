@@ -43,8 +43,8 @@ MODELS = {
     "cifar10/conv-attention, downsample=4": replace(recipes.CIFAR_CONV, model={"downsample": 4}),
     "cifar10/vit": recipes.CIFAR_VIT,
     "cifar10/deit": recipes.CIFAR_DEIT,
-    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(recipes.CIFAR, w) for w in (8, 16, 32)},
-    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(recipes.CIFAR_LOCAL, w) for w in (8, 16, 32)},
+    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(recipes.CIFAR, w) for w in (8, 16, 24)},
+    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(recipes.CIFAR_LOCAL, w) for w in (8, 16, 24)},
 }
 
 
