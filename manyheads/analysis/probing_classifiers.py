@@ -1,0 +1,152 @@
+"""How much syntax all heads together know: parsers that see attention alone (Clark et al. 2019, section 5).
+
+For word j, the probability that word i is its syntactic head, where a_k(i, j) is the attention of head k from i to j:
+
+    attention          p(i | j) ~ exp( sum_k  w_k a_k(i, j) + u_k a_k(j, i) )
+    attention + words  p(i | j) ~ exp( sum_k  W_k (v_i, v_j, 1) a_k(i, j) + U_k (v_i, v_j, 1) a_k(j, i) )
+
+The vectors v do not know their context (the paper's GloVe; here the model's own embeddings). The constant makes the
+first a special case of the second. As the baseline "distances + words", the same parser sees, instead of attention, only
+how far apart two words are. Nothing of the model is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+REACH = 10  # words: farther apart is all the same to the baseline
+BATCH = 32  # sentences
+
+
+class Parsed(NamedTuple):
+    """A sentence with its tree: what a parser sees, and what is right.
+
+    maps     (K, W, W) between words, any float type: of K heads
+    heads    the number of each word's syntactic head, from 0; negative: not asked for (the root)
+    vectors  (W, V) of the words, None for a parser that does not see them
+    """
+
+    maps: Tensor
+    heads: Sequence[int]
+    vectors: Tensor | None = None
+
+
+class HeadParser(nn.Module):
+    """Scores of each word as each word's head; begins without an opinion.
+
+    maps     K
+    vectors  V, 0 for attention alone
+    """
+
+    def __init__(self, maps: int, vectors: int = 0) -> None:
+        super().__init__()
+        self.constant = nn.Parameter(torch.zeros(2, maps))
+        # of direction, and of the head's and the dependent's vector
+        self.words = nn.Parameter(torch.zeros(2, 2, maps, vectors)) if vectors else None
+
+    def forward(self, maps: Tensor, lengths: Tensor, vectors: Tensor | None = None) -> Tensor:
+        """maps (B, K, W, W), lengths (B,), vectors (B, W, V) -> log-probabilities (B, W, W): of the second word as the
+        head of the first."""
+        words = maps.shape[-1]
+        # direction 0: the head looks at the dependent, a(i, j), which is the map turned round; 1: the other way
+        scores = torch.zeros((), device=maps.device)
+        for direction, seen in enumerate((maps.transpose(-1, -2), maps)):  # (B, K, W dependents, W heads)
+            if self.words is None:
+                scores = scores + torch.einsum("bkji,k->bji", seen, self.constant[direction])
+            else:
+                assert vectors is not None
+                of_head, of_dependent = (torch.einsum("bwv,kv->bkw", vectors, w) for w in self.words[direction])
+                of_dependent = of_dependent + self.constant[direction][:, None]
+                weights = of_head[:, :, None, :] + of_dependent[:, :, :, None]  # (B, K, W, W)
+                scores = scores + (seen * weights).sum(1)
+        outside = torch.arange(words, device=maps.device) >= lengths[:, None]  # (B, W)
+        itself = torch.eye(words, dtype=torch.bool, device=maps.device)
+        return scores.masked_fill(outside[:, None, :] | itself, -1e9).log_softmax(-1)
+
+
+def train_parser(
+    sentences: Sequence[Parsed], *, epochs: int = 10, rate: float | None = None, decay: float = 0.0, seed: int = 1
+) -> HeadParser:
+    """A parser of these sentences: most likely trees, by Adam with a rate that falls to zero.
+
+    rate   at first; None: 0.3 for attention alone, whose weights grow large, 0.01 with words
+    decay  of the weights of words, as AdamW's
+    """
+    if not sentences:
+        raise ValueError("no sentence to train a parser on")
+    first = sentences[0]
+    size = 0 if first.vectors is None else first.vectors.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    parser = HeadParser(first.maps.shape[0], size)
+    rate = rate or (0.01 if size else 0.3)
+    optimiser = torch.optim.AdamW(parser.parameters(), lr=rate, weight_decay=decay)
+    batches = list(_batches(sentences))
+    steps = epochs * len(batches)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+    for _ in range(epochs):
+        for number in torch.randperm(len(batches), generator=generator).tolist():
+            maps, lengths, vectors, heads = _padded([sentences[i] for i in batches[number]])
+            found = parser(maps, lengths, vectors)
+            loss = F.nll_loss(found.flatten(0, 1), heads.flatten(), ignore_index=-1)
+            optimiser.zero_grad()
+            if loss.isfinite():  # a batch of roots alone asks for nothing
+                loss.backward()
+                optimiser.step()
+            schedule.step()
+    return parser
+
+
+@torch.no_grad()
+def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
+    """The likeliest head of every word, in the order of the sentences; not made into trees, as in the paper."""
+    found: list[list[int]] = [[] for _ in sentences]
+    for rows in _batches(sentences):
+        maps, lengths, vectors, _ = _padded([sentences[i] for i in rows])
+        best = parser(maps, lengths, vectors).argmax(-1)
+        for i, row, length in zip(rows, best.tolist(), lengths.tolist(), strict=True):
+            found[i] = row[:length]
+    return found
+
+
+def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[bool]]:
+    """For every word that has a head, whether the parser finds it; the mean over words is the attachment score (UAS)."""
+    return [
+        [guess == head for guess, head in zip(guesses, sentence.heads, strict=True) if head >= 0]
+        for guesses, sentence in zip(parse(parser, sentences), sentences, strict=True)
+    ]
+
+
+def distances(words: int) -> Tensor:
+    """What the baseline sees instead of attention, (2 * REACH + 1, W, W): 1 where two words are so far apart."""
+    at = torch.arange(words)
+    apart = (at - at[:, None]).clamp(-REACH, REACH) + REACH
+    return F.one_hot(apart, 2 * REACH + 1).permute(2, 0, 1).half()
+
+
+def _batches(sentences: Sequence[Parsed]) -> Iterator[list[int]]:
+    """Of sentences alike in length."""
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].heads))
+    for start in range(0, len(order), BATCH):
+        yield order[start : start + BATCH]
+
+
+def _padded(sentences: Sequence[Parsed]) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Maps (B, K, W, W), lengths (B,), vectors (B, W, V), heads (B, W), -1 where there is none."""
+    lengths = [len(sentence.heads) for sentence in sentences]
+    room = [(max(lengths) - length) for length in lengths]
+    maps = torch.stack(
+        [F.pad(s.maps.float(), (0, more, 0, more)) for s, more in zip(sentences, room, strict=True)]
+    )
+    heads = torch.tensor(
+        [[*(max(h, -1) for h in s.heads), *[-1] * more] for s, more in zip(sentences, room, strict=True)]
+    )
+    vectors = None
+    if sentences[0].vectors is not None:
+        rows = [F.pad(s.vectors, (0, 0, 0, more)) for s, more in zip(sentences, room, strict=True) if s.vectors is not None]
+        vectors = torch.stack(rows)
+    return maps, torch.tensor(lengths), vectors, heads

@@ -1,0 +1,116 @@
+"""Parsers that see attention alone: the optimum of scipy, a known head, words that help, batches that change nothing."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from manyheads.analysis.probing_classifiers import HeadParser, Parsed, attachment, distances, parse, train_parser
+
+
+def tree(words: int, random: np.random.Generator) -> list[int]:
+    return [-1, *(int(random.integers(i)) for i in range(1, words))]
+
+
+def sentences(count: int, strength: float, seed: int = 1) -> list[Parsed]:
+    """Three heads: noise, noise with something of the tree, and something of the tree the other way round."""
+    random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(count):
+        words = int(random.integers(3, 9))
+        heads = tree(words, random)
+        scores = torch.randn(3, words, words, generator=generator)
+        for word, head in enumerate(heads):
+            if head >= 0:
+                scores[1, word, head] += strength
+                scores[2, head, word] += strength
+        found.append(Parsed(scores.softmax(-1), heads))
+    return found
+
+
+def likelihood(weights: np.ndarray, several: list[Parsed]) -> float:
+    """The mean of -log p over words, written out."""
+    total, words = 0.0, 0
+    for sentence in several:
+        maps = sentence.maps.double().numpy()
+        for j, head in enumerate(sentence.heads):
+            others = [i for i in range(len(sentence.heads)) if i != j]
+            scores = [weights[0] @ maps[:, i, j] + weights[1] @ maps[:, j, i] for i in others]
+            if head >= 0:
+                total += float(np.logaddexp.reduce(scores)) - scores[others.index(head)]
+                words += 1
+    return total / words
+
+
+def test_attention_alone_reaches_scipys_optimum() -> None:
+    several = sentences(10, 1.5)
+    parser = train_parser(several, epochs=300)
+    ours = likelihood(parser.constant.detach().double().numpy(), several)
+    best = minimize(lambda w: likelihood(w.reshape(2, 3), several), np.zeros(6))
+    assert ours == pytest.approx(best.fun, abs=2e-3)
+    assert likelihood(np.zeros((2, 3)), several) > best.fun + 0.1
+
+
+def test_a_head_that_knows_the_tree_parses_everything_and_noise_nothing() -> None:
+    known, unknown = sentences(60, 12.0), sentences(60, 0.0)
+    assert np.mean(sum(attachment(train_parser(known[:40]), known[40:]), [])) == 1.0
+    chance = np.mean([1 / (len(s.heads) - 1) for s in unknown for h in s.heads if h >= 0])
+    assert np.mean(sum(attachment(train_parser(unknown[:40]), unknown[40:]), [])) < chance + 0.15
+
+
+def test_words_help_where_they_tell_which_head_to_trust() -> None:
+    """Of two heads each knows one kind of dependents; only the word tells which kind it is."""
+    random = np.random.default_rng(2)
+    several = []
+    for _ in range(120):
+        words, kinds = 7, random.integers(2, size=7)
+        heads, maps = tree(7, random), torch.full((2, words, words), 0.05)
+        for word, head in enumerate(heads):
+            wrong = int(random.integers(words))
+            maps[kinds[word], word, head] = 0.6
+            maps[1 - kinds[word], word, wrong] = 0.6
+        several.append(Parsed(maps, heads, torch.eye(2)[torch.from_numpy(kinds)]))
+    with_words = np.mean(sum(attachment(train_parser(several[:100], rate=0.1), several[100:]), []))
+    blind = [sentence._replace(vectors=None) for sentence in several]
+    without = np.mean(sum(attachment(train_parser(blind[:100]), blind[100:]), []))
+    assert with_words > 0.95
+    assert with_words > without + 0.2
+
+
+def test_what_is_asked_does_not_depend_on_its_batch() -> None:
+    several = [s._replace(vectors=torch.randn(len(s.heads), 4)) for s in sentences(40, 1.0)]
+    parser = HeadParser(3, 4)
+    for parameter in parser.parameters():
+        torch.nn.init.normal_(parameter)
+    together = parse(parser, several)
+    assert together == [parse(parser, [sentence])[0] for sentence in several]
+    assert all(guess != word for guesses in together for word, guess in enumerate(guesses))
+
+
+def test_words_are_read_as_the_formula_says() -> None:
+    parser, words = HeadParser(2, 3), 4
+    for parameter in parser.parameters():
+        torch.nn.init.normal_(parameter)
+    maps, v = torch.rand(1, 2, words, words), torch.randn(1, words, 3)
+    found = parser(maps, torch.tensor([words]), v)[0]
+    assert parser.words is not None
+    for j in range(words):
+        others = [i for i in range(words) if i != j]
+
+        def score(i: int, j: int = j) -> Tensor:
+            a, w, c = maps[0], parser.words, parser.constant
+            assert w is not None
+            forwards = (w[0, 0] @ v[0, i] + w[0, 1] @ v[0, j] + c[0]) @ a[:, i, j]
+            return forwards + (w[1, 0] @ v[0, i] + w[1, 1] @ v[0, j] + c[1]) @ a[:, j, i]
+
+        torch.testing.assert_close(found[j, others], torch.stack([score(i) for i in others]).log_softmax(-1))
+
+
+def test_distances() -> None:
+    found = distances(15).float()
+    assert found.shape == (21, 15, 15)
+    assert (found.sum(0) == 1).all()
+    assert found[10 - 1, 3, 2] == found[10 + 4, 3, 7] == found[20, 0, 14] == 1
+    with pytest.raises(ValueError, match="no sentence"):
+        train_parser([])
