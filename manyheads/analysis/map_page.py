@@ -1,0 +1,152 @@
+"""Attention maps as one interactive page: a file that needs no network, no server and no other file.
+
+The page is `page/page.html` with its style, its script and the data inside. Weights are packed: of each head the root
+of weight / largest in 255 steps (127 in each direction where weights may be negative), so a weight is off by at most
+0.4% of its head's largest; all maps of an input are one zlib stream in base64, which browsers inflate themselves.
+
+What is too much for a page is told on it: of a text SHOWN tokens are kept, from a chosen one on, and of an image as
+many patches as PATCHES, by merging neighbours (added up as keys, averaged as queries).
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from manyheads.analysis.maps import AttentionMaps, Layer
+from manyheads.analysis.sides import Side
+
+SHOWN = 256  # tokens of a text
+PATCHES = 32 * 32  # of an image
+HEIGHT = 760  # pixels, in a notebook
+
+
+def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str]]:
+    """The page of one input, or of some side by side, and what it had to leave out."""
+    told: list[str] = []
+    panels = [_panel(maps, first, told) for maps in several]
+    assets = files("manyheads.analysis") / "page"
+    style, numbers, script, text = (
+        (assets / name).read_text(encoding="utf-8") for name in ("page.css", "maps.js", "page.js", "page.html")
+    )
+    data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in several))
+    parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": numbers + script, "data": data}
+    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: data may look like a place
+    return text, told
+
+
+def frame(several: Sequence[AttentionMaps]) -> str:
+    """The page as an element of a notebook."""
+    return (
+        f'<iframe srcdoc="{html.escape(page(several)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
+        ' sandbox="allow-scripts" title="Attention maps"></iframe>'
+    )
+
+
+def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
+    """One input: its sides, each once, and its layers, which name them by number; the maps in the order of layers."""
+    sides: dict[tuple[Side, int], dict[str, Any]] = {}
+    notes: list[str] = []
+    packed: list[bytes] = []
+    axes = []
+    for axis, layers in maps.axes.items():
+        rows = []
+        for layer in layers:
+            shown, note = _fitted(layer, first)
+            if note is not None and note not in notes:
+                notes.append(note)
+            scale, signed, data = _packed(shown.weights[0])
+            packed.append(data)
+            numbers = []
+            for side, whole in ((shown.queries, layer.queries), (shown.keys, layer.keys)):
+                if (side, len(whole)) not in sides:
+                    of_text = {"first": min(first, _last_start(whole)), "total": len(whole)}
+                    sides[side, len(whole)] = {
+                        "tokens": side.tokens, "words": side.words, "grid": side.grid, "cover": side.cover,
+                        **(of_text if side.grid is None else {"first": 0, "total": len(side)}),
+                    }  # fmt: skip
+                numbers.append(list(sides).index((side, len(whole))))
+            rows.append({
+                "name": layer.name, "step": layer.step, "heads": layer.heads, "queries": numbers[0],
+                "keys": numbers[1], "scale": scale, "signed": signed,
+            })  # fmt: skip
+        axes.append({"name": axis, "layers": rows, "stepwise": axis in maps.stepwise})
+    told += [f"{maps.title}: {note}" for note in notes]
+    return {
+        "model": maps.model, "title": maps.title, "told": notes, "sides": list(sides.values()), "axes": axes,
+        "picture": None if maps.picture is None else _picture(maps.picture),
+        "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
+        "maps": base64.b64encode(zlib.compress(b"".join(packed), 9)).decode(),
+    }  # fmt: skip
+
+
+def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
+    """Maps (H, Tq, Tk) as the largest size of a weight of each head, whether they are signed, and a byte a weight."""
+    signed = bool((weights < 0).any())
+    largest = np.abs(weights).max(axis=(1, 2), keepdims=True)
+    roots = np.sqrt(np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny))
+    steps = np.sign(weights) * np.rint(roots * 127) + 128 if signed else np.rint(roots * 255)
+    return [float(each) for each in largest.ravel()], signed, steps.astype(np.uint8).tobytes()
+
+
+def _fitted(layer: Layer, first: int) -> tuple[Layer, str | None]:
+    """What a page can show of a layer, and what it leaves out."""
+    if layer.queries.grid is None:
+        lengths = {len(layer.queries), len(layer.keys)}
+        if max(lengths) <= SHOWN:
+            return layer, None
+        queries, keys = (slice(min(first, _last_start(s)), first + SHOWN) for s in (layer.queries, layer.keys))
+        shown = replace(
+            layer, weights=layer.weights[:, :, queries, keys], queries=_part(layer.queries, queries),
+            keys=_part(layer.keys, keys),
+        )  # fmt: skip
+        span = f"tokens {min(first, _last_start(layer.queries)) + 1:,} to"
+        end = min(first + SHOWN, max(lengths))
+        return shown, f"{span} {end:,} of {max(lengths):,} are shown; --first N shows others"
+    note = None
+    while (side := layer.queries if len(layer.queries) > PATCHES else layer.keys).grid and len(side) > PATCHES:
+        layer, note = _coarser(layer, side is layer.queries), "neighbouring patches are merged where there are too many"
+    return layer, note
+
+
+def _last_start(side: Side) -> int:
+    return max(0, len(side) - SHOWN)
+
+
+def _part(side: Side, kept: slice) -> Side:
+    return Side(side.tokens[kept], side.words[kept])
+
+
+def _coarser(layer: Layer, of_queries: bool) -> Layer:
+    """2 x 2 patches become one, of queries or of keys: keys are added up, queries averaged."""
+    side = layer.queries if of_queries else layer.keys
+    assert side.grid is not None
+    (rows, columns), before = side.grid, len(side) - side.grid[0] * side.grid[1]
+    grid = -(-rows // 2), -(-columns // 2)
+    owner = (np.arange(rows) // 2)[:, None] * grid[1] + np.arange(columns) // 2  # (rows, columns)
+    merge = np.zeros((before + grid[0] * grid[1], len(side)), dtype=np.float32)
+    merge[np.arange(before), np.arange(before)] = 1
+    merge[before + owner.ravel(), np.arange(before, len(side))] = 1
+    made = Side.patches(grid, side.tokens[:before], side.cover)
+    if of_queries:
+        return replace(layer, weights=merge / merge.sum(1, keepdims=True) @ layer.weights, queries=made)
+    return replace(layer, weights=layer.weights @ merge.T, keys=made)
+
+
+def _picture(pixels: NDArray[np.uint8]) -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

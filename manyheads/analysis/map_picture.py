@@ -1,0 +1,154 @@
+"""Attention maps as a picture, PNG or SVG: every head at a glance, or one with its tokens; lines as Vaswani drew them.
+
+Of an image it shows where one patch, or the class token, looks: the stronger, the more orange.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from manyheads.analysis.maps import AttentionMaps, Layer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg")
+NAMED = 4  # maps of a picture, up to which tokens have their names
+LONGEST = 80  # tokens that have theirs
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
+FAINT = 0.02  # of the largest weight: no line
+
+
+def draw(
+    maps: AttentionMaps,
+    path: Path,
+    *,
+    axis: str | None = None,
+    style: Literal["matrix", "lines"] = "matrix",
+    query: int | None = None,
+) -> None:
+    """Draw the maps of one axis, layers down and heads across; for fewer, ask for fewer layers and heads.
+
+    axis   None: cross-attention where there is one, else the first
+    style  "lines": one picture a layer, from each query to its keys, a colour for each head; texts only
+    query  of an image: the number of the token that looks; None: the class token, else the patch in the middle
+    """
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
+    axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
+    layers = maps[axis]
+    pictured = layers[0].queries.grid is not None
+    if style == "lines" and pictured:
+        raise ValueError("lines are for texts: an image is drawn as it is")
+    columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
+    named = len(layers) * columns <= NAMED and not pictured
+    sizes = [_size(layer, named, style, columns) for layer in layers]
+    wide, high = max(width for width, _ in sizes) * columns + 0.5, sum(height for _, height in sizes) + 0.7
+    figure = Figure(figsize=(max(wide, 3.5), high), layout="constrained", facecolor="white")
+    panels = figure.subplots(len(layers), columns, squeeze=False, height_ratios=[height for _, height in sizes])
+    for row, layer in enumerate(layers):
+        for column in range(columns):
+            panel: Axes = panels[row, column]
+            if style == "lines":
+                _lines(panel, layer)
+            elif column >= len(layer.heads):
+                panel.axis("off")
+                continue
+            elif pictured:
+                _overlay(panel, layer, column, query, maps.picture)
+            else:
+                _matrix(panel, layer, column, named)
+            if row == 0 and style == "matrix":
+                panel.set_title(f"head {layer.heads[column]}", fontsize=9)
+            if column == 0:
+                called = f"layer {row}" if layer.step is None else f"step {layer.step}"
+                panel.set_ylabel(called if len(layers) > 1 else "", fontsize=9)
+    about = f"{axis} attention" + (f" of {maps.model}" if maps.model else "")
+    figure.suptitle(_short(f"{about}\n{maps.title}", 110), fontsize=10, parse_math=False)
+    figure.savefig(path, dpi=150)
+
+
+def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, float]:
+    """Inches of a panel, width and height."""
+    queries, keys = len(layer.queries), len(layer.keys)
+    if style == "lines":
+        return 4.5, 0.5 + 0.19 * max(queries, keys)
+    if not named:
+        side = 1.1 if columns > 6 else 1.6
+        return side, side
+    return 1.5 + 0.2 * min(keys, LONGEST), 1.4 + 0.2 * min(queries, LONGEST)
+
+
+def _matrix(panel: Axes, layer: Layer, head: int, named: bool) -> None:
+    weights = layer.weights[0, head]
+    signed = bool((weights < 0).any())
+    most = float(np.abs(weights).max()) or 1.0
+    lowest, colours = (-most, "RdBu") if signed else (0.0, "Blues")
+    panel.imshow(weights, cmap=colours, vmin=lowest, vmax=most, aspect="auto", interpolation="nearest")
+    panel.set(xticks=[], yticks=[])
+    if named and max(weights.shape) <= LONGEST:
+        panel.set_xticks(range(len(layer.keys)), layer.keys.tokens, rotation=60, ha="right", rotation_mode="anchor",
+                         fontsize=8, parse_math=False)  # fmt: skip
+        panel.set_yticks(range(len(layer.queries)), layer.queries.tokens, fontsize=8, parse_math=False)
+
+
+def _lines(panel: Axes, layer: Layer) -> None:
+    from matplotlib.collections import LineCollection
+
+    weights = layer.weights[0]  # (H, Tq, Tk)
+    most = float(np.abs(weights).max()) or 1.0
+    for head, part in enumerate(np.abs(weights) / most):
+        q, k = np.nonzero(part > FAINT)
+        shares = part[q, k]
+        ends = np.stack([np.stack([np.zeros(len(q)), q], 1), np.stack([np.ones(len(k)), k], 1)], 1)  # (N, 2, 2)
+        panel.add_collection(
+            LineCollection(list(ends), colors=HUES[head % len(HUES)], alpha=shares, linewidths=0.4 + 2 * shares)
+        )
+    for at, token in enumerate(layer.queries.tokens):
+        panel.text(-0.03, at, token, ha="right", va="center", fontsize=8, parse_math=False)
+    for at, token in enumerate(layer.keys.tokens):
+        panel.text(1.03, at, token, ha="left", va="center", fontsize=8, parse_math=False)
+    panel.set(xlim=(-0.8, 1.8), ylim=(max(weights.shape[1:]) - 0.4, -0.6), xticks=[], yticks=[])
+    panel.spines[:].set_visible(False)
+
+
+def _overlay(panel: Axes, layer: Layer, head: int, query: int | None, picture: NDArray[np.uint8] | None) -> None:
+    """Where one query looks, over the image in grey."""
+    queries, keys = layer.queries, layer.keys
+    assert queries.grid is not None
+    assert keys.grid is not None
+    before = len(queries) - queries.grid[0] * queries.grid[1]
+    middle = before + (queries.grid[0] // 2) * queries.grid[1] + queries.grid[1] // 2
+    at = (0 if before else middle) if query is None else query
+    if not 0 <= at < len(queries):
+        raise ValueError(f"token {at} does not exist: valid are 0 to {len(queries) - 1}")
+    weights = layer.weights[0, head, at]
+    heat = weights[len(keys) - keys.grid[0] * keys.grid[1] :].reshape(keys.grid)
+    most = float(np.abs(weights).max()) or 1.0
+    if picture is not None:
+        panel.imshow(
+            np.asarray(Image.fromarray(picture).convert("L")), cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255
+        )
+    colours = np.zeros((*keys.grid, 4))
+    colours[..., :3] = np.where(heat[..., None] < 0, (0.0, 0.43, 1.0), (1.0, 0.55, 0.0))
+    colours[..., 3] = np.sqrt(np.abs(heat) / most) * 0.85
+    panel.imshow(colours, extent=(0, keys.cover[1], keys.cover[0], 0), interpolation="nearest")
+    if at >= before:
+        row, column = divmod(at - before, queries.grid[1])
+        high, wide = 1 / queries.grid[0], 1 / queries.grid[1]
+        outline: dict[str, Any] = {"fill": False, "edgecolor": "white", "linewidth": 1.2}
+        from matplotlib.patches import Rectangle
+
+        panel.add_patch(Rectangle((column * wide, row * high), wide, high, **outline))
+    panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
+
+
+def _short(text: str, length: int) -> str:
+    return "\n".join(line if len(line) <= length else f"{line[: length - 1]}…" for line in text.splitlines())

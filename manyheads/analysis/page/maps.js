@@ -1,0 +1,118 @@
+"use strict";
+// The data of the page: unpacked, cut into what is shown, and turned into colours.
+
+const SPECIAL = -1;
+const LONGEST = 64; // units of a side that are shown at once
+// Okabe and Ito's colours, told apart by every kind of colour vision: for several heads at once
+const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+async function inflate(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** Where each head's map (queries x keys bytes) begins; layers are packed in their order. */
+function place(panel, bytes) {
+  let at = 0;
+  for (const axis of panel.axes)
+    for (const layer of axis.layers) {
+      layer.rows = panel.sides[layer.queries].tokens.length;
+      layer.columns = panel.sides[layer.keys].tokens.length;
+      layer.bytes = layer.heads.map((_, head) => {
+        const size = layer.rows * layer.columns;
+        return bytes.subarray(at + head * size, at + (head + 1) * size);
+      });
+      at += layer.heads.length * layer.rows * layer.columns;
+    }
+}
+
+/** A byte as a weight: the root of it was packed. */
+function weight(layer, head, byte) {
+  const root = layer.signed ? (byte - 128) / 127 : byte / 255;
+  return layer.scale[head] * root * Math.abs(root);
+}
+
+/** What a side is shown as: tokens, or words of several; special tokens may be left out. */
+function unitsOf(side, words, special) {
+  const units = [];
+  side.tokens.forEach((token, at) => {
+    const word = side.words[at], last = units[units.length - 1];
+    if (word === SPECIAL && !special) return;
+    if (words && !side.grid && last && word !== SPECIAL && last.word === word) {
+      last.label += token;
+      last.members.push(at);
+    } else units.push({ label: token, word, members: [at] });
+  });
+  return units;
+}
+
+/** The map of one head between units: added up over keys, averaged over queries. */
+function mapOf(layer, head, queries, keys) {
+  const bytes = layer.bytes[head], map = new Float32Array(queries.length * keys.length);
+  const table = Float32Array.from({ length: 256 }, (_, byte) => weight(layer, head, byte));
+  queries.forEach((query, i) => {
+    for (const row of query.members)
+      keys.forEach((key, j) => {
+        for (const column of key.members)
+          map[i * keys.length + j] += table[bytes[row * layer.columns + column]] / query.members.length;
+      });
+  });
+  return map;
+}
+
+function mean(maps) {
+  if (maps.length === 1) return maps[0];
+  const sum = new Float32Array(maps[0].length);
+  for (const map of maps) for (let i = 0; i < sum.length; i++) sum[i] += map[i] / maps.length;
+  return sum;
+}
+
+function largest(map) {
+  let most = 0;
+  for (const value of map) most = Math.max(most, Math.abs(value));
+  return most || 1;
+}
+
+// Colours, from the style sheet: they change with the theme.
+let ramp = null;
+
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
+  ramp = {
+    more: [read("--map-0"), read("--map-1"), read("--map-2")],
+    less: [read("--map-0"), read("--less-1"), read("--less-2")],
+    heat: read("--heat"), cold: read("--cold"), line: read("--line"),
+  };
+}
+
+/** The colour of a share from -1 to 1 of the largest weight; roots, so that small ones are seen. */
+function colour(share) {
+  const stops = share < 0 ? ramp.less : ramp.more, t = Math.min(1, Math.sqrt(Math.abs(share))) * 2;
+  const from = stops[t < 1 ? 0 : 1], to = stops[t < 1 ? 1 : 2], part = t < 1 ? t : t - 1;
+  return from.map((value, i) => Math.round(value + (to[i] - value) * part));
+}
+
+/** A map of any size on a small canvas; the largest weight of each cell is what shows. */
+function thumbnail(canvas, values, rows, columns, most, side = 48) {
+  const down = Math.min(rows, side), across = Math.min(columns, side);
+  canvas.width = across;
+  canvas.height = down;
+  const context = canvas.getContext("2d"), image = context.createImageData(across, down);
+  const cells = new Float32Array(down * across);
+  for (let row = 0; row < rows; row++)
+    for (let column = 0; column < columns; column++) {
+      const at = Math.floor((row * down) / rows) * across + Math.floor((column * across) / columns);
+      const value = values(row * columns + column);
+      if (Math.abs(value) > Math.abs(cells[at])) cells[at] = value;
+    }
+  cells.forEach((value, at) => image.data.set([...colour(value / most), 255], at * 4));
+  context.putImageData(image, 0, 0);
+}
+
+/** "12%", or the number itself where weights are no shares. */
+function share(value, signed) {
+  if (signed) return value.toPrecision(2);
+  return value >= 0.0995 ? `${Math.round(value * 100)}%` : `${(value * 100).toFixed(1)}%`;
+}
