@@ -152,7 +152,7 @@ def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[floa
         effective = min(n, share * (1 - share) / between) if between else n
     middle = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * sqrt(share * (1 - share) / effective + Z**2 / (4 * effective**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return float(max(0.0, middle - half)), float(min(1.0, middle + half))
 
 
 def _held_out(right: NDArray[np.bool_], clusters: NDArray[np.int64]) -> float:

@@ -1,0 +1,210 @@
+"""What the heads of a model know of syntax and of who is meant, on a treebank (Clark et al. 2019, sections 4 and 5).
+
+    found = probe(manyheads.load(MODEL), "dev.conllu", train="train.conllu")
+    found.dependencies.best("obj")      # which head finds the objects of verbs, and how often
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from manyheads.analysis import coreference, dependency
+from manyheads.analysis.heads import Head, HeadStatistics
+from manyheads.analysis.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
+from manyheads.analysis.selections import Best, Hits, Selections, interval
+from manyheads.data.treebank import Sentence, Treebank, read_treebank
+from manyheads.tasks.word_maps import Reader, WordReader, Words
+
+WINDOW = 128  # tokens of a document that are read at once for coreference, as in the paper
+MINIMUM = 50  # words of a relation that is told of
+TRAINED_ON = 3000  # sentences at most, whose maps are all kept in memory
+CHUNK = 256  # sentences that are parsed at once
+
+
+class Score(NamedTuple):
+    """The share of the words with a head whose head is found (UAS), and where it lies with 95% confidence."""
+
+    value: float
+    low: float
+    high: float
+    words: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found.
+
+    dependencies  by relation
+    coreference   by kind of mention; None where the treebank marks no mentions, or none is mentioned again
+    parsers       those that see attention alone, and their baseline; empty without data to train them on
+    heads         statistics of every head on these sentences, a row each
+    counts        of what was read, and what was left out
+    """
+
+    model: str
+    treebank: str
+    layers: tuple[str, ...]
+    dependencies: Selections
+    coreference: Selections | None
+    parsers: dict[str, Score]
+    heads: list[Head]
+    counts: dict[str, int]
+
+    def __repr__(self) -> str:
+        row = self.dependencies.best()
+        return (
+            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, best head {row.layer}-{row.head} "
+            f"finds {row.accuracy:.3f} of {row.count:,} words' heads, best offset {row.base:.3f})"
+        )
+
+    def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
+        """All of it, for JSON. `minimum`: words of a relation."""
+        return {
+            "model": self.model,
+            "treebank": self.treebank,
+            "counts": self.counts,
+            "layers": list(self.layers),
+            "relations": [_row(row) for row in self.dependencies.table(minimum)],
+            "coreference": None if self.coreference is None else [_row(row) for row in self.coreference.table()],
+            "parsers": {name: score._asdict() for name, score in self.parsers.items()},
+            "heads": [head._asdict() for head in self.heads],
+        }
+
+
+def probe(
+    reader: Reader, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
+    skip_bad_lines: bool = False,
+) -> Probe:  # fmt: skip
+    """Analyse the heads of a model, as `manyheads.load` gives it.
+
+    treebank  what the heads are scored on: a CoNLL-U file, or what was read of one
+    train     another one, to train the parsers of section 5 on (its first 3,000 sentences)
+
+    Raises ValueError for a model without attention over texts, and for a treebank that does not fit.
+    """
+    words = WordReader(reader)
+    bank = _read(treebank, skip_bad_lines)
+    parsers = {} if train is None else _trained(words, _read(train, skip_bad_lines))
+    words.too_long = words.unseen = 0
+    statistics = HeadStatistics()
+    hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
+    layers, counts = words.layers, {
+        "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
+        "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
+        "without_tokens": words.unseen,
+    }  # fmt: skip
+    if not layers:
+        raise ValueError(f"{bank.file}: no sentence fits into the model: {words.too_long:,} of {len(bank):,} are longer")
+    mentions = _coreference(words, bank.sentences)
+    return Probe(
+        str(reader.path), str(bank.file), layers,
+        Selections.of(hits, layers, dependency.DIRECTIONS),
+        Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
+        {name: _score(found) for name, found in attached.items()}, statistics.heads(), counts,
+    )  # fmt: skip
+
+
+def _read(treebank: str | Path | Treebank, skip_bad_lines: bool) -> Treebank:
+    return treebank if isinstance(treebank, Treebank) else read_treebank(treebank, skip_bad_lines=skip_bad_lines)
+
+
+def _words(sentence: Sentence) -> Words:
+    return Words(sentence.words, sentence.spaces)
+
+
+def _dependencies(
+    words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
+) -> tuple[list[Hits], dict[str, list[list[bool]]]]:
+    """Of every sentence which heads are right, and which words each parser attaches rightly."""
+    hits: list[Hits] = []
+    attached: dict[str, list[list[bool]]] = {name: [] for name in parsers}
+    waiting: list[dict[str, Parsed]] = []
+
+    def parse() -> None:
+        for name, parser in parsers.items():
+            attached[name] += attachment(parser, [views[name] for views in waiting])
+        waiting.clear()
+
+    for number, maps, seen in words.read([_words(sentence) for sentence in sentences], statistics):
+        s = sentences[number]
+        hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
+        if parsers:
+            waiting.append(_views(words, s, maps, seen))
+        if len(waiting) == CHUNK:
+            parse()
+    if waiting:
+        parse()
+    return hits, attached
+
+
+def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
+    """What each of the parsers sees of a sentence."""
+    heads = [h if h >= 0 and seen[i] and seen[h] else -1 for i, h in enumerate(sentence.heads)]
+    vectors, flat = words.vectors(_words(sentence)), maps.flatten(0, 1).half()
+    return {
+        "attention": Parsed(flat, heads),
+        "attention + words": Parsed(flat, heads, vectors),
+        "distances + words": Parsed(distances(len(heads)), heads, vectors),
+    }
+
+
+def _trained(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
+    sentences = [sentence for sentence in bank.sentences[:TRAINED_ON] if len(sentence.words) > 1]
+    views = [_views(words, sentences[number], maps, seen)
+             for number, maps, seen in words.read([_words(sentence) for sentence in sentences])]  # fmt: skip
+    if not views:
+        raise ValueError(f"{bank.file}: no sentence of two words or more that fits into the model to train on")
+    return {name: train_parser([each[name] for each in views]) for name in views[0]}
+
+
+def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
+    """Windows of whole sentences of a document, as many as fit."""
+    found: list[Hits] = []
+    windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]
+    texts = [Words([w for s in each for w in s.words], [w for s in each for w in s.spaces]) for each in windows]
+    several = Counter((s.document, m.entity) for s in sentences for m in s.mentions)
+    for number, maps, seen in words.read(texts):
+        referring, first = [], 0
+        for s in windows[number]:
+            for mention in s.mentions:
+                head = s.head_of(mention)
+                if several[s.document, mention.entity] > 1 and seen[first + head]:
+                    referring.append(coreference.Referring(mention.entity, first + head, s.tags[head]))
+            first += len(s.words)
+        document = windows[number][0].document
+        hits = coreference.coreference_hits(maps, texts[number].words, referring, cluster=document)
+        if hits is not None:
+            found.append(hits)
+    return found
+
+
+def _windows(words: WordReader, sentences: list[Sentence]) -> Iterator[list[Sentence]]:
+    window: list[Sentence] = []
+    held, room = 0, min(WINDOW, words.room or WINDOW)
+    for sentence in sentences:
+        length = words.length(_words(sentence))
+        if window and (held + length + len(words.frame) > room or window[0].document != sentence.document):
+            yield window
+            window, held = [], 0
+        window.append(sentence)
+        held += length
+    if window:
+        yield window
+
+
+def _score(attached: list[list[bool]]) -> Score:
+    hits = np.array([right for sentence in attached for right in sentence], dtype=np.bool_)
+    texts = np.repeat(np.arange(len(attached)), [len(sentence) for sentence in attached])
+    return Score(float(hits.mean()), *interval(hits, texts), len(hits))
+
+
+def _row(row: Best) -> dict[str, Any]:
+    found = row._asdict()
+    return {**found, "held_out": None if isnan(row.held_out) else row.held_out}
