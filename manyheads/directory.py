@@ -38,6 +38,7 @@ from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT, OWN_GPT
 from manyheads.interop.reading import READER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
+from manyheads.interop.universal import UNIVERSAL
 from manyheads.interop.vision import VISION
 from manyheads.interop.vit import DEIT, OWN_VIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
@@ -49,7 +50,7 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, OWN, BERT, GPT2, OPENAI_GPT, OWN_GPT, *CLASSIFIERS, READER, VIT, DEIT, OWN_VIT, RESNET,
-        *VISION,
+        *VISION, *UNIVERSAL,
     )
 }  # fmt: skip
 # timm's directories name an architecture such as vit_tiny_patch16_224, here by how it begins; read, not written
@@ -99,8 +100,10 @@ def save(
     """
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
-    # no other tool expects a second tokenizer.json: it would write the target with the source's pieces
-    family = _family(model) if target_tokenizer is None else OWN
+    family = _family(model)
+    if target_tokenizer is not None and not family.own:
+        # no other tool expects a second tokenizer.json: it would write the target with the source's pieces
+        family = OWN
     sizes = family.vocabularies(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
         raise ValueError(

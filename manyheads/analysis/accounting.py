@@ -31,6 +31,7 @@ from manyheads.models import (
     sequence_baselines,
     text_classifier,
     transformer,
+    universal,
     vit,
 )
 
@@ -56,6 +57,11 @@ def _transformer(size: str) -> transformer.TransformerConfig:
     return transformer.preset(size, source_vocab=source, target_vocab=target, pad=0, end=1, start=0)
 
 
+def _universal(size: str) -> universal.UniversalConfig:
+    vocabulary, _ = VOCABULARIES["base"]  # of the translation that the paper compares with
+    return universal.preset(size, source_vocab=vocabulary, target_vocab=vocabulary, pad=0, end=1, start=0)
+
+
 def _build(module: type[nn.Module], preset: Callable[[str], Any], name: str) -> nn.Module:
     return module(preset(name))
 
@@ -63,6 +69,7 @@ def _build(module: type[nn.Module], preset: Callable[[str], Any], name: str) -> 
 # name -> model, as it was published
 PRESETS: dict[str, Callable[[], nn.Module]] = {
     **{f"transformer/{name}": partial(_build, transformer.Transformer, _transformer, name) for name in VOCABULARIES},
+    **{f"universal/{name}": partial(_build, universal.Universal, _universal, name) for name in universal.PRESETS},
     **{f"bert/{name}": partial(_build, bert.Bert, bert.preset, name) for name in bert.PRESETS},
     **{
         f"text-classifier/{name}": partial(_build, text_classifier.TextClassifier, text_classifier.preset, name)
@@ -202,10 +209,18 @@ def memory(model: nn.Module) -> dict[str, int]:
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     crosses = [block.cross for block in blocks if block.cross is not None]
     decoding = [block for block in blocks if block.cross is not None] or blocks
-    held["cache_per_token"] = FLOAT32 * sum(_key_and_value(block.attention) for block in decoding)
+    held["cache_per_token"] = FLOAT32 * sum(_kept(model, block) for block in decoding)
     if crosses:
         held["cache_per_source_token"] = FLOAT32 * sum(map(_key_and_value, crosses))
     return held
+
+
+def _kept(model: nn.Module, block: Block) -> int:
+    """Numbers that a cache keeps for each token: once for every time that the block is applied."""
+    looks_back = block.attention.output.out_features if isinstance(block, universal.SeparableBlock) else 0
+    each = _key_and_value(block.attention) + looks_back
+    return each * sum(m.config.steps if isinstance(m, universal.Recurrence) else 1
+                      for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip
 
 
 def _key_and_value(attention: Attention) -> int:

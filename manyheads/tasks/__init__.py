@@ -14,10 +14,12 @@ from manyheads.models.gpt import GPT
 from manyheads.models.local_attention import LocalAttentionNet
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.resnet import ResNet
+from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.tfidf import Tfidf
 from manyheads.models.transformer import Transformer
+from manyheads.models.universal import Universal, UniversalSequence
 from manyheads.models.vit import ViT
 from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.classifier import Classifier
@@ -30,6 +32,8 @@ from manyheads.tasks.translator import Translator
 # what a model is good for, by its class and, where it can have several, its head
 PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (Transformer, None): Translator,
+    (Universal, None): Translator,
+    (Seq2SeqLSTM, None): Translator,
     (Bert, "masked_lm"): Filler,
     (Bert, "pretraining"): Filler,
     (Bert, "sequence"): Classifier,
@@ -41,6 +45,7 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (BertFeatures, "token"): Tagger,
     (Bert, "question"): Answerer,
     (GPT, None): Generator,
+    (UniversalSequence, "decoder"): Generator,
     (ViT, None): ImageClassifier,
     (ResNet, None): ImageClassifier,
     (NonLocalNet, None): ImageClassifier,

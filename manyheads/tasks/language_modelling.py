@@ -18,6 +18,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.blocks import Stream, block_starts
 from manyheads.models.gpt import GPT
+from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.loss import CHUNK, smoothed_cross_entropy
 from manyheads.tasks.metrics import Metrics
 
@@ -54,7 +55,7 @@ class _Batches(Sequence[Batch]):
 
 
 class LanguageModellingTask:
-    """What the training loop trains: the cross-entropy of every next token.
+    """What the training loop trains: the cross-entropy of every next token, and what a Universal one's thinking costs.
 
     train, validation  streams of token ids (`data/blocks.py`); `validation_bytes` the UTF-8 bytes that the latter says
     block, rows        tokens of a block, and blocks of a micro-batch
@@ -63,7 +64,7 @@ class LanguageModellingTask:
 
     def __init__(
         self,
-        model: GPT,
+        model: GPT | UniversalSequence,
         tokenizer: Tokenizer,
         train: Stream,
         validation: Stream,
@@ -88,11 +89,17 @@ class LanguageModellingTask:
         return _Batches(starts, self.train, self.block, self.rows)
 
     def loss(self, batch: Batch) -> Tensor:
-        hidden = self._hidden(batch.read.to(self.route.device))  # (B, T, D)
+        read, ponder = batch.read.to(self.route.device), 0.0
+        if isinstance(self.model, UniversalSequence):
+            hidden, thoughts = self.model.think(read)
+            ponder = self.model.ponder_cost(thoughts)
+        else:
+            hidden = self._hidden(read)  # (B, T, D)
         target = batch.write.to(self.route.device).flatten()
-        return smoothed_cross_entropy(
+        loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
+        return loss + batch.tokens * ponder
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""
@@ -105,7 +112,9 @@ class LanguageModellingTask:
 
 
 @torch.no_grad()
-def token_losses(model: GPT, stream: Stream, route: Route, *, context: int, stride: int) -> NDArray[np.float64]:
+def token_losses(
+    model: GPT | UniversalSequence, stream: Stream, route: Route, *, context: int, stride: int
+) -> NDArray[np.float64]:
     """-ln p of every token of a stream (N,) but the first, given up to `context` tokens before it: (N - 1,).
 
     The stream is read in windows of `context` tokens, one every `stride`; each scores what those before it have not. So

@@ -19,8 +19,12 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore
+from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
+from manyheads.models.universal import Thoughts, Universal
 from manyheads.tasks.loss import smoothed_cross_entropy
+
+Translating = Transformer | Universal | Seq2SeqLSTM
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,11 @@ class Batch:
     read: Tensor
     write: Tensor
     tokens: int  # real target tokens, the end tokens included
+    offset: Tensor | None = None  # (B,) the position that each row begins at; None: 0
 
     def to(self, device: str) -> Batch:
         source, lengths, read, write = (t.to(device) for t in (self.source, self.source_lengths, self.read, self.write))
-        return Batch(source, lengths, read, write, self.tokens)
+        return Batch(source, lengths, read, write, self.tokens, None if self.offset is None else self.offset.to(device))
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: Sequence[int], model: Transformer) -> Batch:
+    def batch(self, rows: Sequence[int], model: Translating) -> Batch:
         c = model.config
         sources = [self._cut(self.sources[int(i)]) for i in rows]
         targets = [self._cut(self.targets[int(i)]) for i in rows]
@@ -88,7 +93,7 @@ class Corpus:
 class _Batches(Sequence[Batch]):
     """An epoch's batches, collated when asked for."""
 
-    def __init__(self, rows: list[Any], corpus: Corpus, model: Transformer) -> None:
+    def __init__(self, rows: list[Any], corpus: Corpus, model: Translating) -> None:
         self._rows, self._corpus, self._model = rows, corpus, model
 
     def __len__(self) -> int:
@@ -101,6 +106,8 @@ class _Batches(Sequence[Batch]):
 class TranslationTask:
     """What the training loop trains: the smoothed cross-entropy of the target given the source.
 
+    A Universal Transformer that may halt also pays, for every target token, what thinking costs.
+
     batch_tokens  padded tokens of a micro-batch, on the source and on the target side each
     smoothing     of the labels; the validation's loss is unsmoothed
     vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
@@ -108,7 +115,7 @@ class TranslationTask:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Translating,
         tokenizer: Tokenizer,
         target_tokenizer: Tokenizer | None,
         train: Corpus,
@@ -131,27 +138,43 @@ class TranslationTask:
         return _Batches(rows, self.train, self.model)
 
     def loss(self, batch: Batch) -> Tensor:
-        return self._loss(batch, self.smoothing)
+        loss, thoughts = self._loss(batch, self.smoothing)
+        if isinstance(self.model, Universal):
+            loss = loss + batch.tokens * self.model.ponder_cost(thoughts)
+        return loss
 
     def validate(self) -> dict[str, float]:
-        """The unsmoothed loss per target token and its exponential."""
+        """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
         total, tokens = 0.0, 0
+        steps: dict[str, float] = {}
         for batch in _Batches(rows, corpus, self.model):
             with self.route.autocast():
-                total += float(self._loss(batch, 0.0))
+                loss, thoughts = self._loss(batch, 0.0)
+            total += float(loss)
             tokens += batch.tokens
+            for stack, ponder in thoughts.items():
+                steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * batch.tokens
         loss = torch.tensor(total / tokens)
-        return {"loss": float(loss), "perplexity": float(loss.exp())}
+        thought = {f"{stack}_steps": each / tokens for stack, each in steps.items()}
+        return {"loss": float(loss), "perplexity": float(loss.exp()), **thought}
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
 
-    def _loss(self, batch: Batch, smoothing: float) -> Tensor:
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
         batch = batch.to(self.route.device)
-        hidden = self._hidden(batch.source, batch.source_lengths, batch.read)  # (B, Tt, D)
-        return smoothed_cross_entropy(
+        pad = self.model.config.pad
+        inputs: list[Any] = [batch.source, batch.source_lengths, batch.read]
+        thoughts: Thoughts = {}
+        if isinstance(self.model, Universal):
+            lengths = (batch.write != pad).sum(1)
+            hidden, thoughts = self.model.think(*inputs, lengths, batch.offset)  # (B, Tt, D)
+        else:
+            hidden = self._hidden(*inputs, *([] if batch.offset is None else [None, batch.offset]))
+        loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
-            smoothing=smoothing, pad=self.model.config.pad,
+            smoothing=smoothing, pad=pad,
         )  # fmt: skip
+        return loss, thoughts

@@ -156,7 +156,7 @@ def test_what_the_published_form_makes_of_weights(how: str, shares: list[float])
 
 @pytest.mark.parametrize("how", ["basic", "accumulated"])
 def test_weights_sum_to_one_and_a_halted_position_stops_changing(how: str) -> None:
-    source, target = sentences()
+    source, _ = sentences()
     few, many = small(halting=how, steps=5), small(halting=how, steps=11)
     many.load_state_dict(few.state_dict())
     found: list[tuple[Tensor, Ponder]] = []

@@ -1,0 +1,65 @@
+"""Strings of digits and what becomes of them: copied, reversed, added (Kaiser & Sutskever 2016; Dehghani 2018, 4.4).
+
+Nothing is read: the examples of a split depend on its name, its number and the seed alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, processors
+
+from manyheads.data.parallel import Pairs
+from manyheads.data.subword import END, PAD, UNKNOWN
+
+Algorithm = Literal["copy", "reverse", "addition"]
+SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # characters of an input
+DIGITS = "0123456789"
+
+
+def algorithmic_pairs(
+    algorithm: Algorithm, count: int, longest: int, *, shortest: int | None = None, seed: int, split: str
+) -> Pairs:
+    """So many inputs with their outputs; lengths are drawn evenly from `shortest` (None: the least) to `longest`.
+
+    copy      "3141" -> "3141"; "reverse" -> "1413"
+    addition  "21+9" -> "12": two numbers with the least significant digit first, as the sum is (the published code);
+              of an input's digits each number has at least one, how many is drawn evenly.
+    Raises ValueError for an unknown algorithm and for lengths that it has no input of.
+    """
+    if algorithm not in get_args(Algorithm):
+        raise ValueError(f"unknown algorithm {algorithm!r}: valid are {', '.join(get_args(Algorithm))}")
+    least = SHORTEST[algorithm]
+    shortest = least if shortest is None else shortest
+    if not least <= shortest <= longest:
+        raise ValueError(f"{algorithm} of {shortest} to {longest} characters: expected {least} or more, shortest first")
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *split.encode()])))
+    sources, targets = [], []
+    for length in random.integers(shortest, longest, size=count, endpoint=True).tolist():
+        digits = "".join(map(str, random.integers(10, size=length).tolist()))
+        if algorithm == "addition":
+            at = int(random.integers(1, length - 1))
+            digits = f"{digits[:at]}+{digits[at + 1 :]}"
+        sources.append(digits)
+        targets.append(_output(algorithm, digits))
+    return Pairs(sources, targets)
+
+
+def _output(algorithm: Algorithm, digits: str) -> str:
+    if algorithm == "addition":
+        first, second = (int(number[::-1]) for number in digits.split("+"))
+        return str(first + second)[::-1]
+    return digits if algorithm == "copy" else digits[::-1]
+
+
+def digit_tokenizer() -> Tokenizer:
+    """One id for each digit and for the plus sign, in the layout of `data/subword.py`; texts get an end token."""
+    tokens = [END, UNKNOWN, *DIGITS, "+", PAD]
+    model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([END, UNKNOWN, PAD])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
+    tokenizer.encode_special_tokens = True
+    return tokenizer

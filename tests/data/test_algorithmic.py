@@ -1,0 +1,62 @@
+"""Digits: what is asked for is right by Python's own integers and slices, and depends on nothing but its names."""
+
+from typing import Any
+
+import pytest
+
+from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
+
+ASKED: dict[str, Any] = {"seed": 1, "split": "train"}
+
+
+def test_outputs_are_right() -> None:
+    for source, target in pairs_of("copy"):
+        assert target == source
+    for source, target in pairs_of("reverse"):
+        assert target == "".join(reversed(source))
+    for source, target in pairs_of("addition"):
+        first, second = source.split("+")
+        assert first
+        assert second
+        assert int(target[::-1]) == int(first[::-1]) + int(second[::-1])
+
+
+def pairs_of(algorithm: Any, count: int = 300, longest: int = 12) -> list[tuple[str, str]]:
+    pairs = algorithmic_pairs(algorithm, count, longest, **ASKED)
+    assert len(pairs) == count
+    return list(zip(pairs.sources, pairs.targets, strict=True))
+
+
+def test_lengths_are_drawn_evenly_and_all_of_them() -> None:
+    lengths = [len(source) for source, _ in pairs_of("copy", 2400)]
+    counts = [lengths.count(n) for n in range(1, 13)]
+    assert min(counts) > 150  # of 200
+    assert max(counts) < 260
+    assert {len(source) for source, _ in pairs_of("addition")} == set(range(3, 13))
+    exact = algorithmic_pairs("reverse", 20, 400, shortest=400, **ASKED)
+    assert {len(source) for source in exact.sources} == {400}
+
+
+def test_the_same_names_give_the_same_digits() -> None:
+    again = algorithmic_pairs("copy", 50, 12, **ASKED)
+    assert again == algorithmic_pairs("copy", 50, 12, **ASKED)
+    for other in ({"seed": 2, "split": "train"}, {"seed": 1, "split": "validation"}):
+        assert again.sources != algorithmic_pairs("copy", 50, 12, **other).sources
+
+
+def test_impossible_lengths() -> None:
+    with pytest.raises(ValueError, match="addition of 2 to 9 characters: expected 3 or more"):
+        algorithmic_pairs("addition", 5, 9, shortest=2, **ASKED)
+    with pytest.raises(ValueError, match="copy of 1 to 0 characters"):
+        algorithmic_pairs("copy", 5, 0, **ASKED)
+    with pytest.raises(ValueError, match="unknown algorithm 'sort': valid are copy, reverse, addition"):
+        algorithmic_pairs("sort", 5, 9, **ASKED)  # type: ignore[arg-type]
+
+
+def test_the_tokenizer_gives_one_id_a_character_and_loses_none() -> None:
+    tokenizer = digit_tokenizer()
+    assert tokenizer.get_vocab_size() == 14
+    encoding = tokenizer.encode("190+7")
+    assert encoding.tokens == ["1", "9", "0", "+", "7", "</s>"]
+    assert tokenizer.decode(encoding.ids) == "190+7"
+    assert tokenizer.encode("1a").tokens == ["1", "<unk>", "</s>"]
