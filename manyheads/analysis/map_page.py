@@ -89,7 +89,7 @@ def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
         "model": maps.model, "title": maps.title, "told": notes, "sides": list(sides.values()), "axes": axes,
         "picture": None if maps.picture is None else _picture(maps.picture),
         "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
-        "maps": base64.b64encode(zlib.compress(b"".join(packed), 9)).decode(),
+        "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),
     }  # fmt: skip
 
 

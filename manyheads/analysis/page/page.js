@@ -258,7 +258,7 @@ class Panel {
     const list = el("ol", { className: `tokens ${name}` }, ...units.map((unit, order) => {
       const amount = el("span", { className: "share" });
       const button = el("button", { type: "button", className: unit.word === SPECIAL ? "token special" : "token", "data-at": `${name}-${unit.at}`, tabIndex: order ? -1 : 0,
-        onpointerenter: () => this.hover(only(unit.at)), onfocus: () => this.hover(only(unit.at)), onclick: () => this.hold(only(unit.at)) }, el("span", { className: "text" }, unit.label), amount);
+        onpointermove: () => this.hover(only(unit.at)), onfocus: () => this.hover(only(unit.at)), onclick: () => this.hold(only(unit.at)) }, el("span", { className: "text" }, unit.label), amount);
       this.painters.push(() => {
         const focus = this.state.focus, from = focus[other];
         const value = from === null ? 0 : side ? this.value(from, unit.at) : this.value(unit.at, from);
@@ -388,7 +388,7 @@ class Panel {
       });
       const chips = units.slice(0, before).map((unit, order) => {
         const amount = el("span", { className: "share" });
-        const chip = el("button", { type: "button", className: "token special", "data-at": `${name}-${order}`, onpointerenter: () => side || this.hover(only(order)), onclick: () => this.hold(only(order)) }, el("span", { className: "text" }, unit.label), amount);
+        const chip = el("button", { type: "button", className: "token special", "data-at": `${name}-${order}`, onpointermove: () => side || this.hover(only(order)), onclick: () => this.hold(only(order)) }, el("span", { className: "text" }, unit.label), amount);
         this.painters.push(() => {
           const { q } = this.state.focus;
           chip.classList.toggle("on", this.state.focus[name] === order);
@@ -403,7 +403,7 @@ class Panel {
         if (side && q !== null)
           for (let cell = 0; cell < rows * columns; cell++) {
             const part = this.value(q, before + cell) / this.strongest;
-            context.fillStyle = `rgba(${part < 0 ? ramp.cold : ramp.heat},${Math.sqrt(Math.abs(part)) * 0.88})`;
+            context.fillStyle = `rgb(${(part < 0 ? ramp.cold : ramp.heat).join(" ")} / ${Math.sqrt(Math.abs(part)) * 0.88})`;
             context.fillRect((cell % columns) * wide, Math.floor(cell / columns) * high, wide + 0.5, high + 0.5);
           }
         for (const [focus, dashed] of side ? [[this.state.focus.k, false], [q, true]] : [[q, false]]) {

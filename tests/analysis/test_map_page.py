@@ -1,0 +1,388 @@
+"""The page of attention maps: what it holds, and how it answers to the mouse and the keyboard of a real browser."""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.analysis.browser import BINARY, Browser
+from numpy.typing import NDArray
+
+from manyheads.analysis.map_page import PATCHES, SHOWN, frame, page
+from manyheads.analysis.maps import AttentionMaps, Layer
+from manyheads.analysis.sides import SPECIAL, Side
+
+WORDS = ("The", "dog", "that", "un", "wisely", "barked", "ran", "home")
+ENGLISH = Side(("[CLS]", *WORDS, "[SEP]"), (SPECIAL, 0, 1, 2, 3, 3, 4, 5, 6, SPECIAL))
+GERMAN = Side(("Der", "Hund", "lief", "heim", "</s>"), (0, 1, 2, 3, SPECIAL))
+
+
+def weights(seed: int, *shape: int) -> NDArray[np.float32]:
+    """Sharp maps (1, heads, queries, keys)."""
+    raw = np.exp(4 * np.random.default_rng(seed).standard_normal((1, *shape)))
+    return (raw / raw.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def layers(seed: int, count: int, heads: int, queries: Side, keys: Side, steps: bool = False) -> list[Layer]:
+    return [
+        Layer(f"stack.{i}", weights(seed + i, heads, len(queries), len(keys)), tuple(range(heads)), queries, keys,
+              i + 1 if steps else None)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def translation(seed: int = 0) -> AttentionMaps:
+    axes = {"encoder": layers(seed, 2, 3, ENGLISH, ENGLISH), "cross": layers(seed + 9, 3, 2, GERMAN, ENGLISH)}
+    return AttentionMaps(axes, "a translator", "The dog <b>ran</b> home {{data}} → Der Hund lief heim", None, ("cross",))
+
+
+def image(shape: tuple[int, int] = (4, 4), count: int = 2) -> AttentionMaps:
+    side = Side.patches(shape, ["[class]"])
+    picture = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    return AttentionMaps({"self": layers(3, count, count, side, side)}, "a ViT", "cat.png", picture)
+
+
+def data_of(html: str) -> Any:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_weights_are_packed_to_within_half_a_percent_of_the_largest() -> None:
+    maps = translation()
+    (panel,) = data_of(page([maps])[0])["panels"]
+    data = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8)
+    at = 0
+    for axis, told in zip(maps.axes.values(), panel["axes"], strict=True):
+        for layer, about in zip(axis, told["layers"], strict=True):
+            size = layer.weights.size
+            shares = (data[at : at + size].reshape(layer.weights.shape) / 255.0) ** 2
+            at += size
+            largest = np.array(about["scale"])[:, None, None]
+            assert (np.abs(shares * largest - layer.weights) <= 0.004 * largest).all()
+    assert at == len(data)
+
+
+def test_negative_weights_keep_their_sign() -> None:
+    side = Side.positions(3)
+    signed = np.array([[[[0.5, -1.0, 0.0], [0.1, 0.2, 0.3], [-0.1, 0.0, 0.0]]]], np.float32)
+    (panel,) = data_of(page([AttentionMaps({"self": [Layer("x", signed, (0,), side, side)]})])[0])["panels"]
+    steps = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8).reshape(3, 3) - 128.0
+    assert panel["axes"][0]["layers"][0]["signed"]
+    np.testing.assert_allclose(np.sign(steps) * (steps / 127) ** 2, signed[0, 0], atol=0.004)
+
+
+def test_twelve_layers_of_twelve_heads_on_64_tokens_take_less_than_two_megabytes() -> None:
+    side = Side.positions(64)
+    html, told = page([AttentionMaps({"self": layers(0, 12, 12, side, side)})])
+    assert len(html.encode()) < 2_000_000
+    assert told == []
+
+
+def test_the_page_asks_for_nothing_from_elsewhere() -> None:
+    html = page([translation(), image()])[0]
+    code = html.replace(data_of(html)["panels"][1]["picture"], "")
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)|url\(|@import|https?://|fetch\(|XMLHttp""", code)
+    assert "<b>ran" not in html  # a text is no markup
+    assert data_of(html)["panels"][0]["title"].endswith("{{data}} → Der Hund lief heim")
+
+
+def test_a_long_text_is_cut_and_told() -> None:
+    side = Side.positions(SHOWN + 40)
+    maps = AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "a long text")
+    html, told = page([maps])
+    assert told == [f"a long text: tokens 1 to {SHOWN} of {SHOWN + 40} are shown; --first N shows others"]
+    assert data_of(html)["panels"][0]["sides"][0]["tokens"][-1] == str(SHOWN - 1)
+    html, told = page([maps], first=SHOWN + 30)
+    assert told == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; --first N shows others"]
+    assert data_of(html)["panels"][0]["sides"][0] | {"words": 0} == {
+        "tokens": [str(at) for at in range(40, SHOWN + 40)], "words": 0, "grid": None, "cover": [1, 1],
+        "first": 40, "total": SHOWN + 40,
+    }  # fmt: skip
+
+
+def test_too_many_patches_are_merged_and_told() -> None:
+    maps = image((40, 30), 1)
+    html, told = page([maps])
+    assert "patches are merged" in told[0]
+    (panel,) = data_of(html)["panels"]
+    assert panel["sides"][0]["grid"] == [20, 15]
+    assert len(panel["sides"][0]["tokens"]) == 301 <= PATCHES
+    bytes_of = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8)[: 301 * 301].reshape(301, 301)
+    merged = (bytes_of / 255.0) ** 2 * panel["axes"][0]["layers"][0]["scale"][0]
+    before = maps["self"][0].weights[0, 0]
+    np.testing.assert_allclose(merged[0, 0], before[0, 0], atol=0.005)
+    np.testing.assert_allclose(merged[0, 2], before[0, [3, 4, 33, 34]].sum(), atol=0.005)  # patches 0..1, 2..3
+
+
+def test_a_notebook_shows_the_page_in_a_frame() -> None:
+    shown = translation()._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert 'sandbox="allow-scripts"' in shown
+    assert shown == frame([translation()])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if BINARY is None:
+        pytest.skip("no Chromium on the path: install chromium to test the page by clicking")
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
+    """Open a page, and see that nothing failed while it was used."""
+
+    def show(*maps: AttentionMaps, **how: Any) -> Browser:
+        file = tmp_path / "page.html"
+        maps[0].page(file, *maps[1:])
+        browser.open(file, **how)
+        return browser
+
+    yield show
+    assert browser.failures == []
+
+
+def caption(browser: Browser) -> str:
+    return browser.texts(".caption strong")[0]
+
+
+def readout(browser: Browser) -> tuple[str, list[str]]:
+    return browser.texts(".readout p")[0], browser.texts(".readout .what")
+
+
+def pick(browser: Browser, layer: int, head: int, **how: Any) -> None:
+    browser.click(f'[data-at="thumb-{layer}:{head}"]', **how)
+
+
+def test_hovering_a_token_tells_where_the_chosen_head_looks(opened: Any) -> None:
+    maps = translation()
+    browser: Browser = opened(maps)
+    assert browser.count(".thumb") == 6  # cross-attention is shown first
+    assert caption(browser).startswith("layer 2")  # of the last layer
+    for layer, head, query in ((1, 0, 1), (0, 1, 3)):
+        pick(browser, layer, head)
+        assert caption(browser) == f"layer {layer} · head {head}"
+        browser.move(f'[data-at="q-{query}"]')
+        row = maps["cross"][layer].weights[0, head, query]
+        subject, found = readout(browser)
+        assert subject == f"{GERMAN.tokens[query]} looks at"
+        best = np.argsort(-row)
+        assert found[0] == ENGLISH.tokens[best[0]]
+        (told,) = browser.texts(f'[data-at="k-{best[0]}"] .share')
+        assert float(told.rstrip("%")) / 100 == pytest.approx(row[best[0]], abs=0.01)
+    browser.move('[data-at="k-2"]')
+    column = maps["cross"][0].weights[0, 1, :, 2]
+    assert readout(browser)[0] == "dog is looked at by"
+    assert readout(browser)[1][0] == GERMAN.tokens[column.argmax()]
+
+
+def test_a_click_holds_and_escape_lets_go(opened: Any) -> None:
+    browser: Browser = opened(translation())
+    browser.click('[data-at="q-1"]')
+    browser.move('[data-at="q-3"]')
+    assert readout(browser)[0].startswith("Hund looks at")
+    browser.press("Escape")
+    browser.move('[data-at="q-3"]', (0.5, 0.3))
+    assert readout(browser)[0].startswith("heim looks at")
+
+
+def test_several_heads_are_averaged_and_have_their_colours(opened: Any) -> None:
+    maps = translation()
+    browser: Browser = opened(maps)
+    pick(browser, 0, 0)
+    pick(browser, 1, 1, shift=True)
+    assert caption(browser) == "2 heads"
+    assert browser.count('.thumb[aria-pressed="true"]') == 2
+    browser.move('[data-at="q-0"]')
+    mean = (maps["cross"][0].weights[0, 0, 0] + maps["cross"][1].weights[0, 1, 0]) / 2
+    assert readout(browser)[1][0] == ENGLISH.tokens[mean.argmax()]
+    hues = browser.run(
+        "[...document.querySelectorAll('.thumb[aria-pressed=true]')].map((each) => each.style.getPropertyValue('--hue'))"
+    )
+    assert len(set(hues)) == 2
+    browser.click('[data-at="row-2"]')
+    assert caption(browser) == "layer 2 · 2 heads"
+
+
+def test_sub_words_merge_as_in_python_and_special_tokens_can_go(opened: Any) -> None:
+    maps = translation()
+    browser: Browser = opened(maps)
+    browser.click('input[data-at="attention-0"] + span')
+    pick(browser, 0, 2)
+    browser.click('[data-at="words"]')
+    merged = maps.words()["encoder"][0]
+    assert browser.texts(".tokens.q .text") == list(merged.queries.tokens)
+    browser.move('[data-at="q-4"]')
+    assert readout(browser)[0] == "unwisely looks at"
+    row = merged.weights[0, 2, 4]
+    assert readout(browser)[1][0] == merged.keys.tokens[row.argmax()]
+    assert float(browser.texts(".readout .amount")[0].rstrip("%")) / 100 == pytest.approx(row.max(), abs=0.01)
+    browser.click('[data-at="special"]')
+    assert browser.texts(".tokens.k .text") == list(merged.keys.tokens[1:-1])
+    browser.move('[data-at="q-3"]')
+    assert "what is not shown" in readout(browser)[1]
+
+
+def test_the_matrix_names_the_cell_under_the_mouse(opened: Any) -> None:
+    maps = translation()
+    browser: Browser = opened(maps)
+    pick(browser, 1, 1)
+    browser.click('input[data-at="view-matrix"] + span')
+    browser.move(".cells", (3.5 / 10, 2.5 / 5))
+    assert readout(browser)[0].startswith("lief looks at · at that")
+    browser.run("document.querySelector('.cells').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowUp")
+    assert readout(browser)[0].startswith("Hund looks at · at un")
+    assert browser.texts(".label.on") == ["un", "Hund"]
+    shades = browser.run(
+        "(() => { const cells = document.querySelector('.cells');"
+        " const data = cells.getContext('2d').getImageData(0, 0, cells.width, cells.height).data;"
+    " return [cells.width, cells.height, ...[...data].filter((_, at) => at % 4 === 0)]; })()"
+    )
+    assert shades[:2] == [10, 5]
+    darkness = -np.array(shades[2:], dtype=float)
+    wanted = maps["cross"][1].weights[0, 1].ravel()
+    assert wanted[darkness.argmax()] > 0.98 * wanted.max()
+    assert np.corrcoef(darkness, np.sqrt(wanted))[0, 1] > 0.9
+
+
+def test_everything_is_reached_with_the_keyboard(opened: Any) -> None:
+    browser: Browser = opened(translation())
+
+    def at() -> str | None:
+        return browser.run("document.activeElement.dataset?.at ?? document.activeElement.id")
+
+    seen = []
+    for _ in range(14):
+        browser.press("Tab")
+        seen.append(at())
+    assert "theme" in seen
+    assert any(each.startswith("attention-") for each in seen if each)
+    assert any(each.startswith("view-") for each in seen if each)
+    assert {"words", "special", "step", "q-0", "k-0"} <= set(seen)
+    browser.run("document.querySelector('.thumb[tabindex=\"0\"]').focus()")
+    browser.press("ArrowUp")
+    browser.press("Enter")
+    assert caption(browser).startswith("layer 1")
+    assert at() == browser.run("document.querySelector('.thumb[aria-pressed=true]').dataset.at")
+    browser.run("document.querySelector('[data-at=q-0]').focus()")
+    browser.press("ArrowDown", 2)
+    assert at() == "q-2"
+    assert readout(browser)[0] == "lief looks at"
+    browser.press("ArrowRight")
+    assert at() == "k-0"
+    assert readout(browser)[0] == "[CLS] is looked at by"
+
+
+def test_the_slider_goes_through_the_steps_of_generation(opened: Any) -> None:
+    browser: Browser = opened(translation())
+    assert browser.texts(".stepper output") == ["all 5 steps"]
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft", 2)
+    assert browser.texts(".stepper output") == ["step 3 of 5: lief"]
+    assert browser.texts(".token.later .text") == ["heim", "</s>"]
+    assert readout(browser)[0] == "lief looks at"
+    browser.click('[data-at="all-steps"]')
+    assert browser.count(".token.later") == 0
+
+
+def test_the_slider_goes_through_the_steps_of_tied_depth(opened: Any) -> None:
+    maps = AttentionMaps({"self": layers(0, 4, 2, GERMAN, GERMAN, steps=True)}, "universal", "text")
+    browser: Browser = opened(maps)
+    pick(browser, 3, 1)
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft", 2)
+    assert caption(browser) == "step 2 · head 1"
+    browser.move('[data-at="q-0"]')
+    assert readout(browser)[1][0] == GERMAN.tokens[maps["self"][1].weights[0, 1, 0].argmax()]
+
+
+def test_attention_lies_over_the_image(opened: Any) -> None:
+    maps = image()
+    browser: Browser = opened(maps)
+    pick(browser, 1, 0)
+    assert readout(browser)[0] == "[class] looks at"  # before anything is touched
+    browser.move(".board.q", (0.4, 0.9))  # row 3, column 1: token 14
+    row = maps["self"][1].weights[0, 0, 14]
+    assert readout(browser)[0] == "patch 3,1 looks at"
+    best = maps["self"][1].keys.tokens[row.argmax()]
+    assert readout(browser)[1][0] in (best, f"patch {best}")
+    opacity = browser.run(
+        "(() => { const context = document.querySelector('.board.k canvas').getContext('2d');"
+        " const seen = (at) => context.getImageData((at % 4) * 120 + 20, Math.floor(at / 4) * 120 + 20, 1, 1).data[3];"
+        " return [...Array(16).keys()].map(seen); })()"
+    )
+    assert np.corrcoef(opacity, np.sqrt(row[1:]))[0, 1] > 0.99
+    browser.run("document.querySelector('.board.q').focus()")
+    browser.press("ArrowUp")
+    assert readout(browser)[0] == "patch 2,1 looks at"
+    browser.click('input[data-at="view-matrix"] + span')
+    assert browser.run("document.querySelector('.cells').width") == 17
+
+
+def test_a_long_text_has_pages(opened: Any) -> None:
+    side = Side.positions(150)
+    browser: Browser = opened(AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "long"))
+    assert browser.count(".tokens.q .token") == 64
+    assert browser.texts(".pager span")[0] == "left: 1–64 of 150 tokens"
+    browser.click('[data-at="turn-0-1"]')
+    browser.click('[data-at="turn-0-1"]')
+    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 129–150 of 150 tokens"]
+    assert browser.texts(".tokens.q .text")[0] == "128"
+    assert browser.run("document.querySelector('[data-at=\"turn-0-1\"]').disabled")
+
+
+def test_two_inputs_side_by_side_keep_in_step(opened: Any) -> None:
+    browser: Browser = opened(translation(), translation(seed=50), width=1500)
+    assert browser.count(".panel") == 2
+    lefts = browser.run("[...document.querySelectorAll('.panel')].map((each) => each.getBoundingClientRect().left)")
+    assert lefts[0] < lefts[1]
+    pick(browser, 0, 1)
+    assert browser.texts(".caption strong") == ["layer 0 · head 1"] * 2
+    browser.move('[data-at="q-1"]')
+    assert [text for text in browser.texts(".readout p") if text == "Hund looks at"] == ["Hund looks at"] * 2
+    browser.click("#together input")
+    pick(browser, 1, 1)
+    assert browser.texts(".caption strong") == ["layer 1 · head 1", "layer 0 · head 1"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_are_legible_in_light_and_dark(opened: Any, dark: bool) -> None:
+    """WCAG 2.2, 1.4.3: contrast of at least 4.5 for what is read."""
+    browser: Browser = opened(translation(), dark=dark)
+    browser.click('[data-at="q-1"]')
+    browser.run("new Promise((done) => setTimeout(done, 300))")  # until colours have settled
+
+    def luminance(colour: str) -> float:
+        parts = np.array([float(part) for part in re.findall(r"[\d.]+", colour)[:3]]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    paper = browser.run("getComputedStyle(document.documentElement).backgroundColor")
+    assert (luminance(paper) < 0.1) == dark
+    for selector, behind in (
+        (".input", None), (".caption .name", None), (".heading", None), (".tabs span", ".tabs"), (".token.special .text", None),
+        (".token.on .text", ".token.on"), (".readout .amount", None), ("#theme", None),
+    ):  # fmt: skip
+        style = f"getComputedStyle(document.querySelector({json.dumps(selector)})).color"
+        back = paper if behind is None else browser.run(f"getComputedStyle(document.querySelector('{behind}')).backgroundColor")
+        light, low = sorted((luminance(browser.run(style)), luminance(back)), reverse=True)
+        assert (light + 0.05) / (low + 0.05) >= 4.5, (selector, browser.run(style), back)
+
+
+def test_the_theme_can_be_chosen_and_a_narrow_screen_does_not_scroll_sideways(opened: Any) -> None:
+    browser: Browser = opened(translation(), width=390, height=800)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    browser.click("#theme")
+    browser.click("#theme")
+    assert browser.texts("#theme") == ["colours: dark"]
+    assert browser.run("getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 23, 29)"
