@@ -38,23 +38,39 @@ def decode(data: bytes) -> tuple[Image.Image, str]:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError:
         raise ImageFault(*_too_large("its pixels")) from None
-    except Exception:  # a parser given garbage raises whatever it stumbles upon
+    except Exception:  # as below
         kinds = ", ".join(_FORMATS)
         raise ImageFault(
             f"not an image ({kinds}), or cut off in its header", "convert it to PNG, or remove it"
         ) from None
+    return _upright(image), image.mode
+
+
+def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
+    """An image that Pillow has opened or that was made in memory, as its file would be read: upright, in mode L or RGB.
+
+    Raises ValueError, which begins with `name`.
+    """
+    try:
+        return _upright(image)
+    except ImageFault as error:
+        raise ValueError(f"{name}: {error.fault}; {error.remedy}") from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    if 0 in image.size:
+        raise ImageFault(f"{image.width} x {image.height} pixels are no image")
     if image.width * image.height > MOST_PIXELS:
         raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels"))
-    mode = image.mode
     try:
         image.load()  # the first frame; raises where it is cut short
-        upright = ImageOps.exif_transpose(image)
-        return _plain(upright), mode
+        return _plain(ImageOps.exif_transpose(image))
     except ImageFault:
         raise
-    except Exception as error:  # as above
+    except Exception as error:  # a parser given garbage raises whatever it stumbles upon
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ImageFault(f"a {image.format} image that is truncated or corrupt ({reason})") from None
+        kind = f"a {image.format} image" if image.format else "an image"
+        raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
 def _too_large(size: str) -> tuple[str, str]:

@@ -113,6 +113,11 @@ class ImageLoader:
         self._maker = _Maker(data.sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
         self._workers, self._pool = workers, None if workers == 0 else _pool(workers, self._maker)
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,): the labels' numbers in the order of the data, which is that of scoring; nothing is decoded."""
+        return self._maker.labels
+
     def epoch(self, epoch: int = 0) -> Sequence[ImageBatch]:
         """The batches of an epoch, made when indexed, from any one on; following ones are made ahead by the workers."""
         return _Epoch(self._maker, epoch, self._pool, _AHEAD * self._workers)

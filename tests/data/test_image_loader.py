@@ -64,6 +64,15 @@ def test_scoring_takes_the_images_as_they_are_and_in_order() -> None:
     assert abs(expected.max() - 1) < 0.02
 
 
+def test_labels_are_told_without_decoding(tmp_path: Path) -> None:
+    pixels = [tmp_path / f"{i}.png" for i in range(4)]  # there are no such files
+    given = ImageData(list(pixels), ["c", "a", "b", "a"], list("0123"), [(8, 8)] * 4, ["L"] * 4, LABELS)
+    labels = ImageLoader(given, LABELS, GREY, batch_items=3).labels
+    assert (labels.dtype, labels.tolist()) == (np.int64, [2, 0, 1, 0])
+    scoring = ImageLoader(data(), LABELS, GREY, batch_items=10)
+    np.testing.assert_array_equal(scoring.labels, np.concatenate([batch.labels for batch in scoring.epoch()]))
+
+
 def test_an_epoch_has_every_image_once_in_a_new_order() -> None:
     loader = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=Augmentation(), seed=1)
     images = np.concatenate([batch.images for batch in loader.epoch(0)])

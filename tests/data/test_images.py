@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from manyheads.data.image_decoding import plain_image
 from manyheads.data.image_report import image_report
 from manyheads.data.images import (
     ImageData,
@@ -160,6 +161,9 @@ def test_kinds_of_images_become_grey_or_rgb(data: bytes, expected: Any, within: 
     if expected is None:
         expected = np.asarray(Image.open(io.BytesIO(data)).convert(image.mode))
     assert np.abs(np.asarray(image).astype(float) - expected).max() <= within
+    opened = plain_image(Image.open(io.BytesIO(data)))
+    assert opened.mode == image.mode
+    np.testing.assert_array_equal(np.asarray(opened), np.asarray(image))
     for size in (1, 8):
         assert Preprocessing(size, crop=0.875 if size > 1 else 1.0).array(image).shape == (3, size, size)
 
@@ -184,6 +188,22 @@ BAD = {
     "float": (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point"),
     "32 bits": (encoded(Image.fromarray(np.full((3, 3), 70_000, np.int32)), "TIFF"), "32-bit"),
 }
+
+
+@pytest.mark.parametrize("kind", ["truncated PNG", "truncated JPEG", "large", "float", "32 bits"])
+def test_an_opened_image_is_told_of_like_its_file(kind: str) -> None:
+    data, match = BAD[kind]
+    with pytest.raises(ValueError, match=rf"^the image: .*({match})") as told:
+        plain_image(Image.open(io.BytesIO(data)))
+    with pytest.raises(ValueError, match=match) as expected:
+        open_image(data)
+    assert str(told.value) == f"the image: {expected.value}"
+
+
+def test_an_image_made_in_memory_becomes_plain() -> None:
+    assert plain_image(Image.new("RGBA", (2, 2))).getpixel((0, 0)) == (255, 255, 255)
+    with pytest.raises(ValueError, match="^here: 0 x 3 pixels are no image; "):
+        plain_image(Image.new("L", (0, 3)), "here")
 
 
 @pytest.mark.parametrize("kind", BAD)
