@@ -130,6 +130,8 @@ def preset(name: str, **overrides: Any) -> ViTConfig:
 class ViT(nn.Module):
     """Images (B, C, Y, X) in, logits (B, L) out."""
 
+    undecayed = ("positions.table",)  # DeiT's code decays neither positions nor, vectors as they are, tokens
+
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from math import log10
+from math import isfinite, log10
 from typing import Any
 
 from manyheads.analysis.convolution_error import ALPHAS, convolution_errors, draw
@@ -26,6 +26,10 @@ class TheoremConfig:
     images: int = 2
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        if not all(isfinite(alpha) and alpha >= 0 for alpha in self.alphas):
+            raise ValueError(f"alphas are {', '.join(map(str, self.alphas))}: expected numbers of 0 or more")
+
 
 def theorem(config: TheoremConfig, *, run: Run) -> dict[str, Any]:
     """manyheads train conv-attention/theorem [kernels=3,5,7 alphas=5,20,46]
@@ -34,6 +38,8 @@ def theorem(config: TheoremConfig, *, run: Run) -> dict[str, Any]:
     two are apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json, whose
     metrics are the decimal logarithms of the errors at the highest alpha. Seconds.
     """
+    if run.init is not None:
+        raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)

@@ -6,9 +6,10 @@ one data set have one budget, so that what is compared are the models.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -58,9 +59,11 @@ class ImageConfig:
     smoothing     share of the labels that is spread evenly
     teacher       a run, or a model directory, to learn from (Touvron 2021, section 3); its labels must be the same
     distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`
-    share         weight of what the teacher says; with model.distilled=true a token of its own learns it
+    share         weight of what the teacher says; with model.distilled=true a token of its own learns it. None: the
+                  paper's, 0.5 where that is hard, 0.1 where it is soft
     batch_items   images of a micro-batch
-    workers       processes that decode and change images; 0: the training process does it
+    workers       processes that decode and change images; 0: the training process does it. A script that calls
+                  `manyheads.train` with them needs `if __name__ == "__main__":`, as each of them reads the script
     scored        which data are classified and scored at the end
     """
 
@@ -79,7 +82,7 @@ class ImageConfig:
     smoothing: float = 0.0
     teacher: str | None = None
     distillation: Literal["hard", "soft"] = "hard"
-    share: float = 0.5
+    share: float | None = None
     temperature: float = 3.0
     batch_items: int = 64
     workers: int = 0
@@ -226,8 +229,8 @@ def _on(config: ImageConfig, run: Run, expected: str) -> dict[str, Any] | None:
 def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     """Images -> report -> model (and teacher) -> training -> test -> result.json."""
     if run.dry_run:
-        model = planned_model(config) if run.init is None else directory.load(run.init).model
-        return plan(run, config, model, config.batch_items)
+        model = planned_model(config) if run.init is None else _started(config, run)[0]
+        return plan(run, config, model, config.batch_items, unit="image", items=config.items)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
@@ -237,10 +240,11 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     torch.manual_seed(config.training.seed)
     labels = corpora.train.names
     model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
+    teacher = _teacher(config, model, preprocessing)
     task = ImageClassificationTask(
         model, preprocessing, corpora.train, corpora.validation, route=route, batch_items=config.batch_items,
         augmentation=config.augmentation, smoothing=config.smoothing,
-        teacher=_teacher(config, preprocessing, labels), workers=config.workers, seed=config.training.seed,
+        teacher=teacher, workers=config.workers, seed=config.training.seed,
     )  # fmt: skip
     described = _described(config, run, corpora)
     distilled: dict[str, Any] = {}  # for result.json, where there is a teacher
@@ -262,7 +266,10 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     try:
         return carry_out(
             run, task, config.training, route=route, data=described, evaluate=evaluate, flops=flops,
-            settings={**identity(config, run, described["fingerprints"], use=("workers",)), "labels": list(labels)},
+            settings={
+                **identity(config, run, described["fingerprints"], use=("workers",)), "labels": list(labels),
+                **({"teacher_weights": _digest(teacher.model)} if teacher else {}),
+            },
             **({"distillation": distilled} if config.teacher else {}),
         )  # fmt: skip
     finally:
@@ -271,6 +278,8 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
 def _read(config: ImageConfig, run: Run) -> SplitData[ImageData]:
     if config.data is None:
+        if given := [name for name in ("names", "validation", "test") if getattr(config, name)]:
+            raise ValueError(f"{', '.join(given)}: of the data, which are not given: name them with data=PATH")
         corpora = digits(config.training.seed)
     else:
         corpora = read_image_splits(
@@ -287,6 +296,7 @@ def _described(config: ImageConfig, run: Run, corpora: SplitData[ImageData]) -> 
         "paths": {name: str(data.file) for name, data in corpora.known.items() if data.file},
         "test": list(corpora.test_paths),
         **({"digits": config.training.seed} if config.data is None else {}),
+        **({"names": list(config.names)} if config.names else {}),
         "skipped": run.skip_bad_lines,
         "fingerprints": {name: fingerprint([*d.keys, *d.labels])[:16] for name, d in corpora.known.items()},
         "items": {name: len(data) for name, data in corpora.known.items()},
@@ -304,12 +314,17 @@ def model_of(config: ImageConfig, labels: tuple[str, ...]) -> Any:
 def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
     model = model_of(config, labels)
     c = model.config
-    mean, std = (each * c.channels if len(each) == 1 else each for each in (config.mean, config.std))
+    mean, std = (_per_channel(each, c.channels) for each in (config.mean, config.std))
     return model, Preprocessing(c.image_size, config.crop, mean, std, config.resample, c.channels)
 
 
-def _started(config: ImageConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    """The network of `--init` for these labels, a ViT at the resolution that is asked for."""
+def _per_channel(given: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One number serves all channels."""
+    return given * channels if len(given) == 1 else given
+
+
+def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
+    """The network of `--init` for these labels, or for its own, a ViT at the resolution that is asked for."""
     assert run.init is not None
     given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
     if "preset" in run.overrides:
@@ -317,38 +332,64 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...]) -> tuple[An
     loaded = directory.load(run.init)
     if not isinstance(loaded.model, tuple(module for module, _ in MODELS.values())):
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from a model of images")
-    if isinstance(loaded.model, vit.ViT):
-        model, new = vit.adapt(loaded.model, labels=labels, **given)
-    elif given:
-        raise ValueError(f"model.{', model.'.join(given)}: given by the model to start from; leave it out")
-    else:
-        model, new = _relabelled(loaded.model, labels)
+    old: Any = loaded.model
+    known = [f.name for f in fields(old.config) if f.name != "labels"]
+    if unknown := set(given) - set(known):
+        raise ValueError(f"model.{', model.'.join(sorted(unknown))}: valid are {', '.join(known)}")
+    adapt: Callable[..., tuple[Any, list[str]]] = vit.adapt if isinstance(old, vit.ViT) else _adapt
+    try:
+        model, new = adapt(old, labels=old.config.labels if labels is None else labels, **given)
+    except ValueError as error:
+        told = f"model.{', model.'.join(given)}: " if given else ""
+        raise ValueError(f"{told}{run.init} cannot be changed so: {error}") from None
     print(f"starting from {run.init}: new: {', '.join(new) or 'none'}", file=sys.stderr)
-    return model, replace(preprocessing_of(loaded), size=model.config.image_size)
+    channels, own = model.config.channels, preprocessing_of(loaded)
+    changed: dict[str, Any] = {
+        name: _per_channel(getattr(config, name), channels) if name in ("mean", "std") else getattr(config, name)
+        for name in ("crop", "mean", "std", "resample")
+        if name in run.overrides
+    }
+    return model, replace(own, size=model.config.image_size, **changed)
 
 
-def _relabelled(model: Any, labels: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The same network, with a new classifier where the labels differ."""
-    if model.config.labels == labels:
-        return model, []
-    made = type(model)(replace(model.config, labels=labels))
-    kept = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("classifier.")}
-    made.load_state_dict({**made.state_dict(), **kept})
-    return made, ["classifier.weight", "classifier.bias"]
+def _adapt(model: Any, *, labels: tuple[str, ...], **settings: Any) -> tuple[Any, list[str]]:
+    """The same network with other labels or settings that leave its weights as they are; which parameters are new."""
+    made = type(model)(replace(model.config, labels=labels, **settings))
+    fresh = labels != model.config.labels
+    kept = {n: t for n, t in model.state_dict().items() if not (fresh and n.startswith("classifier."))}
+    own = made.state_dict()
+    if changed := [n for n in {**kept, **own} if n in kept and (n not in own or own[n].shape != kept[n].shape)]:
+        raise ValueError(f"it would change the shapes of {', '.join(changed[:5])}")
+    made.load_state_dict({**own, **kept})
+    return made, [name for name in own if name not in kept]
 
 
-def _teacher(config: ImageConfig, given: Preprocessing, labels: tuple[str, ...]) -> Teacher | None:
+def _teacher(config: ImageConfig, model: Any, given: Preprocessing) -> Teacher | None:
     if config.teacher is None:
         return None
-    loaded = directory.load(config.teacher)
+    if getattr(model.config, "distilled", False) and model.config.fused == "none":
+        raise ValueError("model.fused=none: the distillation token has no head that could learn from a teacher")
+    loaded, labels = directory.load(config.teacher), model.config.labels
     known = getattr(loaded.model.config, "labels", ())
     if known != labels:
         raise ValueError(
-            f"{config.teacher}: the teacher tells apart {len(known)} labels ({', '.join(known[:5])}, ...), the data "
-            f"have {len(labels)} ({', '.join(labels[:5])}, ...): a teacher needs the same ones"
+            f"{config.teacher}: the teacher tells apart {_few(known)}, the data have {_few(labels)}: a teacher needs "
+            "the same labels in the same order"
         )
-    expected = preprocessing_of(loaded)
-    return Teacher(loaded.model, expected, given, config.distillation, config.share, config.temperature)
+    share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
+    return Teacher(loaded.model, preprocessing_of(loaded), given, config.distillation, share, config.temperature)
+
+
+def _few(labels: tuple[str, ...]) -> str:
+    return f"{len(labels)} labels ({', '.join(labels[:5])}{', ...' * (len(labels) > 5)})" if labels else "no labels"
+
+
+def _digest(model: torch.nn.Module) -> str:
+    """Of the weights: whether a model is still the same one."""
+    found = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def _beside(teacher: LabelOutcome, student: LabelOutcome) -> dict[str, Any]:

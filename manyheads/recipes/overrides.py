@@ -43,6 +43,8 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
         key, equals, value = argument.partition("=")
         if not equals or not key.strip():
             raise ValueError(f"{argument!r} is not a setting: expected key=value, such as training.steps=100")
+        if not value.strip():
+            raise ValueError(f"{argument!r} has no value (an unset variable?): for none write {key.strip()}=null")
         settings.append(Setting(key.strip(), value.strip()))
     return settings
 

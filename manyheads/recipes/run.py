@@ -124,17 +124,23 @@ def told_warnings() -> Iterator[None]:
         print(f"warning: {warning.message}", file=sys.stderr)
 
 
-def plan(run: Run, config: Any, model: nn.Module, batch_tokens: int) -> dict[str, Any]:
+def plan(
+    run: Run, config: Any, model: nn.Module, batch: int, *, unit: str = "token", items: int | None = None
+) -> dict[str, Any]:
     """What `--dry-run` prints: the whole configuration, and what the run will cost. Nothing is read or written.
 
     model  as it will be; it may be on the meta device
+    unit   what batches count, and what costs are told for; items: how many an epoch has, where the settings say it
     """
     found = accounting.summary(model)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     training: TrainingConfig = config.training
-    per_token = found["flops"]["training"] / found["flops"]["tokens"][-1]
-    tokens = None if training.steps is None else training.steps * training.accumulate * batch_tokens
+    each = found["flops"]["training"] / (found["flops"]["tokens"][-1] if unit == "token" else 1)
+    by_steps = None if training.steps is None else training.steps * training.accumulate * batch
+    by_epochs = None if training.epochs is None or items is None else training.epochs * items
+    total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
     rate = products_per_second()
+    seconds = each / rate / UTILISATION
     return {
         "recipe": run.recipe,
         "config": asdict(config),
@@ -142,9 +148,10 @@ def plan(run: Run, config: Any, model: nn.Module, batch_tokens: int) -> dict[str
         "parameters": found["parameters"]["total"],
         "memory_gib": {"weights, gradients and optimiser": round(found["memory"]["training"] / 2**30, 3)},
         "estimate": {
-            "flops_per_token": per_token,
-            "tokens": tokens,
-            "hours": None if tokens is None else round(per_token * tokens / rate / UTILISATION / 3600, 2),
+            f"flops_per_{unit}": each,
+            f"{unit}s": total,
+            "hours": None if total is None else round(seconds * total / 3600, 2),
+            f"minutes_per_million_{unit}s": round(seconds * 1e6 / 60, 1),
             "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
         },
         "device": route.device,

@@ -14,6 +14,7 @@ The teacher sees the very image that the student sees, changed and mixed; the la
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,7 +47,7 @@ class Teacher:
                 f"the teacher takes images with {self.expected.channels} channels, the student with "
                 f"{self.given.channels}: choose a teacher for such images"
             )
-        if not 0 <= self.share <= 1 or self.temperature <= 0:
+        if not 0 <= self.share <= 1 or not 0 < self.temperature < math.inf:
             raise ValueError(
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )

@@ -62,7 +62,7 @@ class LabelOutcome(Outcome):
                 "precision": right[label] / max(given[label], 1), "recall": right[label] / max(asked[label], 1),
                 "f1": 2 * right[label] / (given[label] + asked[label]),
             }
-            for label in sorted({*asked, *given})
+            for label in sorted({*asked, *given}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
         ]  # fmt: skip
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -77,8 +76,7 @@ class ImageClassificationTask:
     def validate(self) -> dict[str, float]:
         """The loss per image, top1 and top5."""
         scores = log_probabilities(self.model, self._validation, self.route)
-        truth = torch.from_numpy(np.concatenate([batch.labels for batch in self._validation.epoch()]))
-        metrics = image_metrics(scores, truth)
+        metrics = image_metrics(scores, torch.from_numpy(self._validation.labels))
         return {name: metric["value"] for name, metric in metrics.items()}
 
     def save(self, out: Path) -> str:

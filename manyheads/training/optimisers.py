@@ -12,16 +12,19 @@ from manyheads.training.config import TrainingConfig
 def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; or BERT's.
 
-    Those with decay decay matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018).
+    Those with decay decay matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018), nor what the model
+    names in `undecayed`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no trainable parameter")
     if config.optimiser == "adam":
         return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
+    kept = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
+    decayed = [p for p in parameters if p.ndim >= 2 and id(p) not in kept]
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2 or id(p) in kept], "weight_decay": 0.0},
     ]
     if config.optimiser == "bert_adam":
         return BertAdam([g for g in groups if g["params"]], config.betas, config.eps)

@@ -83,6 +83,25 @@ def test_the_verbs(run: Path, data: Path, capsys: pytest.CaptureFixture[str], tm
         assert error.count("\n") == 1
 
 
+def test_an_opened_image_is_seen_as_its_file_is(run: Path, tmp_path: Path) -> None:
+    """A photograph that is stored on its side, and one with transparency."""
+    upright = picture("below", 203)
+    turned = upright.transpose(Image.Transpose.ROTATE_180)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    turned.save(tmp_path / "turned.png", exif=exif)
+    clear = upright.convert("RGBA")
+    clear.putalpha(Image.new("L", (8, 8), 120))
+    clear.save(tmp_path / "clear.png")
+    model = manyheads.load(str(run))
+    for name in ("turned.png", "clear.png"):
+        from_file, opened = model.classify([str(tmp_path / name), Image.open(tmp_path / name)])
+        assert from_file == opened
+    assert model.classify(Image.open(tmp_path / "turned.png")) == model.classify(upright)
+    with pytest.raises(ValueError, match="the image"):
+        model.classify(Image.new("F", (8, 8)))
+
+
 def test_paths_on_stdin(run: Path, data: Path) -> None:
     file = str(data / "test" / "above" / "201.png")
     command = [sys.executable, "-m", "manyheads", "classify", str(run)]
@@ -117,6 +136,12 @@ def test_a_student_learns_from_a_teacher_alone(run: Path, data: Path, tmp_path: 
     assert told["teacher_top1"] < 0.2
     assert ("token_similarity" in told) == token
     if not token:
+        with torch.no_grad():
+            head.weight.copy_(head.weight.flip(0))
+        directory.save(tmp_path / "teacher", loaded.model, preprocessing=loaded.preprocessing)
+        with pytest.raises(ValueError, match="no resume: teacher_weights: "):
+            train("image-classification", {**settings, "model": {**TINY, "distilled": token}, "training.epochs": 25},
+                  out=tmp_path / "run", resume=True)  # fmt: skip
         assert told["agreement"] > 0.8 > result["metrics"]["top1"]["value"]
     student = directory.load(tmp_path / "run").model
     image = manyheads.load(str(tmp_path / "run")).preprocessing.array(picture("above", 7))
@@ -159,6 +184,65 @@ def test_fine_tuning_at_a_higher_resolution_and_for_other_labels(run: Path, data
     assert (model.model.config.image_size, model.preprocessing.size) == (16, 16)
     with pytest.raises(ValueError, match=r"image_size is 10.*patch|10.*patch|divi"):
         train("image-classification", {**settings, "model.image_size": 10}, out=tmp_path / "x", init=str(run))
+
+
+def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp_path: Path) -> None:
+    settings = {k: v for k, v in SMALL.items() if k not in ("preset", "model")} | {
+        "data": str(data),
+        "training.epochs": 1,
+    }
+    net = {"depths": [1, 1], "widths": [8, 16], "stem_width": 8, "image_size": 8}
+    train("image-classification", {**settings, "preset": "resnet/20-small", "model": net}, out=tmp_path / "net")
+    changes = {"crop": 0.5, "mean": 0.4, "resample": "bilinear"}
+    train("image-classification", {**settings, "model.image_size": 16, **changes}, out=tmp_path / "larger",
+          init=str(tmp_path / "net"))  # fmt: skip
+    found = manyheads.load(str(tmp_path / "larger")).preprocessing
+    assert (found.size, found.crop, found.mean, found.std, found.resample) == (
+        16, 0.5, (0.4,) * 3, (0.5,) * 3, "bilinear"
+    )  # fmt: skip
+    for wrong, message in (
+        ({"model.nonsense": 3}, "model.nonsense: valid are image_size"),
+        ({"model.labels": "[a, b]"}, "model.labels: valid are"),
+        ({"model.widths": [8, 24]}, "would change the shapes of"),
+    ):
+        for dry_run in (True, False):
+            with pytest.raises(ValueError, match=message):
+                train("image-classification", {**settings, **wrong}, out=tmp_path / "x", init=str(tmp_path / "net"),
+                      dry_run=dry_run)  # fmt: skip
+    with pytest.raises(ValueError, match=r"model.patch: .* would change the shapes"):
+        train("image-classification", {**settings, "model.patch": 2}, out=tmp_path / "x", init=str(run))
+    planned = train("image-classification", {**settings, "items": 1000, "training.epochs": 3, "model.image_size": 16},
+                    out=tmp_path / "x", init=str(run), dry_run=True)  # fmt: skip
+    assert planned["model"]["image_size"] == 16
+    assert planned["estimate"]["images"] == 3000
+    assert planned["estimate"]["hours"] is not None
+
+
+def test_names_of_numbers_are_found_again(tmp_path: Path) -> None:
+    rows = []
+    for i in range(48):
+        picture(("above", "below")[i % 2], i).save(tmp_path / f"{i}.png")
+        rows.append(json.dumps({"image": f"{i}.png", "label": i % 2}))
+    for split, part in (("train", rows[:32]), ("val", rows[32:40]), ("test", rows[40:])):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(part))
+    settings = {**SMALL, "data": str(tmp_path), "names": ["7", "8"], "training.epochs": 2}
+    result = train("image-classification", settings, out=tmp_path / "run")
+    model = manyheads.load(str(tmp_path / "run"))
+    assert model.labels == ("7", "8")
+    assert evaluate(model)["top1"] == evaluate(model, str(tmp_path / "test.jsonl"))["top1"] == result["metrics"]["top1"]
+
+
+def test_settings_that_nothing_would_read_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names, test: of the data, which are not given"):
+        train("image-classification", {**SMALL, "names": "a,b", "test": "x"}, out=tmp_path / "x")
+    with pytest.raises(ValueError, match="the distillation token has no head"):
+        train("image-classification",
+              {**SMALL, "data": str(data), "teacher": str(run), "model": {**TINY, "distilled": True, "fused": "none"}},
+              out=tmp_path / "x2")  # fmt: skip
+    with pytest.raises(ValueError, match="starts from no model"):
+        train("conv-attention/theorem", {}, out=tmp_path / "x3", init=str(run))
+    with pytest.raises(ValueError, match="alphas are nan"):
+        train("conv-attention/theorem", {"alphas": "[nan]"}, out=tmp_path / "x4")
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,8 @@ def test_the_resume_command_gives_the_same_config_back() -> None:
     assert words[:3] == ["manyheads", "train", "r"]
     assert words[-1] == "--resume"
     assert given(*words[3 : words.index("--out")]) == config
+
+
+def test_an_argument_without_a_value_is_told() -> None:
+    with pytest.raises(ValueError, match=r"'data= ' has no value .* write data=null"):
+        from_arguments(["data= "])

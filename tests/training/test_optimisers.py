@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from manyheads.models.vit import ViT, preset
 from manyheads.training import TrainingConfig, train
 from manyheads.training.optimisers import BertAdam, optimiser
 from tests.training.toy import ToyRoute, ToyTask
@@ -93,3 +94,12 @@ def test_a_run_with_it_resumes_bit_for_bit(tmp_path: Path) -> None:
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert one == two
     assert json.loads((tmp_path / "parts" / "state" / "finished.json").read_text())["step"] == 12
+
+
+def test_what_a_model_names_is_not_decayed() -> None:
+    model = ViT(preset("vit/2-8", labels=("a", "b")))
+    config = TrainingConfig(steps=1, optimiser="adamw", schedule="constant", weight_decay=0.1)
+    undecayed = {id(p) for g in optimiser(model, config).param_groups if not g["weight_decay"] for p in g["params"]}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in undecayed}
+    assert {"positions.table", "class_token", "head.bias"} < names
+    assert "head.weight" not in names
