@@ -6,13 +6,14 @@ One LSTM reads the source, and its last state, as large for any length, is where
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from manyheads.core.config import Config
+from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding
 
@@ -42,6 +43,14 @@ class Seq2SeqLSTMConfig(Config):
                 raise ValueError(f"the {token} token has id {index}, the vocabulary {self.vocab} entries")
         if self.layers < 1:
             raise ValueError("layers is 0: a state needs at least one")
+
+
+PRESETS: dict[str, dict[str, Any]] = {"tiny": {"width": 128, "layers": 2}}
+
+
+def preset(name: str, **overrides: Any) -> Seq2SeqLSTMConfig:
+    """A configuration by name; `overrides` give at least the vocabulary and the special tokens."""
+    return from_preset(Seq2SeqLSTMConfig, PRESETS, name, overrides)
 
 
 class StateCache:

@@ -283,7 +283,8 @@ class Recurrence(nn.Module):
         state, y = x, torch.zeros_like(x)
         running = x.new_ones(x.shape[:2], dtype=torch.bool)  # (B, T)
         given = x.new_zeros(x.shape[:2])  # of the probability
-        steps, remainder, weights = given, given, []
+        steps, remainder = given, given
+        weights: list[Tensor] = []
         for step in range(c.steps):
             state = self.positions(state, offset) + self.timing[step].to(x.dtype)  # (B, T, D)
             if self.halt is not None:
@@ -378,7 +379,8 @@ class Universal(_Universal):
             self._embed(self.target_embedding, target), mask=Mask(causal=True, key_lengths=target_lengths),
             memory=memory, memory_mask=memory_mask, offset=offset,
         )  # fmt: skip
-        return hidden, {} if reading is None else {"encoder": reading, "decoder": writing}
+        pondered = {"encoder": reading, "decoder": writing}
+        return hidden, {stack: ponder for stack, ponder in pondered.items() if ponder is not None}
 
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None

@@ -58,6 +58,8 @@ _TAGGING = "manyheads.recipes.tagging:"
 _ANSWERING = "manyheads.recipes.question_answering:"
 _BERT = "manyheads.recipes.bert:"
 _IMAGES = "manyheads.recipes.image_classification:"
+_UNIVERSAL = "manyheads.recipes.universal:"
+_DEHGHANI = "Dehghani et al. 2018"
 _CIFAR10 = "data=DIR: train and test of CIFAR-10, with the columns image and label"
 
 RECIPES: dict[str, Recipe] = {
@@ -197,6 +199,11 @@ RECIPES: dict[str, Recipe] = {
     "cifar10/conv-attention": Recipe(
         _IMAGES + "cifar10_conv", "Cordonnier et al. 2020", "attention that can be a convolution", _CIFAR10
     ),
+    "universal/copy": Recipe(
+        _UNIVERSAL + "copy", _DEHGHANI, "digits copied, ten times as many as in training; or by a Transformer, an LSTM"
+    ),
+    "universal/reverse": Recipe(_UNIVERSAL + "reverse", _DEHGHANI, "digits reversed, likewise"),
+    "universal/addition": Recipe(_UNIVERSAL + "addition", _DEHGHANI, "numbers added, likewise"),
     "deit": Recipe(
         _IMAGES + "deit", "Touvron et al. 2021", "the paper's whole recipe, for ImageNet",
         "data=DIR: train and val of ImageNet, a folder for each class",

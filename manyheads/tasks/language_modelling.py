@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,19 +83,18 @@ class LanguageModellingTask:
         self.tokenizer, self.train, self.validation = tokenizer, train, validation
         self.validation_bytes = validation_bytes
         self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
-        self._hidden = route.compile(self.model.hidden)
+        thinks = isinstance(self.model, UniversalSequence)
+        self._read: Any = route.compile(self.model.think if thinks else self.model.hidden)  # type: ignore[union-attr]
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
         return _Batches(starts, self.train, self.block, self.rows)
 
     def loss(self, batch: Batch) -> Tensor:
-        read, ponder = batch.read.to(self.route.device), 0.0
+        hidden, ponder = self._read(batch.read.to(self.route.device)), 0.0  # (B, T, D)
         if isinstance(self.model, UniversalSequence):
-            hidden, thoughts = self.model.think(read)
+            hidden, thoughts = hidden
             ponder = self.model.ponder_cost(thoughts)
-        else:
-            hidden = self._hidden(read)  # (B, T, D)
         target = batch.write.to(self.route.device).flatten()
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None

@@ -131,7 +131,8 @@ class TranslationTask:
         self.tokenizer, self.target_tokenizer, self.vocabulary = tokenizer, target_tokenizer, vocabulary
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
-        self._hidden = route.compile(self.model.hidden)
+        thinks = isinstance(self.model, Universal)
+        self._read: Any = route.compile(self.model.think if thinks else self.model.hidden)  # type: ignore[union-attr]
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
@@ -169,10 +170,9 @@ class TranslationTask:
         inputs: list[Any] = [batch.source, batch.source_lengths, batch.read]
         thoughts: Thoughts = {}
         if isinstance(self.model, Universal):
-            lengths = (batch.write != pad).sum(1)
-            hidden, thoughts = self.model.think(*inputs, lengths, batch.offset)  # (B, Tt, D)
+            hidden, thoughts = self._read(*inputs, (batch.write != pad).sum(1), batch.offset)  # (B, Tt, D)
         else:
-            hidden = self._hidden(*inputs, *([] if batch.offset is None else [None, batch.offset]))
+            hidden = self._read(*inputs, *([] if batch.offset is None else [None, batch.offset]))
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=pad,
