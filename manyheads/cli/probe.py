@@ -1,0 +1,103 @@
+"""`manyheads probe`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyheads.cli.output import document, table
+from manyheads.cli.parser import MODEL, Verbs, positive
+
+if TYPE_CHECKING:
+    from manyheads.analysis.selections import Selections
+    from manyheads.tasks.probing import Probe
+
+MINIMUM = 50  # words of a relation
+SUFFIXES = (".png", ".svg")
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("probe", _probe, "find which head follows which dependency, and which finds antecedents", MODEL,
+                     as_json=True)  # fmt: skip
+    verb.add_argument("--treebank", required=True, metavar="FILE", help="sentences with their trees, in CoNLL-U")
+    verb.add_argument("--train", metavar="FILE",
+                      help="another treebank, to train the parsers that see attention alone on")  # fmt: skip
+    verb.add_argument("--out", type=Path, metavar="FILE", help="a heat map of heads by relations: .png or .svg")
+    verb.add_argument("--minimum", type=positive(int), default=MINIMUM, metavar="N",
+                      help=f"leave out relations of fewer words (default: {MINIMUM})")  # fmt: skip
+    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count malformed sentences")
+
+
+def _probe(options: argparse.Namespace) -> None:
+    if options.out is not None and options.out.suffix not in SUFFIXES:
+        raise ValueError(f"--out {options.out}: a heat map is a picture: expected a name that ends in .png or .svg")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        raise ValueError(f"--out {options.out}: there is no directory {options.out.parent}: make it first")
+    from manyheads.analysis.dependency import draw_heads
+    from manyheads.tasks import load
+    from manyheads.tasks.probing import probe
+
+    found = probe(load(options.model), options.treebank, train=options.train, skip_bad_lines=options.skip_bad_lines)
+    _tell(found, options.minimum)
+    if options.out is not None:
+        draw_heads(found.dependencies, options.out, options.minimum)
+    if options.json:
+        return document(found.document(options.minimum))
+    _relations(found, options.minimum)
+    if found.coreference is not None:
+        print("\nantecedents: of the mentions before, the head picks one of the same entity\n")
+        _antecedents(found.coreference)
+    if found.parsers:
+        print("\nparsers: share of the words whose head is found (UAS)\n")
+        rows = [(name, f"{s.value:.3f}", f"{s.low:.3f}-{s.high:.3f}") for name, s in found.parsers.items()]
+        table([("sees", "UAS", "95%"), *rows])
+
+
+def _tell(found: Probe, minimum: int) -> None:
+    """On stderr what was left out."""
+    counts = found.counts
+    rare = sum(count < minimum for count in found.dependencies.counts().values())
+    for number, what in (
+        (counts["skipped"], "faulty sentences skipped"),
+        (counts["too_long"], "sentences left out: the model has no room for them"),
+        (counts["without_tokens"], "words left out: the tokenizer makes nothing of them"),
+        (counts["empty"], "empty nodes passed over: they have no place in the text"),
+        (rare, f"relations of fewer than {minimum} words counted in 'all' alone (--minimum)"),
+    ):
+        if number:
+            print(f"{number:,} {what}", file=sys.stderr)
+
+
+def _relations(found: Probe, minimum: int) -> None:
+    from manyheads.analysis.dependency import PUBLISHED
+
+    layers, heads = found.dependencies.right.shape[2:]
+    print(f"{found.model}: {layers} layers of {heads} heads, counted from 0, on {found.treebank}\n")
+    rows = []
+    for row in found.dependencies.table(minimum):
+        published = PUBLISHED.get(row.group)
+        paper = ("", "") if published is None else (f"{published.accuracy:.3f}", f"{published.base:.3f}")
+        rows.append((
+            row.group, row.count, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
+            f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})", *paper,
+        ))  # fmt: skip
+    table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", "", "BERT-base", "offset"),
+           *rows])  # fmt: skip
+    print("\nheld out: the head chosen on every second sentence, scored on the others"
+          "\nBERT-base: the paper's, on the Wall Street Journal (Clark et al. 2019, table 1)")  # fmt: skip
+
+
+def _antecedents(found: Selections) -> None:
+    rows = [
+        (row.group, row.count, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
+         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()))
+        for row in found.table()
+    ]  # fmt: skip
+    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *found.baselines), *rows])
+
+
+def _share(value: float) -> str:
+    return "" if isnan(value) else f"{value:.3f}"

@@ -1,0 +1,106 @@
+"""`manyheads probe`: the table, the JSON, the picture; what is left out and what cannot be is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyheads import cli, directory
+from manyheads.cli.probe import MINIMUM
+from manyheads.data.tokenizers import train_wordpiece
+from manyheads.models import bert
+from manyheads.tasks import probing
+
+
+def sentence(*words: tuple[str, int, str]) -> str:
+    lines = [f"{i}\t{word}\t_\tNOUN\t_\t_\t{head}\t{relation}\t_\tEntity=({word})"
+             for i, (word, head, relation) in enumerate(words, 1)]  # fmt: skip
+    return "\n".join(lines) + "\n\n"
+
+
+BANK = sentence(("the", 2, "det"), ("dog", 3, "nsubj"), ("sees", 0, "root"), ("dog", 3, "obj")) * 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    path = tmp_path_factory.mktemp("model") / "bert"
+    config = bert.preset(
+        "tiny", vocab=31, width=16, heads=2, layers=2, feed_forward=8, max_positions=9, head="masked_lm"
+    )
+    directory.save(path, bert.Bert(config), train_wordpiece(["the dog sees a cat"] * 3, 31))
+    return path
+
+
+def probe(model: Path, bank: Path, *more: str) -> int:
+    return cli.main(["probe", str(model), "--treebank", str(bank), *more])
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_table_the_picture_and_the_parsers(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bank, out = write(tmp_path / "a.conllu", "# newdoc\n" + BANK), tmp_path / "heat.svg"
+    assert probe(model, bank, "--minimum", "3", "--out", str(out), "--train", str(bank)) == 0
+    shown = capsys.readouterr().out
+    assert "2 layers of 2 heads, counted from 0" in shown
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    assert rows["all"][1] == "9"
+    assert {"det", "nsubj", "obj"} <= set(rows)
+    assert rows["obj"][-2:] == ["0.868", "0.400"]  # the paper's
+    assert "antecedents" in shown
+    assert rows["distances"][1:3] == ["+", "words"]
+    assert out.read_text().startswith("<?xml")
+
+
+def test_json_has_everything(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bank = write(tmp_path / "a.conllu", BANK)
+    assert probe(model, bank, "--json", "--minimum", "1") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["group"] for row in found["relations"]] == ["all", "det", "nsubj", "obj"]
+    assert found["relations"][1]["baselines"]["+1"] == 1.0
+    assert len(found["heads"]) == 4
+    assert 0 <= found["heads"][0]["special"]["[CLS]"] <= 1
+    assert found["counts"]["sentences"] == 3
+
+
+def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = sentence(*((w, i, "dep") for i, w in enumerate(["dog"] * 9)))
+    dropped = sentence(("the", 2, "det"), ("dog", 0, "root"), ("\x07", 2, "punct"))
+    bank = write(tmp_path / "a.conllu", BANK + long + dropped + "1\tbroken\n")
+    assert probe(model, bank) == 2
+    error = capsys.readouterr().err
+    assert f"{bank}:28: 2 columns where 10 were expected" in error.replace(":29:", ":28:").replace(":30:", ":28:")
+    assert len(error.splitlines()) == 1
+    assert probe(model, bank, "--skip-bad-lines") == 0
+    error = capsys.readouterr().err
+    for line in ("1 faulty sentences skipped", "1 sentences left out: the model has no room",
+                 "1 words left out: the tokenizer makes nothing", "3 relations of fewer than 50 words"):  # fmt: skip
+        assert line in error
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--out", "a.pdf"), "expected a name that ends in .png or .svg"),
+        (("--out", "none/a.png"), "there is no directory none: make it first"),
+        (("--minimum", "0"), "expected a positive integer"),
+        (("--train", "none.conllu"), "none.conllu: no such file"),
+    ],
+)
+def test_bad_input(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
+) -> None:
+    assert probe(model, write(tmp_path / "a.conllu", BANK), *more) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_no_treebank_and_one_minimum(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", str(model)]) == 2
+    assert "--treebank" in capsys.readouterr().err
+    assert probe(model, tmp_path / "none.conllu") == 2
+    assert "no such file; give a treebank in the CoNLL-U format" in capsys.readouterr().err
+    assert MINIMUM == probing.MINIMUM
