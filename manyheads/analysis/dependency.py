@@ -4,16 +4,16 @@ Every head is taken as a parser: the word that a word attends to most, itself le
 head. Both directions are scored: the dependent looks at its head, or the head at its dependent. Beside the best head of
 each relation stands the best fixed offset, such as "the word before".
 
-The root has no head among the words and is left out, of "all" too, where the authors' code counts it as wrong. Relations
-are named as in the treebank; the paper's Stanford Dependencies have other names, and others' heads: `pobj` goes from
-the preposition to its noun, Universal Dependencies' `case` the other way round.
+The root has no head among the words and is left out, of "all" too, where the authors' code counts it as wrong.
+Relations are named as in the treebank; the paper's Stanford Dependencies have other names, and others' heads: `pobj`
+goes from the preposition to its noun, Universal Dependencies' `case` the other way round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     wide, high = 0.12 * layers * heads + 3, 0.24 * len(rows) + 1.4
     figure = Figure(figsize=(wide, high), layout="constrained")
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, 2))
-    look = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
+    look: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
     image = panel.imshow(accuracies, **look)
     side.imshow(base, **look)
     for y, row in enumerate(rows):

@@ -6,8 +6,8 @@ For word j, the probability that word i is its syntactic head, where a_k(i, j) i
     attention + words  p(i | j) ~ exp( sum_k  W_k (v_i, v_j, 1) a_k(i, j) + U_k (v_i, v_j, 1) a_k(j, i) )
 
 The vectors v do not know their context (the paper's GloVe; here the model's own embeddings). The constant makes the
-first a special case of the second. As the baseline "distances + words", the same parser sees, instead of attention, only
-how far apart two words are. Nothing of the model is trained.
+first a special case of the second. As the baseline "distances + words", the same parser sees how far apart two words
+are, instead of attention. Nothing of the model is trained.
 """
 
 from __future__ import annotations
@@ -70,12 +70,11 @@ class HeadParser(nn.Module):
 
 
 def train_parser(
-    sentences: Sequence[Parsed], *, epochs: int = 10, rate: float | None = None, decay: float = 0.0, seed: int = 1
+    sentences: Sequence[Parsed], *, epochs: int = 10, rate: float | None = None, seed: int = 1
 ) -> HeadParser:
     """A parser of these sentences: most likely trees, by Adam with a rate that falls to zero.
 
     rate   at first; None: 0.3 for attention alone, whose weights grow large, 0.01 with words
-    decay  of the weights of words, as AdamW's
     """
     if not sentences:
         raise ValueError("no sentence to train a parser on")
@@ -84,7 +83,7 @@ def train_parser(
     generator = torch.Generator().manual_seed(seed)
     parser = HeadParser(first.maps.shape[0], size)
     rate = rate or (0.01 if size else 0.3)
-    optimiser = torch.optim.AdamW(parser.parameters(), lr=rate, weight_decay=decay)
+    optimiser = torch.optim.Adam(parser.parameters(), lr=rate)
     batches = list(_batches(sentences))
     steps = epochs * len(batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
@@ -114,7 +113,7 @@ def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
 
 
 def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[bool]]:
-    """For every word that has a head, whether the parser finds it; the mean over words is the attachment score (UAS)."""
+    """For every word that has a head, whether the parser finds it; the mean over words is the score (UAS)."""
     return [
         [guess == head for guess, head in zip(guesses, sentence.heads, strict=True) if head >= 0]
         for guesses, sentence in zip(parse(parser, sentences), sentences, strict=True)
@@ -139,14 +138,14 @@ def _padded(sentences: Sequence[Parsed]) -> tuple[Tensor, Tensor, Tensor | None,
     """Maps (B, K, W, W), lengths (B,), vectors (B, W, V), heads (B, W), -1 where there is none."""
     lengths = [len(sentence.heads) for sentence in sentences]
     room = [(max(lengths) - length) for length in lengths]
-    maps = torch.stack(
-        [F.pad(s.maps.float(), (0, more, 0, more)) for s, more in zip(sentences, room, strict=True)]
-    )
+    maps = torch.stack([F.pad(s.maps.float(), (0, more, 0, more)) for s, more in zip(sentences, room, strict=True)])
     heads = torch.tensor(
         [[*(max(h, -1) for h in s.heads), *[-1] * more] for s, more in zip(sentences, room, strict=True)]
     )
     vectors = None
     if sentences[0].vectors is not None:
-        rows = [F.pad(s.vectors, (0, 0, 0, more)) for s, more in zip(sentences, room, strict=True) if s.vectors is not None]
+        rows = [
+            F.pad(s.vectors, (0, 0, 0, more)) for s, more in zip(sentences, room, strict=True) if s.vectors is not None
+        ]
         vectors = torch.stack(rows)
     return maps, torch.tensor(lengths), vectors, heads

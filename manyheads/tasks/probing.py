@@ -2,6 +2,8 @@
 
     found = probe(manyheads.load(MODEL), "dev.conllu", train="train.conllu")
     found.dependencies.best("obj")      # which head finds the objects of verbs, and how often
+
+On the terminal: `manyheads probe MODEL --treebank FILE`.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def probe(
         "without_tokens": words.unseen,
     }  # fmt: skip
     if not layers:
-        raise ValueError(f"{bank.file}: no sentence fits into the model: {words.too_long:,} of {len(bank):,} are longer")
+        raise ValueError(
+            f"{bank.file}: no sentence fits into the model: {words.too_long:,} of {len(bank):,} are longer"
+        )
     mentions = _coreference(words, bank.sentences)
     return Probe(
         str(reader.path), str(bank.file), layers,

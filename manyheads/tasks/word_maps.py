@@ -1,4 +1,4 @@
-"""What a model's heads do between words: attention between tokens, merged into attention between the words of a treebank.
+"""What a model's heads do between words: attention between tokens, merged into attention between words.
 
 Clark et al. 2019, section 4.1: attention to a word is summed over its tokens, attention from a word is the mean over
 them; special tokens are left out, so what goes to them goes nowhere.
@@ -40,7 +40,7 @@ class Words(NamedTuple):
 
 
 class WordMaps(NamedTuple):
-    """The maps (L, H, W, W) between the words of the text of that number, float32 on the CPU; which words have tokens."""
+    """Of the text of that number: the maps (L, H, W, W) between its words, on the CPU; which words have tokens."""
 
     number: int
     maps: Tensor
@@ -78,7 +78,7 @@ class WordReader:
 
     def pieces(self, text: Words) -> list[list[int]]:
         """The tokens of each word."""
-        spelt = [" " * (space and self._spaced) + word for word, space in zip(*text, strict=True)]
+        spelt = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
         new = [word for word in dict.fromkeys(spelt) if word not in self._pieces]
         for word, found in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
             self._pieces[word] = found.ids
@@ -89,7 +89,7 @@ class WordReader:
         return sum(map(len, self.pieces(text)))
 
     def read(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
-        """The maps of every text that the model has room for, not in their order. `statistics` are told of the tokens."""
+        """The maps of every text that the model has room for, not in their order; `statistics` get those of tokens."""
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
         room = self.room or max(lengths, default=0)
@@ -102,7 +102,7 @@ class WordReader:
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """(W, V): the mean of the embeddings of each word's tokens, in units of their deviation. It knows no context."""
+        """(W, V), without context: the mean of the embeddings of each word's tokens, in units of their deviation."""
         embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
         weight = embedding.weight.detach().float().cpu()
         found = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]

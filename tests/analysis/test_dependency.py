@@ -8,8 +8,8 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from manyheads.analysis.coreference import NEAREST, SAME_WORD, Referring, coreference_hits
 from manyheads.analysis.coreference import DIRECTIONS as TOWARDS
+from manyheads.analysis.coreference import NEAREST, SAME_WORD, Referring, coreference_hits
 from manyheads.analysis.dependency import DIRECTIONS, PUBLISHED, dependency_hits, draw_heads
 from manyheads.analysis.selections import Selections, interval
 
@@ -45,7 +45,7 @@ def corpus(sentences: int, planted: bool) -> Selections:
 def test_a_known_head_scores_everything_and_in_its_direction() -> None:
     found = corpus(30, planted=True)
     rows = found.table()
-    assert [row.group for row in rows][0] == "all"
+    assert rows[0].group == "all"
     assert {row.group for row in rows} == {"all", "odd", "even"}
     for row in rows:
         assert (row.accuracy, row.held_out, row.high) == pytest.approx((1.0, 1.0, 1.0))

@@ -11,8 +11,15 @@ from scipy.stats import entropy as scipy_entropy
 from torch import Tensor
 
 from manyheads.analysis.heads import (
-    HeadStatistics, attention_distances, clusters, divergences, entropy, importance, place, rollout,
-)  # fmt: skip
+    HeadStatistics,
+    attention_distances,
+    clusters,
+    divergences,
+    entropy,
+    importance,
+    place,
+    rollout,
+)
 from manyheads.core.tap import record
 from manyheads.models import bert, vit
 

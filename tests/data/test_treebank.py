@@ -49,7 +49,9 @@ def test_words_are_the_numbered_ones(tmp_path: Path) -> None:
 
 def test_mentions_nest_cross_and_come_in_parts(tmp_path: Path) -> None:
     marks = ["(1-x(2-y", "(3-z)", "2)", "(4[1/2]-w)", "(5-v", "1)(4[2/2]-w)", "5)"]
-    text = "".join(row(str(i), f"w{i}", "0" if i == 1 else "1", "dep", f"A=b|Entity={m}") for i, m in enumerate(marks, 1))
+    text = "".join(
+        row(str(i), f"w{i}", "0" if i == 1 else "1", "dep", f"A=b|Entity={m}") for i, m in enumerate(marks, 1)
+    )
     (sentence,) = read_treebank(write(tmp_path / "a.conllu", text)).sentences
     assert sentence.mentions == [
         Mention("1", 0, 6), Mention("2", 0, 3), Mention("3", 1, 2), Mention("5", 4, 7)

@@ -86,7 +86,7 @@ def test_a_constructed_head_is_found_and_the_others_are_not(treebank: Path) -> N
     chance = 1 / 6
     for relation in ("amod", "nsubj", "obj"):
         assert found.dependencies.best(relation).held_out == pytest.approx(chance, abs=0.2)
-    following = [head for head in found.heads if head.layer == found.layers[0]][0]
+    following = found.heads[0]
     assert following.next > 0.85
     assert found.coreference is None
     assert found.parsers == {}
