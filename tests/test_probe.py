@@ -73,7 +73,7 @@ def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.Ca
     bank = write(tmp_path / "a.conllu", BANK + long + dropped + "1\tbroken\n")
     assert probe(model, bank) == 2
     error = capsys.readouterr().err
-    assert f"{bank}:28: 2 columns where 10 were expected" in error.replace(":29:", ":28:").replace(":30:", ":28:")
+    assert f"{bank}:30: 2 columns where 10 were expected" in error
     assert len(error.splitlines()) == 1
     assert probe(model, bank, "--skip-bad-lines") == 0
     error = capsys.readouterr().err
