@@ -60,14 +60,15 @@ class Augmentation:
         for name in ("flip", "erasing", "switch"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected a probability, 0 to 1")
-        for name in ("padding", "jitter", "randaugment", "magnitude", "magnitude_std", "mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 (off) or more")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1 or self.jitter > 1 or self.repeats < 1:
-            raise ValueError(
-                f"scale {self.scale}, jitter {self.jitter}, repeats {self.repeats}: expected shares of the area from 0"
-                " to 1, a jitter of at most 1, and at least 1 repeat"
-            )
+        for name in ("padding", "randaugment", "magnitude", "magnitude_std", "mixup", "cutmix"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 (off) or more, finite")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is {self.jitter}: expected 0 (off) to 1")
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale is {self.scale}: expected two shares of the area above 0, at most 1, rising")
+        if self.repeats < 1:
+            raise ValueError(f"repeats is {self.repeats}: expected at least 1")
 
     @property
     def mixes(self) -> bool:

@@ -245,8 +245,17 @@ def test_repeated_augmentation_keeps_the_length_of_an_epoch() -> None:
     [{"crop": "middle"}, {"flip": 1.5}, {"erasing": -0.1}, {"mixup": -1}, {"scale": (0.5, 2)}, {"repeats": 0}],
 )
 def test_bad_settings(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(settings))}.*expected"):
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))} is .*expected"):
         Augmentation(**settings)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "name", ["flip", "jitter", "magnitude", "magnitude_std", "erasing", "mixup", "cutmix", "switch", "scale"]
+)
+def test_settings_are_finite(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is "):
+        Augmentation(**{name: (0.5, value) if name == "scale" else value})
 
 
 @pytest.mark.parametrize("expects", [EXPECTS, GREY])
