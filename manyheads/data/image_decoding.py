@@ -12,6 +12,14 @@ How each kind becomes one of two modes, L or RGB:
 from __future__ import annotations
 
 import io
+import re
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -30,20 +38,29 @@ class ImageFault(Exception):
         self.fault, self.remedy = fault, remedy
 
 
-def decode(data: bytes) -> tuple[Image.Image, str]:
-    """(the image, in mode L or RGB; the mode it had). Raises ImageFault."""
+class Decoded(NamedTuple):
+    image: Image.Image  # in mode L or RGB
+    mode: str  # that it had
+    notes: list[str]  # what Pillow warns of, such as a corrupt EXIF part
+
+
+def decode(data: bytes) -> Decoded:
+    """The image in the bytes of a file. Raises ImageFault."""
     if not data:
         raise ImageFault("the image is empty (0 bytes)")
+    notes: list[str] = []
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
-    except Image.DecompressionBombError:
-        raise ImageFault(*_too_large("its pixels")) from None
+        with _warnings_into(notes):
+            image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        count = re.search(r"\d+", str(error))
+        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels")) from None
     except Exception:  # as below
-        kinds = ", ".join(_FORMATS)
-        raise ImageFault(
-            f"not an image ({kinds}), or cut off in its header", "convert it to PNG, or remove it"
-        ) from None
-    return _upright(image), image.mode
+        raise _not_opened(data) from None
+    mode, plain = image.mode, _upright(image, notes)
+    if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data):
+        raise ImageFault("a PNG image that is truncated or corrupt (it holds fewer rows than it says)")
+    return Decoded(plain, mode, notes)
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
@@ -52,25 +69,74 @@ def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
     Raises ValueError, which begins with `name`.
     """
     try:
-        return _upright(image)
+        return _upright(image, [])
     except ImageFault as error:
         raise ValueError(f"{name}: {error.fault}; {error.remedy}") from None
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _upright(image: Image.Image, notes: list[str]) -> Image.Image:
     if 0 in image.size:
         raise ImageFault(f"{image.width} x {image.height} pixels are no image")
     if image.width * image.height > MOST_PIXELS:
         raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels"))
     try:
         image.load()  # the first frame; raises where it is cut short
-        return _plain(ImageOps.exif_transpose(image))
+        with _warnings_into(notes):
+            upright = ImageOps.exif_transpose(image)
+        return _plain(upright)
     except ImageFault:
         raise
     except Exception as error:  # a parser given garbage raises whatever it stumbles upon
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         kind = f"a {image.format} image" if image.format else "an image"
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
+
+
+_one_at_a_time = threading.Lock()  # what Python does with warnings is set for all threads
+
+
+@contextmanager
+def _warnings_into(notes: list[str]) -> Iterator[None]:
+    with _one_at_a_time, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    notes += [" ".join(str(warning.message).split()) for warning in told]
+
+
+def _not_opened(data: bytes) -> ImageFault:
+    for kind in _FORMATS:
+        accept = Image.OPEN[kind][1]
+        if accept is not None and accept(data[:16]):
+            return ImageFault(f"a {kind} image that is truncated or corrupt in its header")
+    return ImageFault(f"not an image ({', '.join(_FORMATS)})", "remove it, or convert it if it is one of another kind")
+
+
+def _may_lack_rows(image: Image.Image) -> bool:
+    """Rows that are missing in a PNG stay black, and Pillow does not tell. An interlaced image ends with every other
+    row, hence the last two."""
+    end = np.asarray(image.crop((0, max(image.height - 2, 0), image.width, image.height)))
+    return getattr(image, "n_frames", 1) == 1 and not all(row.any() for row in end)
+
+
+def _lacks_rows(png: bytes) -> bool:
+    """Whether the pixels of a PNG are fewer bytes than its header says (PNG specification, sections 7.2, 8.2 and 9)."""
+    width, height, depth, colour, interlaced = struct.unpack(">IIBBxxB", png[16:29])
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    steps = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+    expected = 0
+    for left, top, across, down in steps if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -(-(width - left) // across), -(-(height - top) // down)
+        expected += rows * (1 + -(-columns * bits // 8)) if columns > 0 and rows > 0 else 0
+    packed, at = [], 8
+    while at + 8 <= len(png):
+        length, kind = struct.unpack(">I4s", png[at : at + 8])
+        if kind == b"IDAT":
+            packed.append(png[at + 8 : at + 8 + length])
+        at += 12 + length
+    try:
+        return len(zlib.decompressobj().decompress(b"".join(packed), expected)) < expected
+    except zlib.error:
+        return True
 
 
 def _too_large(size: str) -> tuple[str, str]:

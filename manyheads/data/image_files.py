@@ -1,6 +1,7 @@
 """The forms in which images with labels are kept, each read into one entry an image; nothing is decoded here.
 
-    DIR/CLASS/IMAGE            a folder for each class, with folders below it or not; hidden files are left out
+    DIR/CLASS/IMAGE            a folder for each class, with folders below it or not; hidden files are left out, and
+                               links are followed
     FILE.parquet               a column `image` (or `img`, `bytes`) of bytes or of {bytes, path}, and a column `label`
     FILE.jsonl                 one {"image": "cat/1.png", "label": "cat"} a line; paths are relative to the file
     train-images-idx3-ubyte    and train-labels-idx1-ubyte beside it (MNIST's form), or both with .gz
@@ -22,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.splits import UTF8, Splits, lines_of, splits_among
+from manyheads.data.splits import UTF8, VALIDATION, Splits, is_split, lines_of, splits_among
 
 FILES = (".parquet", ".jsonl")
+_PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HUB = "hub:"
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FORMS = "a folder with a folder for each class, a .parquet or .jsonl file, or an IDX file (...-images-idx3-ubyte)"
@@ -76,7 +78,10 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
     elif Path(data).is_dir():
         found = _splits_of(Path(data))
     if found.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train (or train.parquet, train.jsonl, ...) in it")
+        told = f"{data}: no training data; expected train (or train.parquet, train.jsonl, ...) in it"
+        if others := [Path(path).name for path in filter(None, (found.validation, *found.test))]:
+            told += f"; taken for other splits: {', '.join(others)}; rename what is a class"
+        raise FileNotFoundError(told)
     found = Splits(found.train, validation or found.validation, [test] if test else found.test)
     if len(found.test) > 1:
         raise ValueError(f"{data}: several test sets ({', '.join(found.test)}); name one: test=PATH")
@@ -85,11 +90,22 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
 def _splits_of(folder: Path) -> Splits:
     inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in FILES or _is_idx(path.name)]
-    found = splits_among(folder, [path.name for path in inside])
-    mnist = [str(path) for path in inside if path.name.startswith("t10k")]
-    if found == (None, None, []) and any(path.is_dir() for path in inside):
-        return Splits(str(folder), None, [])  # the class folders themselves
+    folders = [path for path in inside if path.is_dir()]
+    named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
+    files = [path.name for path in inside if not path.is_dir()]
+    mnist = [str(folder / name) for name in files if name.startswith("t10k")]
+    split_files = mnist or splits_among(folder, files) != (None, None, [])
+    if len(named) < len(folders) and not split_files and not any(map(_holds_folders, named)):
+        return Splits(str(folder), None, [])  # the class folders themselves, be one called `train` or `test_card`
+    found = splits_among(folder, [*files, *(path.name for path in named)])
+    if found.train is not None and Path(found.train).is_dir() and not _holds_folders(Path(found.train)):
+        expected = f"expected {found.train}/CLASS/IMAGE; if it is a class itself, rename it"
+        raise ValueError(f"{found.train}: no class folders in it; {expected}")
     return Splits(found.train, found.validation, found.test + mnist)
+
+
+def _holds_folders(folder: Path) -> bool:
+    return any(path.is_dir() for path in _visible(folder))
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -97,16 +113,54 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> Iterator[Entry]:
-    classes = [path for path in _visible(folder) if path.is_dir()]
-    if not classes:
+    if not _holds_folders(folder):
         raise ValueError(f"{folder}: no class folders in it; expected {folder}/CLASS/IMAGE")
-    for place in classes:
-        below = sorted(path for path in place.rglob("*") if path.is_file())
-        shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(place).parts)]
-        if not shown:
-            yield Entry(str(place), None, place.name, "the class folder is empty", "put images into it, or remove it")
-        for path in shown:
-            yield Entry(str(path), path, place.name)
+    for path in _visible(folder):
+        if path.is_dir():
+            yield from _class_folder(path)
+        elif not path.exists():
+            yield _broken(path, None)
+        elif path.suffix.lower() in _PICTURES:
+            yield Entry(_shown(path), None, None, "an image beside the class folders", "move it into one, or remove it")
+
+
+def _class_folder(folder: Path) -> Iterator[Entry]:
+    label = folder.name
+    if _shown(Path(label)) != label:
+        yield Entry(
+            _shown(folder.parent), None, None, f"the class folder {label!r}: its name is not UTF-8", "rename it"
+        )
+        return
+    empty = True
+    for entry in _below(folder, label, [folder.resolve()]):
+        yield entry
+        empty = False
+    if empty:
+        yield Entry(str(folder), None, label, "the class folder is empty", "put images into it, or remove it")
+
+
+def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
+    """The files in a folder and those below it; `above` are the real places on the way, for links that lead back."""
+    for path in _visible(folder):
+        if path.is_dir():
+            real = path.resolve()
+            if any(place.is_relative_to(real) for place in above):
+                yield Entry(_shown(path), None, label, f"a link back to {real}, which holds it", "remove it")
+            else:
+                yield from _below(path, label, [*above, real])
+        elif path.is_file():
+            yield Entry(_shown(path), path, label)
+        else:
+            yield _broken(path, label)
+
+
+def _broken(path: Path, label: str | None) -> Entry:
+    return Entry(_shown(path), None, label, "a broken link" if path.is_symlink() else "no regular file", "remove it")
+
+
+def _shown(path: Path) -> str:
+    """A path that can be printed and recorded, whatever bytes its names are made of."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _from_cell(place: str, value: Any, label: Any, folder: Path) -> Entry:

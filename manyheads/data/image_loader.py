@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.augmentation import Augmentation, batch_random, epoch_order, item_random
 from manyheads.data.image_files import Source
-from manyheads.data.images import ImageData, Preprocessing, open_image
+from manyheads.data.images import ImageData, Preprocessing, listed, open_image
 
 _AHEAD = 2  # batches that each worker has before it
 
@@ -108,7 +108,8 @@ class ImageLoader:
         index = {label: i for i, label in enumerate(labels)}
         for i, label in enumerate(data.labels):
             if label not in index:
-                raise ValueError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
+                told = f"{data.place(i)}: label {label!r} is none of the model's, which are {listed(labels)}"
+                raise ValueError(f"{told}; correct it, or remove the image")
         numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
         self._maker = _Maker(data.sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
         self._workers, self._pool = workers, None if workers == 0 else _pool(workers, self._maker)

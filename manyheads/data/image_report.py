@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from manyheads.data.images import ImageData
+from manyheads.data.images import ImageData, listed
 
 _SHOWN = 6  # labels
 
@@ -53,9 +53,12 @@ def image_report(train: ImageData, validation: ImageData, test: ImageData | None
         if n
     ]
     if contradicted:
-        warnings.append(f"warning: {contradicted:,} training images occur again with another label\n")
+        warnings.append(f"warning: training images that occur again with another label: {contradicted:,}\n")
     if without:
-        warnings.append(f"warning: no training image of {', '.join(without[:8])}\n")
+        warnings.append(f"warning: no training image of {listed(without)}\n")
+    if notes := list(dict.fromkeys(note for data in splits.values() for note in data.notes)):
+        more = f" (and of {len(notes) - 1:,} more)" if len(notes) > 1 else ""
+        warnings.append(f"warning: Pillow says of {notes[0]}{more}; used all the same\n")
     console = Console(width=120, no_color=True, force_terminal=False)
     with console.capture() as capture:
         console.print(table)

@@ -7,7 +7,9 @@ class folders alone is training data.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,7 @@ from manyheads.data.splits import SplitData, held_out
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded in memory, if none is a photograph:
 _SMALL = 2**20  # bytes of pixels of an image
+_LISTED = 8  # labels that an error names
 _AT_ONCE = 16  # images that a thread decodes at a time
 
 
@@ -41,6 +44,7 @@ class ImageData:
     names   the different labels in the order that a model counts them
     places  where each was read, as errors name it
     skips   what was left out: the reason, and how many
+    notes   what is odd about images that are used, a line each
     """
 
     sources: list[Source]
@@ -52,12 +56,13 @@ class ImageData:
     places: list[str] = field(default_factory=list)
     file: Path | None = None
     skips: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"ImageData({len(self):,} images, {len(set(self.labels)):,} labels, {self.file})"
+        return f"ImageData(images: {len(self):,}, labels: {len(set(self.labels)):,}, {self.file})"
 
     def subset(self, chosen: Sequence[int]) -> ImageData:
         return replace(
@@ -85,14 +90,23 @@ class Seen(NamedTuple):
     size: tuple[int, int]
     mode: str
     pixels: NDArray[np.uint8] | None  # (Y, X) or (Y, X, 3); None for a large image, so that few are in memory at once
+    notes: list[str]
 
 
-def open_image(source: Source) -> Image.Image:
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+
+
+def open_image(source: Source | str) -> Image.Image:
     """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError."""
     if isinstance(source, np.ndarray):
         return Image.fromarray(source)
+    if isinstance(source, str):
+        if not source.strip():
+            raise ValueError(f"the path {source!r} is empty: give the path of an image")
+        source = Path(source)
     try:
-        return decode(_bytes(source))[0]
+        return decode(_bytes(source)).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else ""
         raise ValueError(f"{place}{error.fault}; {error.remedy}") from None
@@ -114,8 +128,8 @@ def read_images(path: str | Path, *, names: Sequence[str] = (), skip_bad_lines: 
     for entry, seen in _examined(there, names):
         if not isinstance(seen, Seen):
             if not skip_bad_lines:
-                remedy = f"{seen.remedy}, or skip such images with --skip-bad-lines"
-                raise ValueError(f"{entry.place}: {seen.fault}; {remedy}")
+                remedy = seen.remedy.replace(", or ", ", ")
+                raise ValueError(f"{entry.place}: {seen.fault}; {remedy}, or skip such images with --skip-bad-lines")
             counted[f"{path}: {seen.fault}"] += 1
             continue
         assert entry.source is not None
@@ -125,12 +139,18 @@ def read_images(path: str | Path, *, names: Sequence[str] = (), skip_bad_lines: 
         found.sizes.append(seen.size)
         found.modes.append(seen.mode)
         found.places.append(entry.place)
+        found.notes.extend(f"{entry.place}: {note}" for note in seen.notes)
         if pixels is not None and seen.pixels is not None and (room := room - seen.pixels.nbytes) >= 0:
             pixels.append(seen.pixels)
         else:
             pixels = None
     if not found.labels:
-        raise ValueError(f"{path}: no usable image ({sum(counted.values()):,} skipped)")
+        skipped = (
+            f" (skipped: {sum(counted.values()):,}, such as {next(iter(counted)).removeprefix(f'{path}: ')})"
+            if counted
+            else ""
+        )
+        raise ValueError(f"{path}: no usable image in it{skipped}; give data that have some")
     return replace(
         found,
         sources=found.sources if pixels is None else list(pixels),
@@ -175,13 +195,14 @@ def read_image_splits(
 
 def with_labels_of(train: ImageData, data: ImageData, skip_bad_lines: bool = False) -> ImageData:
     """`data`, whose labels the training data all have; else a ValueError, or those without are left out."""
-    known, shown = set(train.labels), ", ".join(train.names[:8])
+    known = set(train.labels)
+    shown = listed([name for name in train.names if name in known])
     unseen = [i for i, label in enumerate(data.labels) if label not in known]
     if not unseen:
         return replace(data, names=train.names)
     told = f"label {data.labels[unseen[0]]!r} does not occur in the training data, which have {shown}"
     if not skip_bad_lines or len(unseen) == len(data):
-        raise ValueError(f"{data.place(unseen[0])}: {told} ({len(unseen):,} such images); correct it")
+        raise ValueError(f"{data.place(unseen[0])}: {told} (such images: {len(unseen):,}); correct it")
     gone = set(unseen)
     kept = data.subset([i for i in range(len(data)) if i not in gone])
     skips = {**data.skips, f"{data.file}: labels not in the training data": len(unseen)}
@@ -231,11 +252,14 @@ class Preprocessing:
         if self.channels not in (1, 3) or not len(self.mean) == len(self.std) == self.channels:
             given = f"channels {self.channels}, mean {self.mean}, std {self.std}"
             raise ValueError(f"{given}: expected 1 or 3 channels, and as many means and deviations")
-        if self.size < 1 or not 0 < self.crop <= 1 or min(self.std) <= 0:
-            raise ValueError(
-                f"size {self.size}, crop {self.crop}, std {self.std}: expected a size of at least 1, a crop above 0 and"
-                " at most 1, and deviations above 0"
-            )
+        if self.size < 1:
+            raise ValueError(f"size is {self.size}: expected at least 1 pixel")
+        if not 0 < self.crop <= 1:
+            raise ValueError(f"crop is {self.crop}: expected a share above 0, at most 1")
+        if not all(map(math.isfinite, self.mean)):
+            raise ValueError(f"mean is {self.mean}: expected finite numbers")
+        if not all(0 < deviation < math.inf for deviation in self.std):
+            raise ValueError(f"std is {self.std}: expected finite numbers above 0")
         if self.resample not in _RESAMPLE:
             raise ValueError(f"resample is {self.resample!r}: expected bilinear or bicubic")
 
@@ -332,14 +356,21 @@ def _bytes(source: bytes | Path) -> bytes:
         return source
     try:
         return source.read_bytes()
-    except OSError as error:
-        raise ImageFault(f"cannot be read ({error.strerror})", "make it readable, or remove it") from None
+    except FileNotFoundError:
+        link = f"a broken link, to {source.readlink()}" if source.is_symlink() else "no such file"
+        raise ImageFault(link, "give the path of an image") from None
+    except IsADirectoryError:
+        raise ImageFault("a directory, not an image", "give the path of an image") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise ImageFault(f"cannot be read ({reason})", "make it readable, or remove it") from None
 
 
-def _seen(pixels: NDArray[np.uint8], mode: str) -> Seen:
+def _seen(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Seen:
     said = repr(pixels.shape).encode()
     key = blake2b(said + np.ascontiguousarray(pixels).tobytes(), digest_size=16).hexdigest()
-    return Seen(key, (pixels.shape[1], pixels.shape[0]), mode, pixels if pixels.nbytes <= _SMALL else None)
+    kept = pixels if pixels.nbytes <= _SMALL else None
+    return Seen(key, (pixels.shape[1], pixels.shape[0]), mode, kept, list(notes))
 
 
 def _look(entry: Entry, names: Sequence[str]) -> Seen | ImageFault:
@@ -350,8 +381,8 @@ def _look(entry: Entry, names: Sequence[str]) -> Seen | ImageFault:
     try:
         if isinstance(entry.source, np.ndarray):
             return _seen(entry.source, "L")
-        image, mode = decode(_bytes(entry.source))
-        return _seen(np.asarray(image), mode)
+        image, mode, notes = decode(_bytes(entry.source))
+        return _seen(np.asarray(image), mode, notes)
     except ImageFault as error:
         if isinstance(entry.source, Path) and str(entry.source) != entry.place:  # named by a row of another file
             return ImageFault(f"{entry.source}: {error.fault}", error.remedy)
@@ -374,13 +405,24 @@ def _examined(there: Iterable[Entry], names: Sequence[str]) -> Iterator[tuple[En
 
 def _label_fault(label: Any, names: Sequence[str]) -> ImageFault | None:
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
-        return ImageFault(f"the label is {label!r}", "write a name or a number")
+        return ImageFault(f"the label is {label!r}", "write a name or an integer from 0 on")
     if str(label) == "-1":
         return ImageFault("the label -1 means that there is none", "label or remove the image")
+    if re.fullmatch(r"-\d+", str(label).strip()):
+        return ImageFault(f"the label is {label!r}", "count labels from 0 on, or write names")
+    if not _encodable(str(label)):
+        return ImageFault(f"the label {label!r} is no Unicode text", "correct it")
     if names and _name(label, names) not in names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        return ImageFault(f"label {str(label)!r} is none of {shown} (0 to {len(names) - 1})", "correct it")
+        return ImageFault(f"label {str(label)!r} is none of {listed(names)} (0 to {len(names) - 1})", "correct it")
     return None
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _name(label: str | int, names: Sequence[str]) -> str:

@@ -64,8 +64,8 @@ def splits_among(folder: Path, names: Iterable[str]) -> Splits:
     Raises ValueError where several could be the training data, or the validation data.
     """
     names = sorted(names)
-    train = [n for n in names if _is_split(n, ("train",))]
-    held = [n for n in names if _is_split(n, VALIDATION)]
+    train = [n for n in names if is_split(n, ("train",))]
+    held = [n for n in names if is_split(n, VALIDATION)]
     for role, several in (("training", train), ("validation", held)):
         if len(several) > 1:
             raise ValueError(f"{folder}: several {role} corpora ({', '.join(several)}); name one: data=DIR/NAME")
@@ -177,7 +177,8 @@ def lines_of(file: Path) -> list[str | None]:
         return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")]
 
 
-def _is_split(name: str, splits: tuple[str, ...]) -> bool:
+def is_split(name: str, splits: tuple[str, ...]) -> bool:
+    """Whether a name is that of a split, alone or followed by one of `._-`."""
     return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import struct
 import sys
 import zlib
@@ -25,6 +26,7 @@ from manyheads.data.images import (
     open_image,
     read_image_splits,
     read_images,
+    with_labels_of,
 )
 
 RNG = np.random.default_rng(0)
@@ -175,15 +177,47 @@ def claiming(width: int, height: int) -> bytes:
     return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
+def png_of(width: int, height: int, row: Any, rows: int = 1, interlaced: bool = False) -> bytes:
+    """A grey PNG that holds so many rows, whatever its header says."""
+    chunks = [
+        b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced),
+        b"IDAT" + zlib.compress((b"\0" + row.tobytes()) * rows),
+        b"IEND",
+    ]
+    parts = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_a_png_that_ends_black_is_whole() -> None:
+    black = np.zeros(8, np.uint8)
+    assert open_image(png_of(8, 5, black, rows=5)).getbbox() is None
+    # eight rows of one byte and the filter's: passes of 1, 1, 2, 2 x 2, 4 x 2, 4 x 4 and 8 x 4 pixels
+    shapes = [(1, 1), (1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4)]
+    whole = b"".join(bytes(1 + wide) * high for wide, high in shapes)
+    for pixels in (whole, whole[:-1]):
+        data = png_of(8, 8, np.frombuffer(pixels, np.uint8)[1:], interlaced=True)
+        if pixels is whole:
+            assert open_image(data).getbbox() is None
+        else:
+            with pytest.raises(ValueError, match="truncated or corrupt"):
+                open_image(data)
+    for mode in ("1", "P", "LA", "RGB", "RGBA"):
+        assert open_image(encoded(Image.new(mode, (13, 7)))).size == (13, 7)
+    assert open_image(encoded(Image.new("I;16", (13, 7)))).size == (13, 7)
+
+
 BAD = {
     "text": (b"this is no image", "not an image"),
+    "text begun like BMP": (b"BM, said the text", "a BMP image that is truncated or corrupt in its header"),
     "empty": (b"", "0 bytes"),
     "zip of nothing": (b"PK\x05\x06" + bytes(18), "not an image"),
     "truncated PNG": (encoded(noise("RGB", (40, 40)))[:900], "truncated or corrupt"),
     "truncated JPEG": (encoded(noise("RGB", (40, 40)), "JPEG")[:900], "truncated or corrupt"),
     "truncated GIF": (encoded(noise("L", (40, 40)), "GIF")[:900], "truncated or corrupt"),
     "corrupt": (PNGS[0][:45] + b"????" + PNGS[0][49:], "truncated or corrupt|not an image"),
-    "huge": (claiming(20_000, 20_000), "more than the 50,000,000"),
+    "huge": (claiming(20_000, 20_000), "^[^ ]*: 400,000,000 pixels are more than the 50,000,000"),
+    "warned of": (claiming(10_000, 10_000), "10,000 x 10,000 pixels are more than"),
+    "one row": (png_of(4000, 3000, np.full(4000, 9).astype(np.uint8)), "it holds fewer rows than it says"),
     "large": (claiming(20_000, 3_000), "20,000 x 3,000 pixels are more than"),
     "float": (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point"),
     "32 bits": (encoded(Image.fromarray(np.full((3, 3), 70_000, np.int32)), "TIFF"), "32-bit"),
@@ -228,11 +262,17 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
     ("row", "match"),
     [
         ({"image": "i/9.png", "label": "cat"}, r":1: .*i/9.png: no such image file; correct"),
-        ({"image": "c.jsonl", "label": "cat"}, r":1: .*c.jsonl: not an image"),
+        (
+            {"image": "c.jsonl", "label": "cat"},
+            r":1: .*c.jsonl: not an image \(.*\); remove it, convert it if it is one of another kind, or skip such",
+        ),
         ({"image": None, "label": "cat"}, ":1: the image is NoneType"),
         ({"image": "i/1.png"}, ":1: no object with image and label"),
         ({"image": "i/1.png", "label": None}, ":1: the label is None"),
         ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
+        ({"image": "i/1.png", "label": -2}, ":1: the label is -2; count labels from 0"),
+        ({"image": "i/1.png", "label": 0.0}, r":1: the label is 0\.0; write a name or an integer"),
+        ({"image": "i/1.png", "label": "\ud800"}, ":1: the label .* is no Unicode text"),
         ({"image": "i/1.png", "label": 2}, r":1: label '2' is none of cat, dog \(0 to 1\); correct it, or skip"),
         ({"image": "i/1.png", "label": "cow"}, ":1: label 'cow' is none of cat, dog"),
         (["i/1.png"], ":1: no object"),
@@ -247,6 +287,100 @@ def test_bad_rows_are_told_in_a_line_or_counted(tmp_path: Path, row: Any, match:
     assert (found.labels, list(found.skips.values())) == (["dog"], [1])
 
 
+def test_links_are_followed_and_broken_ones_told(tmp_path: Path) -> None:
+    folder = as_folder(tmp_path)
+    elsewhere = tmp_path / "elsewhere" / "more"
+    elsewhere.mkdir(parents=True)
+    Image.fromarray(GREY[0] // 2).save(elsewhere / "5.png")
+    (folder / "cat" / "linked").symlink_to(elsewhere.parent)
+    (folder / "cow").symlink_to(elsewhere)
+    found = read_images(folder)
+    assert sorted(found.labels) == ["cat", "cat", "cat", "cow", "dog", "dog"]
+    faults = [
+        (folder / "cat" / "gone.png", tmp_path / "gone", "a broken link"),
+        (folder / "mouse", tmp_path / "gone", "a broken link"),
+        (folder / "cat" / "round", folder, "a link back to "),
+        (elsewhere / "round", elsewhere.parent, "a link back to "),
+    ]
+    for link, target, fault in faults:
+        link.symlink_to(target)
+        with pytest.raises(ValueError, match=f"{link.name}: {fault}.*; remove it, or skip such images"):
+            read_images(folder)
+        assert len(read_images(folder, skip_bad_lines=True)) == 6
+        link.unlink()
+    Image.fromarray(GREY[0]).save(folder / "loose.JPG")
+    (folder / "README.md").write_text("of the data")
+    with pytest.raises(ValueError, match=r"loose\.JPG: an image beside the class folders; move it"):
+        read_images(folder)
+    skipped = read_images(folder, skip_bad_lines=True)
+    assert (len(skipped), sum(skipped.skips.values())) == (6, 1)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    folder = as_folder(tmp_path)
+    Image.fromarray(GREY[0]).save(os.fsencode(folder / "cat") + b"/\xff.png")
+    assert r"\udcff.png" in "".join(read_images(folder).places).encode().decode()
+    os.rename(folder / "dog", os.fsencode(folder) + b"/\xff\xfe")
+    with pytest.raises(
+        ValueError, match=r"the class folder '\\udcff\\udcfe': its name is not UTF-8; rename it"
+    ) as told:
+        read_images(folder)
+    str(told.value).encode()
+    assert set(read_images(folder, skip_bad_lines=True).labels) == {"cat"}
+
+
+@pytest.mark.parametrize(
+    "classes", [("cat", "test_card"), ("dev", "car", "trainers"), ("train", "bus", "car"), ("train_a", "train_b", "x")]
+)
+def test_classes_may_be_named_like_splits(tmp_path: Path, classes: tuple[str, ...]) -> None:
+    for number in range(40):
+        (tmp_path / classes[number % len(classes)]).mkdir(exist_ok=True)
+        pixels = np.full((2, 2), number, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / classes[number % len(classes)] / f"{number}.png")
+    splits = read_image_splits(str(tmp_path))
+    assert splits.train.names == tuple(sorted(classes))
+    assert splits.test is None
+
+
+def test_what_may_be_a_class_or_a_split_is_told(tmp_path: Path) -> None:
+    many(tmp_path / "d" / "cat")
+    many(tmp_path / "d" / "test_card")
+    with pytest.raises(
+        FileNotFoundError, match="no training data.*taken for other splits: test_card; rename what is a"
+    ):
+        read_image_splits(str(tmp_path / "d"))
+    for name in ("train", "test"):
+        (tmp_path / "e" / name).mkdir(parents=True)
+        Image.fromarray(GREY[0]).save(tmp_path / "e" / name / "1.png")
+    with pytest.raises(ValueError, match="train: no class folders in it; expected .*; if it is a class itself, rename"):
+        read_image_splits(str(tmp_path / "e"))
+
+
+def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    folder = as_folder(tmp_path)
+    broken = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0\x01\0"
+    (folder / "cat" / "odd.jpg").write_bytes(encoded(RGB, "JPEG", exif=broken))
+    train = read_images(folder)
+    (line,) = [line for line in image_report(train, read_images(folder)).splitlines() if "Pillow" in line]
+    assert line.startswith(f"warning: Pillow says of {folder / 'cat' / 'odd.jpg'}: Corrupt EXIF data.")
+    open_image(folder / "cat" / "odd.jpg")
+    with pytest.raises(ValueError, match="more than"):
+        open_image(claiming(10_000, 10_000))
+    assert not recwarn.list
+
+
+def test_paths_that_hold_no_image(tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
+    for path, message in (
+        (str(tmp_path), "a directory, not an image; give the path"),
+        (str(tmp_path / "link.png"), "a broken link, to .*gone.png; give the path"),
+        (str(tmp_path / "none.png"), "no such file; give the path"),
+        ("", "the path '' is empty: give the path"),
+    ):
+        with pytest.raises(ValueError, match=f"^({path}: )?{message} of an image"):
+            open_image(path)
+
+
 def test_bad_folders_and_files(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     (folder / "mouse").mkdir()
@@ -255,6 +389,12 @@ def test_bad_folders_and_files(tmp_path: Path) -> None:
     assert list(read_images(folder, skip_bad_lines=True).skips.values()) == [1]
     with pytest.raises(ValueError, match="no class folders"):
         read_images(folder / "mouse")
+    (tmp_path / "none.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"none.jsonl: no usable image in it; give data that have some$"):
+        read_images(tmp_path / "none.jsonl")
+    train, other = (ImageData([], labels, [], [], [], ("cat", "dog", "fox")) for labels in (["cat", "dog"], ["fox"]))
+    with pytest.raises(ValueError, match=r"'fox' does not occur in the training data, which have cat, dog \(such"):
+        with_labels_of(train, other)
     (tmp_path / "c.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     with pytest.raises(ValueError, match=r"c\.zip: cannot tell what it is.*unpack"):
         read_images(tmp_path / "c.zip")
@@ -315,7 +455,9 @@ def test_the_splits_of_a_directory(tmp_path: Path) -> None:
     many(tmp_path / "d" / "val", 10, first=200)
     assert read_image_splits(str(tmp_path / "d")).held_out == 0
     (tmp_path / "d" / "test" / "b").rename(tmp_path / "d" / "test" / "c")
-    with pytest.raises(ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(5 such"):
+    with pytest.raises(
+        ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(such images: 5\)"
+    ):
         read_image_splits(str(tmp_path / "d"))
     test = read_image_splits(str(tmp_path / "d"), skip_bad_lines=True).test
     assert test is not None
@@ -396,7 +538,7 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
     assert rows["duplicates"] == ["1 (20.0%)", "0 (0.0%)"]
     assert rows["images of the training data"] == ["", "1 (50.0%)"]
     assert "1 of 2 validation images are in the training data" in report
-    assert "1 training images occur again with another label" in report
+    assert "training images that occur again with another label: 1" in report
 
 
 def test_real_images(real_data: Callable[[str], Path]) -> None:
@@ -441,8 +583,12 @@ def test_other_processors_files_are_read() -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"size": 0}, "expected a size"),
-        ({"size": 8, "crop": 1.5}, "crop 1.5"),
+        ({"size": 0}, "^size is 0: expected at least 1"),
+        ({"size": 8, "crop": 1.5}, "^crop is 1.5"),
+        ({"size": 8, "crop": float("nan")}, "^crop is nan"),
+        ({"size": 8, "std": (1, 1, float("nan"))}, r"^std is \(1, 1, nan\)"),
+        ({"size": 8, "std": (1, 1, float("inf"))}, r"^std is \(1, 1, inf\)"),
+        ({"size": 8, "mean": (float("-inf"), 0, 0)}, r"^mean is \(-inf, 0, 0\)"),
         ({"size": 8, "channels": 1}, "as many means"),
         ({"size": 8, "resample": "box"}, "bilinear or bicubic"),
     ],
