@@ -77,8 +77,8 @@ EMBEDDED = PretrainingConfig(
     training=_paper(steps=1200, warmup=120, learning_rate=1e-3, validate_every=400, checkpoint_every=400, log_every=20),
 )
 
-# 33 million tokens, not quite an hour on one core: no pairs, so that every token is context, no dropout, as reviews
-# hardly come twice, and Adam with its bias correction (without, the loss stayed where word frequencies put it).
+# 33 million tokens, not quite an hour on one core: no pairs, so that every token is context, no dropout, as a
+# review comes twice, masked anew, and Adam with its bias correction (without, the loss stayed where word frequencies put it).
 IMDB = PretrainingConfig(
     model={"max_positions": 128, "dropout": 0.0, "attention_dropout": 0.0},
     vocabulary=8000,
