@@ -13,12 +13,23 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from manyheads.cli import (
-    answer, classify, directories, fill, generate, probe, scoring, summary, tag, training, translate,
-)  # fmt: skip
+    answer,
+    attend,
+    classify,
+    directories,
+    fill,
+    generate,
+    probe,
+    scoring,
+    summary,
+    tag,
+    training,
+    translate,
+)
 from manyheads.cli.parser import Parser, Verbs
 
 # in the order of --help
-VERBS = (training, scoring, translate, classify, tag, answer, fill, generate, probe, summary, directories)
+VERBS = (training, scoring, translate, classify, tag, answer, fill, generate, attend, probe, summary, directories)
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 

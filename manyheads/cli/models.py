@@ -11,7 +11,7 @@ def model_for(verb: str, name: str) -> Any:
 
     predictor = load(name)
     if not hasattr(predictor, verb):
-        known = ("translate", "classify", "tag", "fill", "generate", "answer")
+        known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
         able = [each for each in known if hasattr(predictor, each)]
         raise ValueError(f"{name}: this model cannot {verb}: use it with manyheads {' or '.join(able)}")
     return predictor

@@ -23,6 +23,7 @@ from manyheads.models.universal import Universal, UniversalSequence
 from manyheads.models.vit import ViT
 from manyheads.tasks.answerer import Answerer
 from manyheads.tasks.classifier import Classifier
+from manyheads.tasks.encoder import Encoder
 from manyheads.tasks.filler import Filler
 from manyheads.tasks.generator import Generator
 from manyheads.tasks.image_classifier import ImageClassifier
@@ -41,6 +42,10 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (SequenceBaseline, None): Classifier,
     (Tfidf, None): Classifier,
     (BertFeatures, "none"): Classifier,
+    (Bert, "none"): Encoder,
+    (Bert, "pooler"): Encoder,
+    (Bert, "next_sentence"): Encoder,
+    (Bert, "choice"): Encoder,
     (Bert, "token"): Tagger,
     (BertFeatures, "token"): Tagger,
     (Bert, "question"): Answerer,

@@ -10,6 +10,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.splits import test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import Attends
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.squad_scores import best, f1, squad_metrics
@@ -19,7 +20,7 @@ class AnsweringOutcome(Outcome):
     unit = "F1 of an answer"
 
 
-class Answerer:
+class Answerer(Attends):
     """A model with start and end logits, with its tokenizer: what `manyheads.load` gives for it.
 
     reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code

@@ -13,6 +13,7 @@ from manyheads.data.cldr_languages import cldr_languages
 from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
 from manyheads.data.splits import find_files, test_among
 from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import Attends
 from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
 
@@ -28,7 +29,7 @@ class Label:
         return self.label
 
 
-class Classifier:
+class Classifier(Attends):
     """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
 
     reads: ClassVar = "texts"

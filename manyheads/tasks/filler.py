@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, overload
 import torch
 
 from manyheads import directory
+from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special
 from manyheads.data.windows import Frame
+from manyheads.tasks.attending import Attends, Read, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.masked_lm import mean_scores, scores
 
@@ -39,7 +41,7 @@ class FillOutcome(Outcome):
     unit = "share of the masked words that are right"
 
 
-class Filler:
+class Filler(Attends):
     """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
@@ -108,6 +110,25 @@ class Filler:
         if len(framed) > room:
             raise ValueError(f"text {number} has {len(framed)} tokens, the model takes {room}: shorten it")
         return framed
+
+    def _read(self, text: str, pair: str | None) -> Read:
+        """With [MASK] as the token, whatever the tokenizer takes it for."""
+        if pair is not None or MASK not in text:
+            return super()._read(text, pair)
+        ids: list[int] = []
+        tokens: list[str] = []
+        words: list[int] = []
+        for part in text.split(MASK):
+            encoding = self.tokenizer.encode(part, add_special_tokens=False)
+            side, first = side_of(encoding, (part,)), max(words, default=SPECIAL) + 1
+            ids += [*encoding.ids, self.special.mask]
+            tokens += [*side.tokens, MASK]
+            words += [*(first + word for word in side.words), first + len(side)]
+        frame = Frame.of(self.tokenizer)
+        before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
+        around = [SPECIAL] * len(before), [SPECIAL] * len(after)
+        side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
+        return Read(*frame.around(ids[:-1]), side)
 
     def _filled(self, text: str, probability: float, words: Sequence[int]) -> Fill:
         pieces = [self.tokenizer.id_to_token(word) or "" for word in words]

@@ -13,12 +13,14 @@ import numpy as np
 from tokenizers import Encoding
 
 from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import Texts, read_corpora, read_texts
 from manyheads.data.splits import only_test, splits_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
+from manyheads.tasks.attending import read, text_maps
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.language_modelling import text_metrics, token_losses
 
@@ -141,6 +143,30 @@ class Generator:
                 )
                 found.append(Continuation(prompts[first + row], text.text, counts[row], reason))
         return found
+
+    def attend(
+        self,
+        text: str,
+        *,
+        max_tokens: int = 0,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+        truncate: bool = False,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model reads a text, from left to right.
+
+        max_tokens     so many tokens, the likeliest ones, are added to the text first
+        layers, heads  their numbers, None for all
+        truncate       cut a text that is longer than the model takes, instead of raising a ValueError
+        """
+        if max_tokens:
+            text = self.generate(text, max_tokens=max_tokens, top_k=1)
+        self._known(text, "the text")
+        found = read(self.tokenizer, text, special=False)
+        return text_maps(
+            self, found, text, truncate=truncate, causal=True, layers=layers, heads=heads, axis=axis
+        )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
         """How many bits the test texts, or those of `data`, take; compared piece by piece."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -10,11 +11,14 @@ import torch
 from PIL import Image
 
 from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
+from manyheads.data.image_decoding import plain_image
 from manyheads.data.image_files import find_splits
 from manyheads.data.image_loader import ImageLoader
 from manyheads.data.images import ImageData, Preprocessing, digits, open_image, read_images
 from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classifier import Label
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
 from manyheads.tasks.image_classification import SCORED, image_metrics, log_probabilities
@@ -59,7 +63,7 @@ class ImageClassifier:
             raise ValueError(f"top is {top}: expected 1 or more")
         found = []
         for first in range(0, len(images), SCORED):
-            part = [each if isinstance(each, Image.Image) else _opened(each) for each in images[first : first + SCORED]]
+            part = [_plain(each) for each in images[first : first + SCORED]]
             batch = torch.from_numpy(np.stack([self.preprocessing.array(image) for image in part]))  # (B, C, Y, X)
             with torch.inference_mode(), self.route.autocast():
                 scores = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()
@@ -68,16 +72,31 @@ class ImageClassifier:
                 found.append([Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)])
         return found
 
+    def attend(
+        self,
+        image: str | Path | Image.Image,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+
+        layers, heads  their numbers, None for all
+        """
+        opened = _plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
+
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
-        truth = np.concatenate([batch.labels for batch in loader.epoch()])
         scores = log_probabilities(self.model, loader, self.route)
         predicted = scores.argmax(1).tolist()
         return LabelOutcome(
             [data.place(i) for i in range(len(data))], [self.labels[i] for i in predicted], list(data.labels),
-            [float(a == b) for a, b in zip(predicted, truth.tolist(), strict=True)],
-            image_metrics(scores, torch.from_numpy(truth)),
+            [float(a == b) for a, b in zip(predicted, loader.labels.tolist(), strict=True)],
+            image_metrics(scores, torch.from_numpy(loader.labels)),
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
@@ -85,8 +104,9 @@ class ImageClassifier:
         return self.evaluate(self._held_data(data, skip_bad_lines))
 
     def _held_data(self, data: str | None, skip_bad_lines: bool) -> ImageData:
-        names = () if any(label.isdecimal() for label in self.labels) else self.labels
         trained_on: dict[str, Any] = record_of(self.path).get("data", {})
+        own = () if any(label.isdecimal() for label in self.labels) else self.labels
+        names = tuple(trained_on.get("names", own))
         if data is not None:
             return read_images(_tests_of(data), names=names, skip_bad_lines=skip_bad_lines)
         if "digits" in trained_on:
@@ -119,10 +139,11 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
     return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
 
 
-def _opened(file: str | Path) -> Image.Image:
-    if not Path(file).is_file():
-        raise ValueError(f"{file}: no such file: give the path of an image")
-    return open_image(Path(file))
+def _plain(image: str | Path | Image.Image) -> Image.Image:
+    """Upright and in plain colours, whether it is still in its file or opened by the caller."""
+    if isinstance(image, Image.Image):
+        return plain_image(image)
+    return open_image(image)
 
 
 def _tests_of(data: str) -> str:

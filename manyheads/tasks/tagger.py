@@ -13,6 +13,7 @@ from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
 from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import Attends
 from manyheads.tasks.entities import count_entities, entities, tagging_metrics
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.tagging import tag_log_probabilities, word_windows
@@ -63,7 +64,7 @@ class TaggingOutcome(Outcome):
     unit = "entity F1 of a sentence"
 
 
-class Tagger:
+class Tagger(Attends):
     """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
 
     reading  max_length: tokens of a window; None: as in training, else what the model takes

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.cldr import cldr_pairs
@@ -19,6 +20,7 @@ from manyheads.data.parallel import Pairs, find_splits, read_parallel
 from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
+from manyheads.tasks.attending import translation_maps
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 
@@ -166,6 +168,24 @@ class Translator:
             for row, h in zip(rows, scored, strict=True):
                 found[row] = Translation(targets[row], h.score, h.log_probability)
         return found
+
+    def attend(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model translates a text.
+
+        target         what it writes; None: its own translation, the best of a beam of 4
+        layers, heads  their numbers, None for all
+        axis           "encoder", "decoder" or "cross"; None: all of them
+        """
+        target = self.translate(text) if target is None else target
+        return translation_maps(self, self.target_tokenizer, text, target, layers=layers, heads=heads, axis=axis)
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False

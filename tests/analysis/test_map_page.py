@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.analysis.browser import BINARY, Browser
 from numpy.typing import NDArray
 
 from manyheads.analysis.map_page import PATCHES, SHOWN, frame, page
 from manyheads.analysis.maps import AttentionMaps, Layer
 from manyheads.analysis.sides import SPECIAL, Side
+from tests.analysis.browser import BINARY, Browser
 
 WORDS = ("The", "dog", "that", "un", "wisely", "barked", "ran", "home")
 ENGLISH = Side(("[CLS]", *WORDS, "[SEP]"), (SPECIAL, 0, 1, 2, 3, 3, 4, 5, 6, SPECIAL))
@@ -38,7 +38,9 @@ def layers(seed: int, count: int, heads: int, queries: Side, keys: Side, steps: 
 
 def translation(seed: int = 0) -> AttentionMaps:
     axes = {"encoder": layers(seed, 2, 3, ENGLISH, ENGLISH), "cross": layers(seed + 9, 3, 2, GERMAN, ENGLISH)}
-    return AttentionMaps(axes, "a translator", "The dog <b>ran</b> home {{data}} → Der Hund lief heim", None, ("cross",))
+    return AttentionMaps(
+        axes, "a translator", "The dog <b>ran</b> home {{data}} → Der Hund lief heim", None, ("cross",)
+    )
 
 
 def image(shape: tuple[int, int] = (4, 4), count: int = 2) -> AttentionMaps:
@@ -205,7 +207,8 @@ def test_several_heads_are_averaged_and_have_their_colours(opened: Any) -> None:
     mean = (maps["cross"][0].weights[0, 0, 0] + maps["cross"][1].weights[0, 1, 0]) / 2
     assert readout(browser)[1][0] == ENGLISH.tokens[mean.argmax()]
     hues = browser.run(
-        "[...document.querySelectorAll('.thumb[aria-pressed=true]')].map((each) => each.style.getPropertyValue('--hue'))"
+        "[...document.querySelectorAll('.thumb[aria-pressed=true]')]"
+        ".map((each) => each.style.getPropertyValue('--hue'))"
     )
     assert len(set(hues)) == 2
     browser.click('[data-at="row-2"]')
@@ -246,7 +249,7 @@ def test_the_matrix_names_the_cell_under_the_mouse(opened: Any) -> None:
     shades = browser.run(
         "(() => { const cells = document.querySelector('.cells');"
         " const data = cells.getContext('2d').getImageData(0, 0, cells.width, cells.height).data;"
-    " return [cells.width, cells.height, ...[...data].filter((_, at) => at % 4 === 0)]; })()"
+        " return [cells.width, cells.height, ...[...data].filter((_, at) => at % 4 === 0)]; })()"
     )
     assert shades[:2] == [10, 5]
     darkness = -np.array(shades[2:], dtype=float)
@@ -370,13 +373,14 @@ def test_texts_are_legible_in_light_and_dark(opened: Any, dark: bool) -> None:
     paper = browser.run("getComputedStyle(document.documentElement).backgroundColor")
     assert (luminance(paper) < 0.1) == dark
     for selector, behind in (
-        (".input", None), (".caption .name", None), (".heading", None), (".tabs span", ".tabs"), (".token.special .text", None),
-        (".token.on .text", ".token.on"), (".readout .amount", None), ("#theme", None),
+        (".input", None), (".caption .name", None), (".heading", None), (".tabs span", ".tabs"),
+        (".token.special .text", None), (".token.on .text", ".token.on"), (".readout .amount", None), ("#theme", None),
     ):  # fmt: skip
-        style = f"getComputedStyle(document.querySelector({json.dumps(selector)})).color"
-        back = paper if behind is None else browser.run(f"getComputedStyle(document.querySelector('{behind}')).backgroundColor")
-        light, low = sorted((luminance(browser.run(style)), luminance(back)), reverse=True)
-        assert (light + 0.05) / (low + 0.05) >= 4.5, (selector, browser.run(style), back)
+        style = "getComputedStyle(document.querySelector('{}')).{}".format
+        back = paper if behind is None else browser.run(style(behind, "backgroundColor"))
+        ink = browser.run(style(selector, "color"))
+        light, low = sorted((luminance(ink), luminance(back)), reverse=True)
+        assert (light + 0.05) / (low + 0.05) >= 4.5, (selector, ink, back)
 
 
 def test_the_theme_can_be_chosen_and_a_narrow_screen_does_not_scroll_sideways(opened: Any) -> None:

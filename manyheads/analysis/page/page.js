@@ -198,7 +198,7 @@ class Panel {
     const low = layer.signed ? `−${this.most.toPrecision(2)}` : "0";
     const scale = el("canvas", { className: "scale", width: 64, height: 1 });
     this.painters.push(() => thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, 1, 64));
-    return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : "mean of them; lines and dots apart"),
+    return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
       el("span", { className: "range" }, low, scale, share(this.most, layer.signed)));
   }
 
@@ -472,6 +472,7 @@ async function start() {
     following = false;
   };
   data.panels.forEach((each, number) => panels.push(new Panel(each, number, changed)));
+  changed(panels[0], { axis: 0, picked: 0 }); // they begin with the same head
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
   document.getElementById("together").hidden = panels.length < 2;

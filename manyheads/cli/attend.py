@@ -1,0 +1,85 @@
+"""`manyheads attend`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyheads.cli.models import model_for
+from manyheads.cli.parser import MODEL, Verbs, positive
+
+if TYPE_CHECKING:
+    from manyheads.analysis.maps import AttentionMaps
+
+SUFFIXES = (".html", ".npz", ".png", ".svg")
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("attend", _attend, "see where heads look: an interactive page, a picture, or arrays", MODEL)
+    verb.add_argument("rest", nargs="+", metavar="TEXT|IMAGE", help="one input; or two, side by side on a page")
+    verb.add_argument("--out", type=Path, default=Path("attention.html"), metavar="FILE",
+                      help="page (.html), picture (.png, .svg) or arrays (.npz) (default: attention.html)")  # fmt: skip
+    verb.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own translation)")
+    verb.add_argument("--pair", metavar="TEXT", help="the second text of a pair; of a question, its context")
+    verb.add_argument("--max-tokens", type=positive(int), metavar="N",
+                      help="a language model first adds its N likeliest tokens")  # fmt: skip
+    verb.add_argument("--against", metavar="MODEL", help="another model, beside the first on a page")
+    verb.add_argument("--axis", choices=("encoder", "decoder", "cross", "self"), metavar="AXIS",
+                      help="encoder, decoder, cross or self (default: all; of a picture: cross)")  # fmt: skip
+    verb.add_argument("--layers", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
+    verb.add_argument("--heads", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
+    verb.add_argument("--words", action="store_true", help="merge sub-words into words (on a page: a switch)")
+    verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices")
+    verb.add_argument("--first", type=positive(int), default=1, metavar="N",
+                      help="the token that a page begins with, of a long text (default: 1)")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="cut a text that is longer than the model takes")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers such as 0,5, got {text!r}") from None
+
+
+def _attend(options: argparse.Namespace) -> None:
+    out: Path = options.out
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"--out {out}: expected a file that ends in {', '.join(SUFFIXES)}")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out {out}: there is no directory {out.parent}: make it first")
+    beside = len(options.rest) + (options.against is not None)
+    if beside > 2:
+        raise ValueError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")
+    if beside > 1 and suffix != ".html":
+        raise ValueError(f"two maps side by side are for a page: expected --out FILE.html, got {out}")
+    predictor = model_for("attend", options.model)
+    found = [_maps(predictor, each, options) for each in options.rest]
+    if options.against is not None:
+        found.append(_maps(model_for("attend", options.against), options.rest[0], options))
+    first = found[0]
+    if suffix == ".html":
+        for note in first.page(out, *found[1:], first=options.first - 1):
+            print(f"manyheads: {note}", file=sys.stderr)
+    elif suffix == ".npz":
+        first.save(out)
+    else:
+        first.draw(out, axis=options.axis, style="lines" if options.lines else "matrix")
+    print(out)
+
+
+def _maps(predictor: Any, given: str, options: argparse.Namespace) -> AttentionMaps:
+    """What was asked of this predictor; an option that it does not know is an error."""
+    asked = {name: getattr(options, name) for name in ("target", "pair", "max_tokens", "truncate")}
+    asked = {name: value for name, value in asked.items() if value}
+    choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
+    known = signature(predictor.attend).parameters
+    for name in asked:
+        if name not in known:
+            raise ValueError(f"--{name.replace('_', '-')} is not for this model: {type(predictor).__name__}")
+    maps = predictor.attend(given, **asked, **choices)
+    return maps.words() if options.words else maps
