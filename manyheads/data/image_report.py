@@ -57,8 +57,8 @@ def image_report(train: ImageData, validation: ImageData, test: ImageData | None
     if without:
         warnings.append(f"warning: no training image of {listed(without)}\n")
     if notes := list(dict.fromkeys(note for data in splits.values() for note in data.notes)):
-        more = f" (and of {len(notes) - 1:,} more)" if len(notes) > 1 else ""
-        warnings.append(f"warning: Pillow says of {notes[0]}{more}; used all the same\n")
+        others = f" (and of {len(notes) - 1:,} more)" if len(notes) > 1 else ""
+        warnings.append(f"warning: Pillow says of {notes[0]}{others}; used all the same\n")
     console = Console(width=120, no_color=True, force_terminal=False)
     with console.capture() as capture:
         console.print(table)

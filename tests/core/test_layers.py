@@ -104,7 +104,8 @@ def test_patches_begin_with_unit_variance() -> None:
 @pytest.mark.parametrize(("side", "nearest"), [(30, "28 and 32"), (3, "4"), (33, "32 and 36"), (1, "4")])
 def test_sides_that_patches_do_not_divide(side: int, nearest: str) -> None:
     assert whole_patches(32, 4) == 8
-    message = f"^model.image_size, model.patch: {side} pixels are not divisible by patches of 4: nearest that fit: {nearest}$"
+    told = f"{side} pixels are not divisible by patches of 4: nearest that fit: {nearest}"
+    message = f"^model.image_size, model.patch: {told}$"
     with pytest.raises(ValueError, match=message):
         whole_patches(side, 4)
     with pytest.raises(ValueError, match=message):
