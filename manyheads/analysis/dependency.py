@@ -114,7 +114,7 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     middles = [layer * heads + (heads - 1) / 2 for layer in range(layers)]
     panel.set_xticks(middles, [f"\nlayer {layer}" for layer in range(layers)])
     panel.set_xticks(range(layers * heads), [str(i % heads) for i in range(layers * heads)], minor=True, fontsize=5)
-    panel.set_yticks(range(len(rows)), [f"{row.group} ({row.count:,})" for row in rows])
+    panel.set_yticks(range(len(rows)), [f"{row.group} ({row.items:,})" for row in rows])
     panel.set(title="share of the words whose syntactic head is found, by layer and head",
               xlabel="ring: the best head; filled: beyond doubt (95%) better than the best offset")  # fmt: skip
     side.set_xticks([0], ["best\noffset"])

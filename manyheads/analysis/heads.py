@@ -79,7 +79,8 @@ class HeadStatistics:
             means = {name: (each / self._tokens).tolist() for name, each in sums.items()}
             for head in range(len(means["entropy"])):
                 special = {name: values[head] for name, values in means.items() if name not in own}
-                found.append(Head(layer, head, *(means[name][head] for name in own), special))
+                known = {name: means[name][head] for name in own}
+                found.append(Head(layer, head, **known, special=special))
         return found
 
     def __str__(self) -> str:

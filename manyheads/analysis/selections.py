@@ -44,7 +44,7 @@ class Best(NamedTuple):
     """
 
     group: str
-    count: int
+    items: int
     layer: int
     head: int
     direction: str

@@ -81,7 +81,7 @@ def _relations(found: Probe, minimum: int) -> None:
         published = PUBLISHED.get(row.group)
         paper = ("", "") if published is None else (f"{published.accuracy:.3f}", f"{published.base:.3f}")
         rows.append((
-            row.group, row.count, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
+            row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
             f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})", *paper,
         ))  # fmt: skip
     table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", "", "BERT-base", "offset"),
@@ -92,7 +92,7 @@ def _relations(found: Probe, minimum: int) -> None:
 
 def _antecedents(found: Selections) -> None:
     rows = [
-        (row.group, row.count, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
+        (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
          f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()))
         for row in found.table()
     ]  # fmt: skip

@@ -78,7 +78,7 @@ EMBEDDED = PretrainingConfig(
 )
 
 # 33 million tokens, not quite an hour on one core: no pairs, so that every token is context, no dropout, as a
-# review comes twice, masked anew, and Adam with its bias correction (without, the loss stayed where word frequencies put it).
+# review comes twice, masked anew, and Adam with its bias correction (without, the loss stayed at word frequencies).
 IMDB = PretrainingConfig(
     model={"max_positions": 128, "dropout": 0.0, "attention_dropout": 0.0},
     vocabulary=8000,

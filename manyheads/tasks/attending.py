@@ -103,15 +103,17 @@ def pair_title(text: str, pair: str | None) -> str:
 
 
 def translation_maps(
-    reader: Reader, target_tokenizer: Tokenizer, source: str, target: str, **choices: Any
+    reader: Reader, target_tokenizer: Tokenizer, source: str, target: str, *, cut: bool = False, **choices: Any
 ) -> AttentionMaps:
     """The maps of an encoder-decoder that reads the source and writes the target.
 
-    A query of the decoder is the token that is being written there, a key what had been written before.
+    A query of the decoder is the token that is being written there, a key what had been written before. With `cut`, a
+    target that is too long is looked at as far as the model goes.
     """
     c = reader.model.config
     given, written = read(reader.tokenizer, source), target_tokenizer.encode(target)  # which may be empty
-    wanted = Read(written.ids, written.type_ids, side_of(written, (target,)))
+    end, side = c.max_positions if cut else None, side_of(written, (target,))
+    wanted = Read(written.ids[:end], written.type_ids[:end], Side(side.tokens[:end], side.words[:end]))
     for name, each in (("source", given), ("target", wanted)):
         if len(each.ids) > c.max_positions:
             raise ValueError(

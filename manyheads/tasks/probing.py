@@ -63,7 +63,7 @@ class Probe:
         row = self.dependencies.best()
         return (
             f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, best head {row.layer}-{row.head} "
-            f"finds {row.accuracy:.3f} of {row.count:,} words' heads, best offset {row.base:.3f})"
+            f"finds {row.accuracy:.3f} of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
     def document(self, minimum: int = MINIMUM) -> dict[str, Any]:

@@ -184,8 +184,10 @@ class Translator:
         layers, heads  their numbers, None for all
         axis           "encoder", "decoder" or "cross"; None: all of them
         """
-        target = self.translate(text) if target is None else target
-        return translation_maps(self, self.target_tokenizer, text, target, layers=layers, heads=heads, axis=axis)
+        written = self.translate(text) if target is None else target
+        return translation_maps(
+            self, self.target_tokenizer, text, written, cut=target is None, layers=layers, heads=heads, axis=axis
+        )
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False

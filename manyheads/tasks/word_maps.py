@@ -60,13 +60,13 @@ class WordReader:
     """
 
     def __init__(self, reader: Reader) -> None:
-        self.tokenizer = getattr(reader, "tokenizer", None)
-        model = reader.model.bert if isinstance(reader.model, BertFeatures) else reader.model
-        if not isinstance(self.tokenizer, Tokenizer):
+        tokenizer = getattr(reader, "tokenizer", None)
+        model: Any = reader.model.bert if isinstance(reader.model, BertFeatures) else reader.model
+        if not isinstance(tokenizer, Tokenizer):
             raise ValueError(f"{reader.path}: this model reads no text: a treebank needs one that does")
         if not tapped(model):
             raise ValueError(f"{reader.path}: {type(model).__name__} has no attention to look at")
-        self.model, self.route = model, reader.route
+        self.tokenizer, self.model, self.route = tokenizer, model, reader.route
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
             self.tokenizer.encode(" a", add_special_tokens=False).ids
@@ -113,7 +113,8 @@ class WordReader:
     ) -> Iterator[WordMaps]:
         texts = [self.frame.around([token for word in words for token in word])[0] for words in pieces]
         c = self.model.config
-        padded = torch.from_numpy(pad(texts, getattr(c, "source_pad", None) or getattr(c, "pad", 0)))
+        fill: Any = getattr(c, "source_pad", None) or getattr(c, "pad", 0)
+        padded = torch.from_numpy(pad(texts, fill))
         lengths = torch.tensor([len(ids) for ids in texts])
         maps = self._maps(padded, lengths)
         if statistics is not None:
@@ -139,7 +140,7 @@ class WordReader:
                 model.start(ids, sizes, 1)  # reads the source
             else:
                 # without the head where there is a way, which may be larger than all the rest
-                reading = getattr(model, "hidden", None) or getattr(model, "encode", model)
+                reading: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
                 reading(ids, sizes)
         steps = getattr(config, "steps", 1)
         found = {}
@@ -153,11 +154,11 @@ class WordReader:
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Where each of the tokenizer's special tokens stands, (B, T) by name."""
-        assert self.tokenizer is not None
-        at, found = torch.arange(padded.shape[1]), {}
+        at = torch.arange(padded.shape[1])
+        found: dict[str, Tensor] = {}
         for place, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
             inside = place < len(self.frame.before)
             where = torch.full_like(lengths, place) if inside else lengths - len(self.frame) + place
-            name = self.tokenizer.id_to_token(token)
+            name = self.tokenizer.id_to_token(token) or str(token)
             found[name] = found.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
         return found

@@ -152,13 +152,13 @@ def test_importance_is_the_loss_without_the_head() -> None:
         with torch.no_grad():
             return float(model.encode(tokens).square().sum(-1).log().sum() + model.encode(tokens)[..., 0].sum())
 
-    silent = model.encoder.blocks[1].attention.output.weight.data  # type: ignore[union-attr]
+    silent = model.get_parameter("encoder.blocks.1.attention.output.weight").data
     silent[:, 4:] = 0  # of head 1
     found = importance(model, loss)
     assert set(found) == {"encoder.blocks.0.attention", "encoder.blocks.1.attention"}
     assert found["encoder.blocks.1.attention"][1] == 0
     before = loss()
-    weight = model.encoder.blocks[0].attention.output.weight.data  # type: ignore[union-attr]
+    weight = model.get_parameter("encoder.blocks.0.attention.output.weight").data
     weight[:, :4] = 0
     assert float(found["encoder.blocks.0.attention"][0]) == pytest.approx(loss() - before, rel=1e-9)
     assert found["encoder.blocks.0.attention"].abs().min() > 0

@@ -1,6 +1,7 @@
 """Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from manyheads.models import conv_attention, local_attention, nonlocal_net
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
-EAGER = {"attn_implementation": "eager"}
+SIZES: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+EAGER: Any = {"attn_implementation": "eager"}
 
 
 def saved(model: transformers.PreTrainedModel, path: Path) -> nn.Module:

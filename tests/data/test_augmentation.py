@@ -255,7 +255,7 @@ def test_bad_settings(settings: dict[str, Any]) -> None:
 )
 def test_settings_are_finite(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name} is "):
-        Augmentation(**{name: (0.5, value) if name == "scale" else value})
+        Augmentation(**{name: (0.5, value) if name == "scale" else value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("expects", [EXPECTS, GREY])

@@ -69,8 +69,9 @@ def determined() -> tuple[bert.Bert, Tokenizer]:
         query, key = block.attention.query.weight, block.attention.key.weight
         query[1:32, 64:95] = torch.eye(31)
         key[:32, 64:96] = torch.eye(32)
+        ids = tokenizer.get_vocab()
         for article, noun in (("the", "dog"), ("a", "cat")):
-            query[64 + tokenizer.token_to_id(noun), tokenizer.token_to_id(article)] = 1.0
+            query[64 + ids[noun], ids[article]] = 1.0
         key[64:128, :64] = torch.eye(64)
     return model, tokenizer
 
@@ -80,7 +81,7 @@ def test_a_constructed_head_is_found_and_the_others_are_not(treebank: Path) -> N
     assert found.counts["sentences"] == 60
     row = found.dependencies.best("det")
     assert (row.accuracy, row.layer, row.head, row.direction) == (1.0, 0, 1, "dep->head")
-    assert row.count == 120
+    assert row.items == 120
     assert row.held_out == 1.0
     assert row.base < 0.4
     chance = 1 / 6
@@ -151,9 +152,9 @@ def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
     head = statistics.heads()[0]
     assert head.special["[SEP]"] == pytest.approx(float(torch.cat(sums).mean()), abs=1e-5)
     vectors = read.vectors(texts[0])
-    weight = model.embedding.weight.detach()  # type: ignore[union-attr]
+    weight = model.get_parameter("embedding.weight").detach()
     ids = tokenizer.encode("abcd", add_special_tokens=False).ids
-    torch.testing.assert_close(vectors[0], weight[ids].mean(0) / weight.std())  # type: ignore[index, operator, union-attr]
+    torch.testing.assert_close(vectors[0], weight[ids].mean(0) / weight.std())
 
 
 def test_a_language_model_reads_words_with_their_spaces_and_looks_back_only(treebank: Path) -> None:
@@ -212,10 +213,10 @@ def test_coreference_in_windows_of_whole_sentences(tmp_path: Path) -> None:
     found = probe(reader(model, tokenizer), file).coreference
     assert found is not None
     row = found.best("nominal")
-    assert row.count == 2 * 2 * 6  # all but the first of an entity in each document, for seven sentences are a window
+    assert row.items == 2 * 2 * 6  # all but the first of an entity in each document, for seven sentences are a window
     assert row.baselines == {"nearest": 0.0, "same word": 1.0}
     # with room for three sentences there are three windows of a document, the last of one sentence
     narrow = bert.Bert(bert.preset("tiny", vocab=64, width=8, heads=2, layers=1, max_positions=14))
     found = probe(reader(narrow, tokenizer), file).coreference
     assert found is not None
-    assert found.best().count == 2 * 2 * (2 + 2)
+    assert found.best().items == 2 * 2 * (2 + 2)
