@@ -121,8 +121,8 @@ def _model(config: AlgorithmicConfig) -> Any:
                  for name, value in (("layers", 4), ("heads", 4), ("feed_forward", 128))}  # fmt: skip
         settings = {"final_norm": True, **common, **sizes, **config.network}
         return transformer.Transformer(transformer.preset("tiny", **settings))
-    sizes = {"steps": 4, "heads": 4, "feed_forward": 128, "transition": "separable"}
-    return Universal(universal.preset("tiny", **{**common, **sizes, **config.network}))
+    own = {"steps": 4, "heads": 4, "feed_forward": 128, "transition": "separable"}
+    return Universal(universal.preset("tiny", **{**common, **own, **config.network}))
 
 
 def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[str, Any] | None:
@@ -144,12 +144,12 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
         for length in config.lengths
     }
     task = _task(config, run, train, validation, route)
+    fingerprints = {"train": fingerprint([*train.sources, *train.targets])[:16]}
     described = {
-        "algorithm": algorithm, "model": config.model, "longest": config.longest,
-        "fingerprints": {"train": fingerprint([*train.sources, *train.targets])[:16]},
+        "algorithm": algorithm, "model": config.model, "longest": config.longest, "fingerprints": fingerprints,
         "pairs": {"train": len(train), "validation": len(validation), "test": config.tested},
     }  # fmt: skip
-    settings = {**identity(config, run, described["fingerprints"], use=("tested",)), "algorithm": algorithm}
+    settings = {**identity(config, run, fingerprints, use=("tested",)), "algorithm": algorithm}
     curve: dict[str, dict[str, float]] = {}  # by measure and length
     shown: dict[str, Any] = {}
 
@@ -188,8 +188,8 @@ def _task(config: AlgorithmicConfig, run: Run, train: Pairs, validation: Pairs, 
 
     def tokenised(pairs: Pairs) -> Corpus:
         cache = run.out / "state" / "tokens"
-        stores = (TokenStore.of(side, tokenizer, cache) for side in (pairs.sources, pairs.targets))
-        return Corpus(*stores, config.longest + 2).checked(pairs, truncate=False)
+        sources, targets = (TokenStore.of(side, tokenizer, cache) for side in (pairs.sources, pairs.targets))
+        return Corpus(sources, targets, config.longest + 2).checked(pairs, truncate=False)
 
     with_offsets = config.offsets and config.model != "lstm"
     return AlgorithmicTask(

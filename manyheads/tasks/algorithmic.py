@@ -98,9 +98,8 @@ def _padded(
     """source (B, Ts) with lengths (B,); what the decoder reads and should write (B, Tt), and which of it is real."""
     c = model.config
     sources, targets = ([each.ids for each in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
-    read = pad([[c.start, *target[:-1]] for target in targets], c.pad)
-    tensors = [torch.from_numpy(rows).to(route.device) for rows in (pad(sources, c.pad), read, pad(targets, c.pad))]
-    source, read, write = tensors
+    shifted = [[c.start, *target[:-1]] for target in targets]
+    source, read, write = (torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets))
     return source, (source != c.pad).sum(1), read, write, write != c.pad
 
 

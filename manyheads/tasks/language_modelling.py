@@ -83,15 +83,16 @@ class LanguageModellingTask:
         self.tokenizer, self.train, self.validation = tokenizer, train, validation
         self.validation_bytes = validation_bytes
         self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
-        thinks = isinstance(self.model, UniversalSequence)
-        self._read: Any = route.compile(self.model.think if thinks else self.model.hidden)  # type: ignore[union-attr]
+        read: Any = self.model.think if isinstance(self.model, UniversalSequence) else self.model.hidden
+        self._read: Any = route.compile(read)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
         return _Batches(starts, self.train, self.block, self.rows)
 
     def loss(self, batch: Batch) -> Tensor:
-        hidden, ponder = self._read(batch.read.to(self.route.device)), 0.0  # (B, T, D)
+        hidden = self._read(batch.read.to(self.route.device))  # (B, T, D)
+        ponder: Tensor | float = 0.0
         if isinstance(self.model, UniversalSequence):
             hidden, thoughts = hidden
             ponder = self.model.ponder_cost(thoughts)

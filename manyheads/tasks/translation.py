@@ -131,8 +131,8 @@ class TranslationTask:
         self.tokenizer, self.target_tokenizer, self.vocabulary = tokenizer, target_tokenizer, vocabulary
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
-        thinks = isinstance(self.model, Universal)
-        self._read: Any = route.compile(self.model.think if thinks else self.model.hidden)  # type: ignore[union-attr]
+        read: Any = self.model.think if isinstance(self.model, Universal) else self.model.hidden
+        self._read: Any = route.compile(read)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)

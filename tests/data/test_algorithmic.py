@@ -40,8 +40,8 @@ def test_lengths_are_drawn_evenly_and_all_of_them() -> None:
 def test_the_same_names_give_the_same_digits() -> None:
     again = algorithmic_pairs("copy", 50, 12, **ASKED)
     assert again == algorithmic_pairs("copy", 50, 12, **ASKED)
-    for other in ({"seed": 2, "split": "train"}, {"seed": 1, "split": "validation"}):
-        assert again.sources != algorithmic_pairs("copy", 50, 12, **other).sources
+    for seed, split in ((2, "train"), (1, "validation")):
+        assert again.sources != algorithmic_pairs("copy", 50, 12, seed=seed, split=split).sources
 
 
 def test_impossible_lengths() -> None:

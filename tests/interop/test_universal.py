@@ -49,8 +49,12 @@ def test_a_directory_reloads_identically(tmp_path: Path, name: str) -> None:
 def test_two_vocabularies_stay_two(tmp_path: Path) -> None:
     texts = (["one two three"], ["eins zwei drei vier"])
     source, target = (train_bpe(each, n, min_frequency=9) for each, n in zip(texts, (12, 14), strict=True))
-    sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size(), "tie": "target"}
-    tokens = {"pad": target.token_to_id("<pad>"), "end": 0, "start": target.token_to_id("<pad>")}
+    sizes: dict[str, Any] = {
+        "source_vocab": source.get_vocab_size(),
+        "target_vocab": target.get_vocab_size(),
+        "tie": "target",
+    }
+    tokens: dict[str, Any] = {"pad": target.token_to_id("<pad>"), "end": 0, "start": target.token_to_id("<pad>")}
     model = Universal(UniversalConfig(**SMALL, **sizes, **tokens, source_pad=source.token_to_id("<pad>")))
     assert directory.save(tmp_path, model, source, target) == "manyheads-universal"
     loaded = directory.load(tmp_path)

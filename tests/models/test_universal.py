@@ -231,7 +231,7 @@ def test_separable_convolution_is_written_out() -> None:
             rows = []
             for t in range(len(x)):
                 near = [(t - first + k, k) for k in range(size) if 0 <= t - first + k < len(x)]
-                rows.append(sum(x[at] * weight[:, 0, k] for at, k in near))
+                rows.append(torch.stack([x[at] * weight[:, 0, k] for at, k in near]).sum(0))
             return torch.stack(rows)
 
         hidden = (along(x[0], layer.before.weight) @ layer.expand.weight.T + layer.expand.bias).relu()
