@@ -5,6 +5,7 @@ Nothing is read: the examples of a split depend on its name, its number and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import numpy as np
@@ -44,6 +45,14 @@ def algorithmic_pairs(
         sources.append(digits)
         targets.append(_output(algorithm, digits))
     return Pairs(sources, targets)
+
+
+def pairs_by_length(algorithm: Algorithm, lengths: Iterable[int], count: int, *, seed: int) -> dict[int, Pairs]:
+    """By length, `count` inputs of just that length: what the recipes test on."""
+    return {
+        length: algorithmic_pairs(algorithm, count, length, shortest=length, seed=seed, split=f"test {length}")
+        for length in lengths
+    }
 
 
 def _output(algorithm: Algorithm, digits: str) -> str:

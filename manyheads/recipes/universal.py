@@ -13,7 +13,7 @@ from manyheads import directory
 from manyheads.analysis import accounting
 from manyheads.analysis.length_curve import draw
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.algorithmic import SHORTEST, Algorithm, algorithmic_pairs, digit_tokenizer
+from manyheads.data.algorithmic import SHORTEST, Algorithm, algorithmic_pairs, digit_tokenizer, pairs_by_length
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD
@@ -21,7 +21,7 @@ from manyheads.models import seq2seq_lstm, transformer, universal
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.universal import Universal
 from manyheads.recipes.run import Run, carry_out, identity, plan
-from manyheads.tasks.algorithmic import ROOM, AlgorithmicTask, measure
+from manyheads.tasks.algorithmic import ROOM, AlgorithmicTask, length_metrics, measure, tests_fingerprint
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.pondering import pondering
 from manyheads.tasks.translation import Corpus
@@ -139,14 +139,12 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
     seed = config.training.seed
     train = algorithmic_pairs(algorithm, config.size, config.longest, seed=seed, split="train")
     validation = algorithmic_pairs(algorithm, VALIDATED, config.longest, seed=seed, split="validation")
-    tests = {
-        length: algorithmic_pairs(algorithm, config.tested, length, shortest=length, seed=seed, split=f"test {length}")
-        for length in config.lengths
-    }
+    tests = pairs_by_length(algorithm, config.lengths, config.tested, seed=seed)
     task = _task(config, run, train, validation, route)
     fingerprints = {"train": fingerprint([*train.sources, *train.targets])[:16]}
     described = {
-        "algorithm": algorithm, "model": config.model, "longest": config.longest, "fingerprints": fingerprints,
+        "algorithm": algorithm, "model": config.model, "longest": config.longest,
+        "fingerprints": {**fingerprints, "test": tests_fingerprint(tests)},
         "pairs": {"train": len(train), "validation": len(validation), "test": config.tested},
     }  # fmt: skip
     settings = {**identity(config, run, fingerprints, use=("tested",)), "algorithm": algorithm}
@@ -163,9 +161,7 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
             shown[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
             print(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in found.items()), file=sys.stderr)
             if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
-                told = f"{len(pairs):,} inputs of {length} characters, greedy"
-                for name in ("accuracy", "exact_match"):
-                    metrics[f"{name}_{length}"] = {"value": found[name], "signature": told}
+                metrics |= length_metrics(found, length, len(pairs))
         draw({config.model: {"curve": curve, "data": described}}, run.out / "lengths.png")
         if config.model == "universal":
             examples = [str(pondering(translator, text)) for text in validation.sources[:EXAMPLES]]

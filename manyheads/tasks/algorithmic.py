@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import Route
+from manyheads.data.algorithmic import pairs_by_length
 from manyheads.data.batching import pad
 from manyheads.data.parallel import Pairs
+from manyheads.data.store import fingerprint
 from manyheads.generation import greedy
 from manyheads.models.universal import Universal
+from manyheads.tasks.evaluation import Outcome, record_of
+from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Batch, Translating, TranslationTask
 
 ROOM = 10  # tokens that an output may be longer than its input
@@ -82,14 +87,73 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
             asked += int(right.sum())
             outputs += _decoded(model, tokenizer, source, lengths)
     together = list(zip(outputs, pairs.targets, strict=True))
-    placed = sum(a == b for output, target in together for a, b in zip(output, target, strict=False))
     values = {
-        "accuracy": placed / sum(map(len, pairs.targets)),
+        "accuracy": sum(_placed(*each) for each in together) / sum(map(len, pairs.targets)),
         "exact_match": sum(output == target for output, target in together) / len(pairs),
         "forced_accuracy": forced / asked,
         **{f"{stack}_steps": float(torch.cat(each).mean()) for stack, each in steps.items()},
     }
     return values, outputs
+
+
+def _placed(output: str, target: str) -> int:
+    """Characters of the target that the output has at their place."""
+    return sum(a == b for a, b in zip(output, target, strict=False))
+
+
+def length_metrics(found: Mapping[str, float], length: int, count: int) -> Metrics:
+    """Of what `measure` found on `count` inputs of a length, what is told beside other metrics."""
+    told = f"{count:,} inputs of {length} characters, greedy"
+    return {f"{name}_{length}": {"value": found[name], "signature": told} for name in ("accuracy", "exact_match")}
+
+
+class AlgorithmicOutcome(Outcome):
+    """The quality of an output is the share of its characters that are in place."""
+
+    unit = "accuracy"
+
+
+def algorithmic_outcome(
+    model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route
+) -> AlgorithmicOutcome:
+    """On inputs of each length."""
+    outputs: list[str] = []
+    metrics: Metrics = {}
+    for length, pairs in tests.items():
+        found, written = measure(model, tokenizer, pairs, route)
+        metrics |= length_metrics(found, length, len(pairs))
+        outputs += written
+    inputs = [text for pairs in tests.values() for text in pairs.sources]
+    references = [text for pairs in tests.values() for text in pairs.targets]
+    quality = [_placed(*each) / len(each[1]) for each in zip(outputs, references, strict=True)]
+    return AlgorithmicOutcome(inputs, outputs, references, quality, metrics)
+
+
+def tests_fingerprint(tests: Mapping[int, Pairs]) -> str:
+    return fingerprint([text for pairs in tests.values() for text in (*pairs.sources, *pairs.targets)])[:16]
+
+
+def recorded_tests(model: Path) -> dict[int, Pairs] | None:
+    """The strings that a run was tested on, by length: generated again, as its result.json tells. None for a run on
+    other data. Raises ValueError where they come out otherwise, or where the record lacks what they are made of."""
+    known = record_of(model)
+    data = known.get("data", {})
+    if "algorithm" not in data:
+        return None
+    try:
+        lengths = [int(length) for length in known["curve"]["accuracy"]]
+        tests = pairs_by_length(data["algorithm"], lengths, data["pairs"]["test"], seed=known["seed"])
+        recorded = data["fingerprints"].get("test")  # None: from before it was kept
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{model / 'result.json'}: damaged, it does not tell the digits of its test: name test files with --data"
+        ) from None
+    if recorded not in (None, tests_fingerprint(tests)):
+        raise ValueError(
+            f"{model}: other digits are generated than the run was tested on, by another numpy or a changed record:"
+            " name test files with --data"
+        )
+    return tests
 
 
 def _padded(

@@ -20,6 +20,7 @@ from manyheads.data.parallel import Pairs, find_splits, read_parallel
 from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
+from manyheads.tasks.algorithmic import algorithmic_outcome, recorded_tests
 from manyheads.tasks.attending import translation_maps
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.metrics import paired_bootstrap, sentence_chrf, translation_metrics
@@ -197,8 +198,10 @@ class Translator:
         metrics = translation_metrics(outputs, pairs.targets, language)
         return TranslationOutcome(pairs.sources, outputs, pairs.targets, sentence_chrf(outputs, pairs.targets), metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TranslationOutcome:
-        """On the run's test data, or on `data`, decoded as the run's recipe says."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+        """On the run's test data, or on `data`, decoded as the run's recipe says; a run on digits by its own scores."""
+        if data is None and (tests := recorded_tests(self.path)) is not None:
+            return algorithmic_outcome(self.model, self.tokenizer, tests, self.route)
         test = held_data(self.path, data, skip_bad_lines)
         return self.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
 

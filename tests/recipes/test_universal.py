@@ -1,6 +1,7 @@
 """The recipes on digits: trained, tested beyond their length, recorded; each model as a command makes it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal
 from manyheads.recipes import RECIPES, train
 from manyheads.tasks.algorithmic import measure
+from manyheads.tasks.evaluation import compare
 from manyheads.tasks.pondering import pondering
 
 TINY: dict[str, Any] = {
@@ -68,6 +70,34 @@ def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
     translator.model = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match="only a Universal Transformer takes steps"):
         pondering(translator, "12")
+
+
+def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Path) -> None:
+    record = json.loads((run / "result.json").read_text())
+    predictor = manyheads.load(run)
+    outcome = predictor.outcome()
+    assert set(outcome.metrics) == {f"{name}_{n}" for name in ("accuracy", "exact_match") for n in (2, 4, 6)}
+    for name in ("accuracy", "exact_match"):
+        assert {n: outcome.metrics[f"{name}_{n}"]["value"] for n in "246"} == record["curve"][name]
+    assert all(record["metrics"][name] == metric for name, metric in outcome.metrics.items() if name[-2:] != "_2")
+    assert outcome.inputs == outcome.references
+    assert [len(text) for text in outcome.inputs] == [2] * 10 + [4] * 10 + [6] * 10
+    assert [quality == 1 for quality in outcome.quality[:10]] == [
+        output[:2] == given for output, given in zip(outcome.outputs[:10], outcome.inputs[:10], strict=True)
+    ]
+    same = compare(predictor, predictor)
+    assert same["items"] == 30
+    assert same["bootstrap"]["accuracy"]["difference"] == 0
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    for change, message in (
+        ({"seed": record["seed"] + 1}, "other digits are generated than the run was tested on"),
+        ({"seed": None}, "does not tell the digits of its test"),
+        ({"curve": {}}, "does not tell the digits of its test"),
+    ):
+        (copied / "result.json").write_text(json.dumps({**record, **change}))
+        with pytest.raises(ValueError, match=message):
+            manyheads.load(copied).outcome()
 
 
 def test_scores_are_counted_by_hand(run: Path) -> None:
