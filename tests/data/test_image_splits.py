@@ -1,0 +1,180 @@
+"""Splits of images, the report on them, and what a model is given of them."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from manyheads.data.image_report import image_report
+from manyheads.data.images import (
+    ImageData,
+    Preprocessing,
+    digits,
+    read_image_splits,
+    read_images,
+)
+from tests.data.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
+
+
+def test_the_splits_of_a_directory(tmp_path: Path) -> None:
+    many(tmp_path / "d" / "train")
+    many(tmp_path / "d" / "test", 10, first=100)
+    splits = read_image_splits(str(tmp_path / "d"))
+    assert splits.held_out == len(splits.validation) > 0
+    assert len(splits.train) + len(splits.validation) == 60
+    assert not set(splits.train.keys) & set(splits.validation.keys)
+    assert splits.test is not None
+    assert (len(splits.test), splits.test_paths) == (10, (str(tmp_path / "d" / "test"),))
+    alone = read_image_splits(str(tmp_path / "d" / "train"))
+    assert alone.test is None
+    assert alone.validation.keys == splits.validation.keys
+    many(tmp_path / "d" / "val", 10, first=200)
+    assert read_image_splits(str(tmp_path / "d")).held_out == 0
+    (tmp_path / "d" / "test" / "b").rename(tmp_path / "d" / "test" / "c")
+    with pytest.raises(
+        ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(such images: 5\)"
+    ):
+        read_image_splits(str(tmp_path / "d"))
+    test = read_image_splits(str(tmp_path / "d"), skip_bad_lines=True).test
+    assert test is not None
+    assert (len(test), list(test.skips.values())) == (5, [5])
+
+
+def test_mnists_own_files(tmp_path: Path) -> None:
+    as_idx_gz(tmp_path)
+    for kind in ("images-idx3", "labels-idx1"):
+        data = (tmp_path / f"train-{kind}-ubyte.gz").read_bytes()
+        (tmp_path / f"t10k-{kind}-ubyte.gz").write_bytes(data)
+    splits = read_image_splits(str(tmp_path))
+    assert splits.test is not None
+    assert (len(splits.test), splits.train.names) == (4, ("cat", "dog"))
+
+
+def test_one_label_or_one_image_cannot_be_split(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one label only, 'cat'"):
+        read_image_splits(str(as_parquet(tmp_path, image=PNGS, label=["cat"] * 4)))
+    with pytest.raises(ValueError, match="one distinct image cannot be split"):
+        read_image_splits(str(as_parquet(tmp_path, image=PNGS[:1] * 4, label=LABELS)))
+
+
+def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    columns = {"image": [{"bytes": png, "path": None} for png in PNGS], "label": [0, 1, 0, 1]}
+    rows = datasets.Dataset.from_dict(columns, features)
+    asked: list[tuple[Any, ...]] = []
+
+    def load(name: str, split: str | None = None, revision: str | None = None) -> Any:
+        asked.append((name, split, revision))
+        if name != "o/n":
+            raise FileNotFoundError("no such\nthing")
+        return rows if split else datasets.DatasetDict(train=rows, test=rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    splits = read_image_splits("hub:o/n@main")
+    assert asked == [("o/n", None, "main"), ("o/n", "train", "main"), ("o/n", "test", "main")]
+    assert splits.test is not None
+    assert (splits.test.labels, splits.test_paths) == (LABELS, ("hub:o/n@main#test",))
+    assert read_images("hub:o/n#train").keys == splits.test.keys == read_images(as_parquet(tmp_path)).keys
+    with pytest.raises(ValueError, match=r"hub:o/n: name a split, as hub:o/n#train: it has train, test"):
+        read_images("hub:o/n")
+    with pytest.raises(ValueError, match=r"hub:x: cannot be fetched \(no such\)"):
+        read_image_splits("hub:x")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'manyheads\[hub\]'"):
+        read_images("hub:o/n")
+
+
+def test_digits_are_tested_on_the_same_images_whatever_the_seed() -> None:
+    first, second = digits(1), digits(2)
+    assert first.test is not None
+    assert second.test is not None
+    assert first.test.keys == second.test.keys
+    assert first.validation.keys != second.validation.keys
+    assert sum(map(len, first.known.values())) == 1797
+    assert 300 < len(first.test) < 420
+    sets = [set(data.keys) for data in first.known.values()]
+    assert not sets[0] & sets[1]
+    assert not sets[2] & (sets[0] | sets[1])
+    assert first.train.names == tuple("0123456789")
+    assert max(np.asarray(first.train.image(i)).max() for i in range(9)) == 255
+
+
+def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
+    jpegs = [encoded(Image.open(io.BytesIO(png)), "BMP") for png in PNGS]  # the same pixels otherwise encoded
+    train = read_images(as_parquet(tmp_path, image=[*PNGS, jpegs[0]], label=[*LABELS, "dog"]))
+    other = read_images(as_parquet(tmp_path, image=[jpegs[1], encoded(noise("RGB"))], label=["dog", "cat"]))
+    report = image_report(train, other)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in report.splitlines()]
+    rows = {name: values for name, *values in filter(None, cells)}
+    assert rows["images"] == ["5", "2"]
+    assert rows["modes"] == ["L 5", "L 1, RGB 1"]
+    assert rows["pixels (smallest / largest)"] == ["5 x 6", "5 x 6 / 7 x 5"]
+    assert rows["label: dog"] == ["3 (60.0%)", "1 (50.0%)"]
+    assert rows["duplicates"] == ["1 (20.0%)", "0 (0.0%)"]
+    assert rows["images of the training data"] == ["", "1 (50.0%)"]
+    assert "1 of 2 validation images are in the training data" in report
+    assert "training images that occur again with another label: 1" in report
+
+
+def test_real_images(real_data: Callable[[str], Path]) -> None:
+    data = read_images(real_data("mnist/test.parquet"))
+    assert (len(data), data.names, set(data.sizes)) == (2000, tuple("0123456789"), {(28, 28)})
+    assert isinstance(data, ImageData)
+
+
+@pytest.mark.parametrize("size", [(50, 41), (33, 90), (24, 24), (28, 28), (1, 9)])
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("crop", [1.0, 0.875])
+def test_transformers_prepares_images_likewise(size: tuple[int, int], resample: Any, squash: bool, crop: float) -> None:
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+    from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    ours = Preprocessing(28, crop, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25), resample, 3, squash)
+    settings = json.loads(json.dumps(ours.as_dict()))
+    assert Preprocessing.from_dict(settings) == ours
+    classes = {c.__name__: c for c in (BitImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil)}
+    theirs = classes[settings.pop("image_processor_type") + "Pil"](**settings)
+    image = noise("RGB", size)
+    apart = np.abs(theirs(image).pixel_values[0] - ours.array(image)) * np.array(ours.std).reshape(3, 1, 1) * 255
+    # in levels of 255: Pillow keeps the corners of what it resizes in float32, which rounds some to the next level
+    assert apart.max() < 1.01
+    assert (apart > 0.01).mean() < 0.03
+
+
+def test_other_processors_files_are_read() -> None:
+    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    old = {**base, "size": 224, "resample": 2, "do_resize": True}  # google/vit-base-patch16-224
+    assert Preprocessing.from_dict(old) == Preprocessing(224, resample="bilinear", squash=True)
+    resnet = {**base, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}
+    assert Preprocessing.from_dict(resnet) == Preprocessing(224, 0.875)
+    with pytest.raises(ValueError, match="no square"):
+        Preprocessing.from_dict({**base, "size": {"height": 2, "width": 3}})
+    with pytest.raises(ValueError, match="is missing"):
+        Preprocessing.from_dict(base)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"size": 0}, "^size is 0: expected at least 1"),
+        ({"size": 8, "crop": 1.5}, "^crop is 1.5"),
+        ({"size": 8, "crop": float("nan")}, "^crop is nan"),
+        ({"size": 8, "std": (1, 1, float("nan"))}, r"^std is \(1, 1, nan\)"),
+        ({"size": 8, "std": (1, 1, float("inf"))}, r"^std is \(1, 1, inf\)"),
+        ({"size": 8, "mean": (float("-inf"), 0, 0)}, r"^mean is \(-inf, 0, 0\)"),
+        ({"size": 8, "channels": 1}, "as many means"),
+        ({"size": 8, "resample": "box"}, "bilinear or bicubic"),
+    ],
+)
+def test_bad_preprocessing(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Preprocessing(**settings)
