@@ -1,7 +1,7 @@
 """`python -m manyheads.results.plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
 
 As figure 5 of Ramachandran et al. 2019: accuracy against parameters and against the FLOPs of an image, with networks of
-several widths; the bars are 95% intervals, of a share of so many test images.
+three blocks and several widths; the bars are 95% intervals, of a share of so many test images.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def points() -> dict[str, list[tuple[int, float, float, float]]]:
     """Of each kind, the runs at several widths: parameters, FLOPs of an image, accuracy, half of its interval."""
     found: dict[str, list[tuple[int, float, float, float]]] = {}
     for record in records():
-        if record["recipe"] in COMPARED and "model.widths" in record["overrides"]:
+        if record["recipe"] in COMPARED and "model.depths" in record["overrides"]:
             right, images = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
             half = 1.96 * (right * (1 - right) / images) ** 0.5
             found.setdefault(record["recipe"], []).append((record["parameters"], forward_flops(record), right, half))
@@ -34,6 +34,7 @@ def points() -> dict[str, list[tuple[int, float, float, float]]]:
 
 def draw(out: Path) -> Path:
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for (recipe, at), marker, colour in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
@@ -44,6 +45,9 @@ def draw(out: Path) -> Path:
             )  # fmt: skip
     for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):
         axis.set(xscale="log", xlabel=name)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("top-1 on CIFAR-10's test images")
     axes[0].legend(frameon=False)

@@ -53,7 +53,8 @@ def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeyp
 
 def images(recipe: str, width: int, right: float) -> dict[str, Any]:
     return record(
-        1, 0.0, recipe=recipe, overrides={"model.widths": [width]}, data={"items": {"test": 400}}, parameters=width,
+        1, 0.0, recipe=recipe, overrides={"model.depths": [1], "model.widths": [width]},
+        data={"items": {"test": 400}}, parameters=width,
         metrics={"top1": {"value": right}}, flops=6e9 * width, target_tokens=1000,
     )  # fmt: skip
 
@@ -66,7 +67,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
     text = table.filled(f"{table.BEGIN}{table.END}")
-    assert "| `cifar10/resnet` | model.widths=[8] | 8 | 16.0 | 0.500 |" in text
+    assert "| `cifar10/resnet` | model.depths=[1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
 
