@@ -70,6 +70,17 @@ def models_table() -> str:
     return "\n\n".join(tables)
 
 
+def costs_table() -> str:
+    """What recording maps adds to the time of a model, as ratios of runs that followed one another."""
+    rows: list[list[str]] = []
+    for record in (found for found in records("bench") if "cost" in found):
+        head = [f"`{record['model']}`, {record['batch']} x {record['tokens']} tokens", *record["cost"], "processor"]
+        ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
+        rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
+                 ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _processor(hardware: dict[str, Any]) -> str:
     return f"{hardware['threads']} thread{'s' * (hardware['threads'] > 1)}, {hardware['cpu']}"
 
@@ -79,7 +90,7 @@ def filled(text: str) -> str:
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"expected {BEGIN} and {END} once each")
     before, rest = text.split(BEGIN)
-    tables = "\n\n".join(filter(None, (table(), bench_table(), models_table())))
+    tables = "\n\n".join(filter(None, (table(), bench_table(), models_table(), costs_table())))
     return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
 
 
