@@ -1,4 +1,5 @@
-"""`python -m manyheads.results.keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`.
+"""`python -m manyheads.results.keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`; of a
+file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
 
 Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
 tell whether they are the same.
@@ -22,11 +23,12 @@ def without_folders(value: Any) -> Any:
 
 
 def main(run: str, name: str) -> Path:
-    record = json.loads((Path(run) / "result.json").read_text(encoding="utf-8"))
-    for part in ("data", "overrides", "init"):
+    source, kind = (Path(run) / "result.json", "runs") if Path(run).is_dir() else (Path(run), "probes")
+    record = json.loads(source.read_text(encoding="utf-8"))
+    for part in ("data", "overrides", "init", "model", "treebank"):
         if part in record:
             record[part] = without_folders(record[part])
-    kept = Path(__file__).parent / "runs" / f"{name}.json"
+    kept = Path(__file__).parent / kind / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return kept
@@ -34,5 +36,5 @@ def main(run: str, name: str) -> Path:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python -m manyheads.results.keep RUN NAME")
+        raise SystemExit("usage: python -m manyheads.results.keep RUN|PROBE.json NAME")
     print(main(*sys.argv[1:]))

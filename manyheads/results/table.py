@@ -1,8 +1,9 @@
-"""`python -m manyheads.results.table`: put the table of measured runs between the markers of README.md."""
+"""`python -m manyheads.results.table`: put the tables of what was measured between the markers of the pages."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -35,7 +36,7 @@ def _table(metrics: list[str], found: list[list[dict[str, Any]]]) -> str:
             duration(mean(record["wall_seconds"] for record in group)), machine,
         ])  # fmt: skip
     rows.insert(1, ["---", "---", *["--:"] * len(sizes + metrics), "--:", "---"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return _markdown(rows)
 
 
 def bench_table() -> str:
@@ -49,7 +50,7 @@ def bench_table() -> str:
             f"{ratio['median']:.1f} ({ratio['min']:.1f} to {ratio['max']:.1f})",
             f"{record['limit']['target_tokens_per_second']:,}", _processor(hardware),
         ])  # fmt: skip
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else ""
+    return _markdown(rows) if len(rows) > 2 else ""
 
 
 def models_table() -> str:
@@ -66,7 +67,7 @@ def models_table() -> str:
                 f"{rate['median']:,.0f} ({rate['min']:,.0f} to {rate['max']:,.0f})",
                 f"{row['limit_images_per_second']:,.0f}",
             ])  # fmt: skip
-        tables.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        tables.append(_markdown(rows))
     return "\n\n".join(tables)
 
 
@@ -78,29 +79,61 @@ def costs_table() -> str:
         ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
         rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
                  ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return _markdown(rows)
 
 
 def _processor(hardware: dict[str, Any]) -> str:
     return f"{hardware['threads']} thread{'s' * (hardware['threads'] > 1)}, {hardware['cpu']}"
 
 
-def filled(text: str) -> str:
-    """`text` with the present table between its markers."""
+def probe_table() -> str:
+    """Which head follows which relation, beside the best fixed offset."""
+    tables = []
+    for record in records("probes"):
+        rows = [["relation", "words", "head", "looks at", "accuracy (95%)", "held out", "best offset"],
+                ["---", "--:", "--:", "---", "--:", "--:", "--:"]]  # fmt: skip
+        for row in record["relations"]:
+            held = row["held_out"]
+            rows.append([
+                row["group"], f"{row['items']:,}", f"{row['layer']}-{row['head']}", row["direction"],
+                f"{row['accuracy']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
+                "" if held is None else f"{held:.3f}", f"{row['base']:.3f} ({row['baseline']})",
+            ])  # fmt: skip
+        parsers = [["a parser that sees", "UAS (95%)"], ["---", "--:"]]
+        parsers += [[name, f"{score['value']:.3f} ({score['low']:.3f} to {score['high']:.3f})"]
+                    for name, score in record["parsers"].items()]  # fmt: skip
+        tables += [f"{record['model']} on {record['treebank']}", _markdown(rows), _markdown(parsers)]
+    return "\n\n".join(tables)
+
+
+PAGES: dict[str, tuple[Callable[[], str], ...]] = {
+    "README.md": (table, bench_table, models_table, costs_table),
+    "docs/inside.md": (probe_table,),
+}
+
+
+def filled(text: str, parts: tuple[Callable[[], str], ...]) -> str:
+    """`text` with the present tables between its markers."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"expected {BEGIN} and {END} once each")
     before, rest = text.split(BEGIN)
-    tables = "\n\n".join(filter(None, (table(), bench_table(), models_table(), costs_table())))
+    tables = "\n\n".join(filter(None, (part() for part in parts)))
     return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
 
 
-def main(file: Path = Path("README.md")) -> int:
-    try:
-        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")
-    except (ValueError, OSError) as error:
-        print(f"{file}: {error}", file=sys.stderr)
-        return 2
+def main(root: Path = Path()) -> int:
+    for page, parts in PAGES.items():
+        try:
+            file = root / page
+            file.write_text(filled(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        except (ValueError, OSError) as error:
+            print(f"{page}: {error}", file=sys.stderr)
+            return 2
     return 0
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 if __name__ == "__main__":

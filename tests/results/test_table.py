@@ -21,9 +21,10 @@ def record(seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_readme_is_up_to_date() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == table.filled(text), "run `make results`"
+@pytest.mark.parametrize("page", table.PAGES)
+def test_pages_are_up_to_date(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == table.filled(text, table.PAGES[page]), "run `make results`"
 
 
 def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,16 +39,17 @@ def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "records", lambda kind="runs": [record(1, 40.0)] if kind == "runs" else [])
+    monkeypatch.setattr(table, "PAGES", {"README.md": table.PAGES["README.md"]})
     file = tmp_path / "README.md"
     file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    assert table.main(file) == 0
+    assert table.main(tmp_path) == 0
     text = file.read_text()
     assert text.startswith(f"before\n{table.BEGIN}\n| recipe |")
     assert text.endswith(f"|\n{table.END}\nafter\n")
     assert "| `translation` | en-de | 1,234,567 | 40.0 | 0.500 | 2.0 h | 2 threads, Some CPU |" in text
     assert "old" not in text
     file.write_text("no markers")
-    assert table.main(file) == 2
+    assert table.main(tmp_path) == 2
     assert file.read_text() == "no markers"
 
 
@@ -66,7 +68,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
     kept = {"runs": [images("cifar10/resnet", 8, 0.5)],
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
-    text = table.filled(f"{table.BEGIN}{table.END}")
+    text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["README.md"])
     assert "| `cifar10/resnet` | model.depths=[1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
