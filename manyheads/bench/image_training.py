@@ -9,18 +9,16 @@ compared are the models.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from manyheads.analysis import accounting
+from manyheads.bench import command
 from manyheads.core.runtime import prepare, products_per_second
 from manyheads.recipes import image_classification as recipes
 from manyheads.training.optimisers import optimiser
@@ -84,17 +82,5 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    text = json.dumps(measure(options.repeats, options.threads), indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, 5, measure)

@@ -8,17 +8,15 @@ that computes every map anyway (`explicit`). Each ratio is of two runs that foll
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from manyheads.bench import command
 from manyheads.core.attention import Attention
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import record
@@ -83,17 +81,5 @@ def _ratio(these: list[float], those: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(ratios), 3), "min": round(min(ratios), 3), "max": round(max(ratios), 3)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    text = json.dumps(measure(options.repeats, options.threads), indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, 9, measure)

@@ -12,7 +12,6 @@ forward, backward and update.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import time
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.analysis import accounting
+from manyheads.bench import tell
 from manyheads.core.runtime import prepare, products_per_second
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
@@ -160,11 +160,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=4, help="of each in turn")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = measure(options.data, options.source, options.target, options.repeats, options.batches)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(measure(options.data, options.source, options.target, options.repeats, options.batches), options.out)
 
 
 if __name__ == "__main__":
