@@ -19,15 +19,15 @@ class TrainingConfig:
     steps: int | None = None
     epochs: int | None = None
     minutes: float | None = None
-    optimiser: Literal["adam", "adamw", "bert_adam"] = "adam"
+    optimiser: Literal["adam", "adamw", "bert_adam", "sgd"] = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
     learning_rate: float = 1.0  # the peak; for noam the factor on width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width: int | None = None  # of the model, for noam
     warmup: int = 4000  # steps
     floor: float = 0.0  # of a linear or cosine decay: the share of the peak that it ends at
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[float, float] = (0.9, 0.98)  # of sgd, the first is the momentum
     eps: float = 1e-9
-    weight_decay: float = 0.0  # decoupled, on matrices only; adamw and bert_adam
+    weight_decay: float = 0.0  # on matrices only, not of adam; decoupled, but part of sgd's gradient
     clip: float | None = None  # largest global norm of the gradient
     accumulate: int = 1  # micro-batches in an effective batch
     average: int = 1  # the last N weight snapshots, the final weights among them, are averaged at the end
@@ -50,7 +50,7 @@ class TrainingConfig:
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, got {value}")
         for name, known in (
-            ("optimiser", ("adam", "adamw", "bert_adam")),
+            ("optimiser", ("adam", "adamw", "bert_adam", "sgd")),
             ("schedule", ("noam", "constant", *DECAYING)),
         ):
             if getattr(self, name) not in known:
@@ -71,7 +71,7 @@ class TrainingConfig:
         if self.ema is not None and (not 0 < self.ema < 1 or self.average > 1):
             raise ValueError(f"ema is {self.ema}: expected a decay between 0 and 1, without average={self.average}")
         if self.optimiser == "adam" and self.weight_decay:
-            raise ValueError("weight_decay is decoupled: use optimiser=adamw or bert_adam")
+            raise ValueError("adam has no weight_decay: use optimiser=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
             raise ValueError("patience needs a metric of the validation to watch")
 

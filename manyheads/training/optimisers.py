@@ -10,7 +10,8 @@ from manyheads.training.config import TrainingConfig
 
 
 def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; or BERT's.
+    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; or SGD with the Nesterov
+    momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay 1e-4).
 
     Those with decay decay matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018), nor what the model
     names in `undecayed`.
@@ -26,9 +27,12 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2 or id(p) in kept], "weight_decay": 0.0},
     ]
+    groups = [group for group in groups if group["params"]]
     if config.optimiser == "bert_adam":
-        return BertAdam([g for g in groups if g["params"]], config.betas, config.eps)
-    return torch.optim.AdamW([g for g in groups if g["params"]], betas=config.betas, eps=config.eps, fused=True)
+        return BertAdam(groups, config.betas, config.eps)
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(groups, momentum=config.betas[0], nesterov=True, fused=True)
+    return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 
 class BertAdam(torch.optim.Optimizer):

@@ -1,7 +1,8 @@
-"""BERT's optimiser against the formula of the original code, written out in numpy."""
+"""BERT's optimiser and SGD against their formulas, written out in numpy."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from manyheads.training.optimisers import BertAdam, optimiser
 from tests.training.toy import ToyRoute, ToyTask
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+
+SGD = {"optimiser": "sgd", "betas": (0.9, 0.999), "weight_decay": 0.01}
 
 
 class Small(nn.Module):
@@ -72,9 +75,32 @@ def test_the_first_step_shows_that_nothing_is_corrected() -> None:
     assert lengths["bert_adam"] == pytest.approx(1e-3 * 0.1 / 0.001**0.5, rel=1e-3)
 
 
-def test_a_run_with_it_resumes_bit_for_bit(tmp_path: Path) -> None:
-    settings = {**PAPER, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
-    config = TrainingConfig(steps=12, **settings)  # type: ignore[arg-type]
+def test_sgd_follows_nesterovs_formula() -> None:
+    torch.manual_seed(0)
+    model = Small().double()
+    expected = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    velocity = {name: np.zeros_like(p) for name, p in expected.items()}
+    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", **SGD))  # type: ignore[arg-type]
+    for step in range(1, 6):
+        for group in made.param_groups:
+            group["lr"] = 0.01 * step
+        model.norm(model.layer(model.table(torch.tensor([0, 1, 1])))).pow(3).sum().backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad.numpy() + (0.01 * expected[name] if parameter.ndim > 1 else 0.0)
+            velocity[name] = 0.9 * velocity[name] + gradient
+            expected[name] = expected[name] - 0.01 * step * (gradient + 0.9 * velocity[name])
+        made.step()
+        made.zero_grad()
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("way", [PAPER, SGD])
+def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
+    config = TrainingConfig(steps=12, **settings)
     train(ToyTask(), config, tmp_path / "whole", route=ToyRoute())
     stopped = train(ToyTask(), config, tmp_path / "parts", route=ToyRoute(), max_minutes=1e-9)
     assert stopped.status == "stopped"

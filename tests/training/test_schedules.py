@@ -79,7 +79,10 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5}, "noam needs the width"),
         ({"minutes": 5, "schedule": "cosine"}, "cosine needs steps or epochs"),
         ({"steps": 0, "width": 8}, "steps must be positive, got 0"),
-        ({"steps": 5, "width": 8, "optimiser": "sgd"}, "optimiser must be one of adam, adamw, bert_adam, got 'sgd'"),
+        (
+            {"steps": 5, "width": 8, "optimiser": "lion"},
+            "optimiser must be one of adam, adamw, bert_adam, sgd, got 'lion'",
+        ),
         ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
         ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is a share, .*, got 2"),
