@@ -57,7 +57,7 @@ class ImageConfig:
     crop          share of an image's shorter side that is shown; resample: how it is made to fit
     augmentation  what is done to training images (`data/augmentation.py`)
     smoothing     share of the labels that is spread evenly
-    teacher       a run, or a model directory, to learn from (Touvron 2021, section 3); its labels must be the same
+    teacher       a run, or a model directory, to learn from (Touvron 2021, section 4); its labels must be the same
     distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`
     share         weight of what the teacher says; with model.distilled=true a token of its own learns it. None: the
                   paper's, 0.5 where that is hard, 0.1 where it is soft
@@ -172,7 +172,7 @@ def cifar10_vit(config: ImageConfig = CIFAR_VIT, *, run: Run) -> dict[str, Any] 
 def cifar10_deit(config: ImageConfig = CIFAR_DEIT, *, run: Run) -> dict[str, Any] | None:
     """manyheads train cifar10/deit data=DIR teacher=RUN [distillation=soft]
 
-    The same ViT with a distillation token, which learns what the teacher says (Touvron 2021, section 3).
+    The same ViT with a distillation token, which learns what the teacher says (Touvron 2021, section 4).
     """
     if config.teacher is None and not run.dry_run:
         raise ValueError(f"{run.recipe} learns from a teacher: teacher=RUN, such as a run of cifar10/resnet")

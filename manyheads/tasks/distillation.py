@@ -1,4 +1,4 @@
-"""Learning from a teacher: knowledge distillation, soft and hard (Touvron 2021, section 3).
+"""Learning from a teacher: knowledge distillation, soft and hard (Touvron 2021, section 4).
 
 y true labels, Zs and Zt the logits of student and teacher, psi softmax:
 
