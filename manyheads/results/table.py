@@ -11,6 +11,7 @@ from typing import Any
 from manyheads.results import describe, duration, groups, records, scores
 from manyheads.results.plot import forward_flops
 
+FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -87,23 +88,32 @@ def _processor(hardware: dict[str, Any]) -> str:
 
 
 def probe_table() -> str:
-    """Which head follows which relation, beside the best fixed offset."""
-    tables = []
+    """Which head follows which relation, beside the best fixed offset, and which finds what a mention refers to."""
+    parts = []
     for record in records("probes"):
-        rows = [["relation", "words", "head", "looks at", "accuracy (95%)", "held out", "best offset"],
-                ["---", "--:", "--:", "---", "--:", "--:", "--:"]]  # fmt: skip
-        for row in record["relations"]:
-            held = row["held_out"]
-            rows.append([
-                row["group"], f"{row['items']:,}", f"{row['layer']}-{row['head']}", row["direction"],
-                f"{row['accuracy']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
-                "" if held is None else f"{held:.3f}", f"{row['base']:.3f} ({row['baseline']})",
-            ])  # fmt: skip
-        parsers = [["a parser that sees", "UAS (95%)"], ["---", "--:"]]
-        parsers += [[name, f"{score['value']:.3f} ({score['low']:.3f} to {score['high']:.3f})"]
-                    for name, score in record["parsers"].items()]  # fmt: skip
-        tables += [f"{record['model']} on {record['treebank']}", _markdown(rows), _markdown(parsers)]
-    return "\n\n".join(tables)
+        parts.append(f"### {record['model']} on {record['treebank']}")
+        frequent = [row for row in record["relations"] if row["items"] >= FREQUENT]
+        parts.append(_best_heads("relation", frequent))
+        if record["coreference"]:
+            parts.append(_best_heads("mention of an entity", record["coreference"]))
+        if record["parsers"]:
+            rows = [(name, f"{s['value']:.3f} ({s['low']:.3f} to {s['high']:.3f})")
+                    for name, s in record["parsers"].items()]  # fmt: skip
+            parts.append(_markdown([["a parser that sees", "UAS (95%)"], ["---", "--:"], *map(list, rows)]))
+    return "\n\n".join(parts)
+
+
+def _best_heads(of: str, found: list[dict[str, Any]]) -> str:
+    rows = [[of, "count", "head", "looks", "accuracy (95%)", "held out", "best baseline"],
+            ["---", "--:", "--:", "---", "--:", "--:", "--:"]]  # fmt: skip
+    for row in found:
+        held = row["held_out"]
+        rows.append([
+            row["group"], f"{row['items']:,}", f"{row['layer']}-{row['head']}", row["direction"],
+            f"{row['accuracy']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
+            "" if held is None else f"{held:.3f}", f"{row['base']:.3f} ({row['baseline']})",
+        ])  # fmt: skip
+    return _markdown(rows)
 
 
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
