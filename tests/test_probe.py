@@ -102,5 +102,5 @@ def test_no_treebank_and_one_minimum(model: Path, tmp_path: Path, capsys: pytest
     assert cli.main(["probe", str(model)]) == 2
     assert "--treebank" in capsys.readouterr().err
     assert probe(model, tmp_path / "none.conllu") == 2
-    assert "no such file; give a treebank in the CoNLL-U format" in capsys.readouterr().err
+    assert "no such file; give one file, a treebank" in capsys.readouterr().err
     assert MINIMUM == probing.MINIMUM

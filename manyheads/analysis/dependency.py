@@ -99,9 +99,9 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     layers, heads = found.right.shape[2:]
     accuracies = np.stack([found.accuracies(row.group).max(0).reshape(-1) for row in rows])  # (R, L * H)
     base = np.array([[row.base] for row in rows])
-    wide, high = 0.12 * layers * heads + 3, 0.24 * len(rows) + 1.4
+    wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4  # room for the title, too
     figure = Figure(figsize=(wide, high), layout="constrained")
-    panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, 2))
+    panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
     look: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
     image = panel.imshow(accuracies, **look)
     side.imshow(base, **look)
@@ -114,9 +114,9 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     middles = [layer * heads + (heads - 1) / 2 for layer in range(layers)]
     panel.set_xticks(middles, [f"\nlayer {layer}" for layer in range(layers)])
     panel.set_xticks(range(layers * heads), [str(i % heads) for i in range(layers * heads)], minor=True, fontsize=5)
-    panel.set_yticks(range(len(rows)), [f"{row.group} ({row.items:,})" for row in rows])
-    panel.set(title="share of the words whose syntactic head is found, by layer and head",
-              xlabel="ring: the best head; filled: beyond doubt (95%) better than the best offset")  # fmt: skip
+    panel.set_yticks(range(len(rows)), [f"{row.group} ({row.items:,})" for row in rows], parse_math=False)
+    figure.suptitle("share of the words whose syntactic head is found, by layer and head", fontsize=11)
+    figure.supxlabel("ring: the best head; filled: beyond doubt (95%) better than the best offset", fontsize=10)
     side.set_xticks([0], ["best\noffset"])
     side.set_yticks([])
     panel.tick_params(length=0, which="both")

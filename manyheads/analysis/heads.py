@@ -12,13 +12,14 @@ real; None: all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.tap import edit, record
+from manyheads.core.tap import edit, record, tapped
 from manyheads.models.vit import ViT
 
 
@@ -51,7 +52,10 @@ class HeadStatistics:
     def add(
         self, maps: Mapping[str, Tensor], lengths: Tensor | None = None, special: Mapping[str, Tensor] | None = None
     ) -> None:
-        """maps by layer, each (B, H, T, T); special: bool tables (B, T), True where such a token stands."""
+        """maps by layer, each (B, H, T, T); special: bool tables (B, T), True where such a token stands. Every call
+        gives the same layers; a ValueError says so."""
+        if not maps or (self._sums and list(maps) != list(self._sums)):
+            raise ValueError(f"maps of {', '.join(maps) or 'nothing'}: expected {', '.join(self._sums) or 'some'}")
         shape = next(iter(maps.values())).shape
         real = _real(shape[0], shape[-1], lengths)  # (B, T)
         self._tokens += int(real.sum())
@@ -115,6 +119,8 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
 
 def place(divergences: Tensor) -> Tensor:
     """Points (N, 2) whose distances are as near as may be to those given (N, N): classical multidimensional scaling."""
+    if len(divergences) < 2:
+        raise ValueError(f"{len(divergences)} head: expected two or more, to lie apart from each other")
     squared = divergences.double().square()
     centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centred / 2)
@@ -127,8 +133,9 @@ def clusters(divergences: Tensor, count: int) -> Tensor:
         from sklearn.cluster import AgglomerativeClustering
     except ModuleNotFoundError as error:
         raise ValueError(f"clustering heads needs {error.name}: pip install 'manyheads[analysis]'") from None
-    if not 1 <= count <= len(divergences):
-        raise ValueError(f"{count} clusters of {len(divergences)} heads: expected 1 to {len(divergences)}")
+    heads = len(divergences)
+    if heads < 2 or not 1 <= count <= heads:
+        raise ValueError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")
     found = AgglomerativeClustering(count, metric="precomputed", linkage="average").fit(divergences.numpy())
     return torch.from_numpy(found.labels_)
 
@@ -141,6 +148,8 @@ def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     """
     if not maps:
         raise ValueError("no map to roll out: expected those of every layer")
+    if bad := [tuple(map.shape) for map in maps if map.shape[-2:] != (map.shape[-1], maps[0].shape[-1])]:
+        raise ValueError(f"a map of shape {bad[0]}: expected the same tokens as queries and as keys in every layer")
     if not 0 <= residual <= 1:
         raise ValueError(f"residual is {residual}: expected a share from 0 to 1")
     same = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device)
@@ -156,6 +165,8 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
 
     images  (B, C, Y, X), normalised as for training. What goes to the class token is left out.
     """
+    if not isinstance(model, ViT) or not len(images):
+        raise ValueError(f"{len(images)} images and a {type(model).__name__}: expected some, and a ViT or DeiT")
     c = model.config
     rows, columns = c.grid
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
@@ -182,17 +193,18 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
     loss    computes it with the model as it is, without dropout; called once for each head, and once for none
     layers  as of `record`: names, patterns, numbers; None: all
     """
-    with record(model, layers=layers) as maps:  # tells what does not exist, and which layers the loss depends on
+    with record(model, layers, heads=[0], queries=[0]) as maps:  # which exist, and which the loss depends on: no more
         whole = loss()
-    found = {}
-    for layer, calls in maps.items():
+    if not math.isfinite(whole):
+        raise ValueError(f"the loss is {whole} with all heads: expected a finite one")
+    modules, found = tapped(model), {}
+    for layer in (layer for layer, calls in maps.items() if calls):
         grown = []
-        for head in range(calls[0].shape[1] if calls else 0):
+        for head in range(modules[layer].heads):  # type: ignore[arg-type]
             with edit(model) as change:
                 change.zero(layer, heads=[head])
                 grown.append(loss() - whole)
-        if grown:
-            found[layer] = torch.tensor(grown, dtype=torch.float64)
+        found[layer] = torch.tensor(grown, dtype=torch.float64)
     return found
 
 
@@ -200,4 +212,8 @@ def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
     """(B, T): which tokens are no padding."""
     if lengths is None:
         return torch.ones(batch, tokens, dtype=torch.bool)
+    if len(lengths) != batch or int(lengths.max()) > tokens:
+        raise ValueError(
+            f"lengths of {len(lengths)} texts up to {int(lengths.max())}: the maps have {batch} of {tokens}"
+        )
     return torch.arange(tokens) < lengths.cpu()[:, None]

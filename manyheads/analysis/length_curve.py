@@ -52,12 +52,19 @@ def label(record: Mapping[str, Any]) -> str:
     return ", ".join([record["data"]["model"], *(f"{key}={value}" for key, value in settings.items())])
 
 
-def main(out: str, *runs: str) -> None:
-    records = [json.loads(Path(run).read_text(encoding="utf-8")) for run in runs]
-    draw({label(record): record for record in records}, out)
+def main(out: str, *runs: str) -> int:
+    try:
+        records = [json.loads(Path(run).read_text(encoding="utf-8")) for run in runs]
+        for record in records:
+            curve(record, "accuracy")  # before a label is made of what may be another recipe's
+        draw({label(record): record for record in records}, out)
+    except (ValueError, OSError) as error:
+        print(f"length_curve: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         raise SystemExit("usage: python -m manyheads.analysis.length_curve OUT.png RUN/result.json ...")
-    main(*sys.argv[1:])
+    raise SystemExit(main(*sys.argv[1:]))

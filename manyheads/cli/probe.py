@@ -32,7 +32,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _probe(options: argparse.Namespace) -> None:
-    if options.out is not None and options.out.suffix not in SUFFIXES:
+    if options.out is not None and options.out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"--out {options.out}: a heat map is a picture: expected a name that ends in .png or .svg")
     if options.out is not None and not options.out.absolute().parent.is_dir():
         raise ValueError(f"--out {options.out}: there is no directory {options.out.parent}: make it first")
@@ -42,11 +42,16 @@ def _probe(options: argparse.Namespace) -> None:
 
     found = probe(load(options.model), options.treebank, train=options.train, skip_bad_lines=options.skip_bad_lines)
     _tell(found, options.minimum)
-    if options.out is not None:
-        draw_heads(found.dependencies, options.out, options.minimum)
     if options.json:
-        return document(found.document(options.minimum))
-    _relations(found, options.minimum)
+        document(found.document(options.minimum))
+    else:
+        _print(found, options.minimum)
+    if options.out is not None:  # last: what it took minutes to find is told whatever becomes of the picture
+        draw_heads(found.dependencies, options.out, options.minimum)
+
+
+def _print(found: Probe, minimum: int) -> None:
+    _relations(found, minimum)
     if found.coreference is not None:
         print("\nantecedents: of the mentions before, the head picks one of the same entity\n")
         _antecedents(found.coreference)

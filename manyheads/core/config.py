@@ -15,7 +15,7 @@ TOKENS = ("pad", "end", "start", "source_pad", "unknown")  # ids, which begin at
 @dataclass(frozen=True)
 class Config:
     """Sizes and choices of a model. Raises ValueError for a value that is not of its field's type, or out of range:
-    sizes are at least 1, rates of dropout from 0 to 1, other numbers finite and not negative."""
+    sizes are at least 1, rates of dropout from 0 to 1, other numbers finite and, but for a bias, not negative."""
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -59,6 +59,7 @@ def _fault(name: str, value: Any, hint: Any) -> str:
     if hint is str:
         return "" if isinstance(value, str) else "a name"
     least = 0 if hint is float or name in TOKENS or name.endswith("layers") else 1
+    least = -LARGEST if name.endswith("bias") else least
     most = 1 if name.endswith("dropout") else LARGEST
     number = isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
     if number and least <= value <= most and math.isfinite(value):

@@ -88,7 +88,8 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
     `skip_bad_lines` leaves out the sentences with a faulty line and counts them."""
     file = Path(file)
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give a treebank in the CoNLL-U format")
+        what = "a directory" if file.is_dir() else "no such file"
+        raise FileNotFoundError(f"{file}: {what}; give one file, a treebank in the CoNLL-U format")
     try:
         import conllu  # noqa: F401  # here, so that it is missed once and by name
     except ModuleNotFoundError as error:
@@ -149,9 +150,15 @@ def _sentence(block: Sequence[tuple[int, str | None]], document: int, counts: Co
     if not words and not several:
         return None
     heads = _heads(words)
+    free = 1
     for row in several:
-        if row.id[2] > len(words):
-            raise _Fault(f"{row.line}: words up to {row.id[2]} where the sentence has {len(words)}; correct the range")
+        first, _, last = row.id
+        if last > len(words):
+            raise _Fault(f"{row.line}: words up to {last} where the sentence has {len(words)}; correct the range")
+        if not free <= first <= last:
+            raise _Fault(f"{row.line}: a token of the words {first} to {last}, where {free} or a later one is next; "
+                         "correct the range")  # fmt: skip
+        free = last + 1
     counts["multiword"] += len(several)
     counts["empty"] += empty
     return Sentence(
@@ -162,7 +169,7 @@ def _sentence(block: Sequence[tuple[int, str | None]], document: int, counts: Co
 
 def _heads(words: Sequence[_Row]) -> list[int]:
     """The number of the head of each word, from 0, if they make a tree."""
-    found = []
+    found: list[int] = []
     for expected, row in enumerate(words, 1):
         if row.id != expected:
             raise _Fault(f"{row.line}: word {row.id} stands where word {expected} is expected; number them from 1")
@@ -170,6 +177,8 @@ def _heads(words: Sequence[_Row]) -> list[int]:
             what = "_" if row.head is None else row.head
             raise _Fault(f"{row.line}: the head of word {expected} is {what}; expected another of the words 1 to "
                          f"{len(words)}, or 0")  # fmt: skip
+        if row.head == 0 and ROOT in found:
+            raise _Fault(f"{row.line}: word {expected} is a root, and so is word {found.index(ROOT) + 1}; expected one")
         found.append(row.head - 1)
     for word, row in enumerate(words):
         at, steps = word, 0
@@ -241,4 +250,7 @@ def _mentions(words: Sequence[_Row]) -> list[Mention]:
                 if not opened.get(entity):
                     raise _Fault(f"{row.line}: a mention of {entity!r} ends that has not begun; correct Entity=")
                 found.append(Mention(entity, opened[entity].pop(), word + 1))
+    for entity, starts in opened.items():
+        if starts:
+            raise _Fault(f"{words[starts[0]].line}: a mention of {entity!r} begins that does not end; correct Entity=")
     return sorted((m for m in found if "[" not in m.entity), key=lambda m: (m.start, -m.end))

@@ -45,7 +45,7 @@ class RecurrenceConfig(Config):
     transition    "feed_forward", or "separable": two depth-wise separable convolutions with a ReLU between them
     timing        of the step: sines as of the position (the paper), or "learned" (the published code's default)
     halting       "fixed": all steps; "basic" and "accumulated": see above
-    halting_bias  b as it is drawn: at 1, positions begin by halting after two steps
+    halting_bias  b as it begins: at 1, positions halt after two steps at first; the lower, the later
     epsilon       how little of the probability may be left at a halt
     ponder        weight of the ponder cost in the loss
     norm          "post": after each residual sum, as published; "pre": before each sublayer, and once at the end

@@ -102,9 +102,10 @@ def probe(
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
         "without_tokens": words.unseen,
     }  # fmt: skip
-    if not layers:
+    if not sum(len(each.groups) for each in hits):
         raise ValueError(
-            f"{bank.file}: no sentence fits into the model: {words.too_long:,} of {len(bank):,} are longer"
+            f"{bank.file}: no word to score in {len(bank):,} sentences: {words.too_long:,} are longer than the model "
+            f"takes, of {words.unseen:,} words the tokenizer makes nothing, and roots and their like have no head"
         )
     mentions = _coreference(words, bank.sentences)
     return Probe(

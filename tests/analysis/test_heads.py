@@ -165,3 +165,25 @@ def test_importance_is_the_loss_without_the_head() -> None:
     assert list(importance(model, loss, layers=[1])) == ["encoder.blocks.1.attention"]
     with pytest.raises(ValueError, match="layer 2 does not exist: valid are 0 to 1"):
         importance(model, loss, layers=[2])
+    with pytest.raises(ValueError, match="the loss is nan with all heads"):
+        importance(model, lambda: loss() + math.nan)
+
+
+def test_what_makes_no_sense_is_told() -> None:
+    map, statistics = torch.full((1, 2, 3, 3), 1 / 3), HeadStatistics()
+    statistics.add({"a": map})
+    with pytest.raises(ValueError, match="maps of b: expected a"):
+        statistics.add({"b": map})
+    with pytest.raises(ValueError, match="maps of nothing"):
+        HeadStatistics().add({})
+    with pytest.raises(ValueError, match="lengths of 1 texts up to 4: the maps have 1 of 3"):
+        statistics.add({"a": map}, torch.tensor([4]))
+    with pytest.raises(ValueError, match="1 head: expected two or more"):
+        place(torch.zeros(1, 1))
+    with pytest.raises(ValueError, match="1 clusters of 1 heads"):
+        clusters(torch.zeros(1, 1), 1)
+    with pytest.raises(ValueError, match=r"a map of shape \(1, 2, 3, 4\): expected the same tokens"):
+        rollout([torch.zeros(1, 2, 3, 4)])
+    model = vit.ViT(vit.preset("vit/2-8"))
+    with pytest.raises(ValueError, match="0 images and a ViT: expected some"):
+        attention_distances(model, torch.zeros(0, 1, 8, 8))

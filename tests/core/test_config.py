@@ -18,6 +18,7 @@ class Sizes(Config):
     norm_eps: float = 1e-5
     bias: bool = True
     norm: Literal["pre", "post"] = "pre"
+    halting_bias: float = 1.0
     labels: tuple[str, ...] = ()
 
 
@@ -37,6 +38,8 @@ class Sizes(Config):
         ("dropout", "abc", "a number"),
         ("dropout", float("nan"), "a number"),
         ("norm_eps", float("inf"), "a number"),
+        ("norm_eps", -1e-5, "a number from 0"),
+        ("halting_bias", float("-inf"), "a number"),
         ("bias", 1, "true or false"),
         ("norm", "middle", "one of pre, post"),
         ("norm", None, "one of pre, post"),
@@ -51,7 +54,7 @@ def test_what_is_no_value_of_its_field_is_refused(name: str, value: Any, expecte
 
 def test_what_is_a_value_is_taken() -> None:
     labels: Any = ["a", "b"]  # as JSON gives it
-    sizes = Sizes(width=1, hidden=None, dropout=1, norm_eps=0.0, labels=labels)
+    sizes = Sizes(width=1, hidden=None, dropout=1, norm_eps=0.0, halting_bias=-2.5, labels=labels)
     assert sizes.labels == ("a", "b")
 
 

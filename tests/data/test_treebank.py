@@ -76,6 +76,12 @@ def test_mentions_nest_cross_and_come_in_parts(tmp_path: Path) -> None:
         ("# one\n" + GOOD + row("3", "b", "1", "dep"), ":3: word 3 stands where word 2 is expected; number them"),
         (row("1", "a", "2", "x") + row("2", "b", "1", "x"), ":1: from word 1 the heads lead in a circle"),
         (row("1-3", "ab") + GOOD + row("2", "b", "1", "x"), ":1: words up to 3 where the sentence has 2"),
+        (
+            row("1-2", "ab") + GOOD + row("2-3", "bc") + row("2", "b", "1", "x") + row("3", "c", "1", "x"),
+            ":3: a token of the words 2 to 3, where 3 or a later one is next; correct the range",
+        ),
+        (GOOD + row("2", "b", "0", "root"), ":2: word 2 is a root, and so is word 1; expected one"),
+        (row("1", "a", "0", "root", "Entity=(7-x"), ":1: a mention of '7' begins that does not end; correct Entity="),
         (row("1", "a", "0", "root", "Entity=7)"), ":1: a mention of '7' ends that has not begun; correct Entity="),
         (GOOD.encode() + b"2\tb\xff", ":2: invalid UTF-8; convert the file"),
     ],
@@ -98,6 +104,8 @@ def test_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         read_treebank(write(tmp_path / "a.conllu", "# only a comment\n\n"))
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_treebank(tmp_path / "b.conllu")
+    with pytest.raises(FileNotFoundError, match="a directory; give one file"):
+        read_treebank(tmp_path)
     monkeypatch.setitem(sys.modules, "conllu", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[analysis\]'"):
         read_treebank(tmp_path / "a.conllu")

@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_told(treebank: Path) -> None:
     with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention to look at"):
         probe(reader(lstm, tokenizer), treebank)
     small = bert.Bert(bert.preset("tiny", vocab=64, width=8, heads=2, layers=1, max_positions=5))
-    with pytest.raises(ValueError, match="no sentence fits into the model: 60 of 60 are longer"):
+    with pytest.raises(ValueError, match="no word to score in 60 sentences: 60 are longer than the model takes"):
         probe(reader(small, tokenizer), treebank)
 
 
