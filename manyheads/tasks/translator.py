@@ -50,7 +50,8 @@ def held_data(model: Path, data: str | None, skip_bad_lines: bool = False) -> He
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
         raise ValueError(
-            f"{model} has no result.json that tells its languages: name the test files as --data FILE.en,FILE.de"
+            f"{model}: no result.json there tells two languages (it lacks one, or was trained on other data than "
+            "translations): name the test files as --data FILE.en,FILE.de"
         )
     if data is not None:
         found = test_among(data, partial(find_splits, source=source, target=target))
