@@ -24,7 +24,7 @@ from manyheads.models.vit import ViT
 
 
 class Head(NamedTuple):
-    """The means of one head over all query tokens (Clark et al. 2019, section 3).
+    """The means of one head over all query tokens that look at anything (Clark et al. 2019, section 3).
 
     entropy   of where a token looks, in nats; log(T) is looking everywhere alike, 0 at one token
     distance  to what is looked at, in tokens
@@ -47,7 +47,7 @@ class HeadStatistics:
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]] = {}
-        self._tokens = 0
+        self._counts: dict[str, Tensor] = {}  # (H,) of each layer: tokens that look at anything
 
     def add(
         self, maps: Mapping[str, Tensor], lengths: Tensor | None = None, special: Mapping[str, Tensor] | None = None
@@ -58,7 +58,6 @@ class HeadStatistics:
             raise ValueError(f"maps of {', '.join(maps) or 'nothing'}: expected {', '.join(self._sums) or 'some'}")
         shape = next(iter(maps.values())).shape
         real = _real(shape[0], shape[-1], lengths)  # (B, T)
-        self._tokens += int(real.sum())
         at = torch.arange(shape[-1])
         away = at - at[:, None]  # (T, T): of the key from the query
         for layer, map in maps.items():
@@ -69,18 +68,19 @@ class HeadStatistics:
                 **{name: (kept * (away == k)).sum(-1) for name, k in (("previous", -1), ("itself", 0), ("next", 1))},
                 **{name: (kept * mark.cpu()[:, None, None]).sum(-1) for name, mark in (special or {}).items()},
             }  # each (B, H, T)
-            sums = self._sums.setdefault(layer, {})
+            sums, looks = self._sums.setdefault(layer, {}), (kept.sum(-1) > 0).sum((0, 2))
+            self._counts[layer] = self._counts.get(layer, torch.zeros(())) + looks
             for name, each in found.items():
                 sums[name] = sums.get(name, torch.zeros(())) + each.double().sum((0, 2))  # (H,)
 
     def heads(self) -> list[Head]:
         """Layer by layer. Raises ValueError before any token was added."""
-        if not self._tokens:
+        if not any(count.any() for count in self._counts.values()):
             raise ValueError("no token was added: give maps of texts or images first")
         own = Head._fields[2:-1]
         found = []
         for layer, sums in self._sums.items():
-            means = {name: (each / self._tokens).tolist() for name, each in sums.items()}
+            means = {name: (each / self._counts[layer].clamp(min=1)).tolist() for name, each in sums.items()}
             for head in range(len(means["entropy"])):
                 special = {name: values[head] for name, values in means.items() if name not in own}
                 known = {name: means[name][head] for name in own}

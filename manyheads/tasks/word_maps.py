@@ -7,6 +7,8 @@ them; special tokens are left out, so what goes to them goes nowhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +21,7 @@ from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.windows import Frame
 from manyheads.models.bert_features import BertFeatures
+from manyheads.models.universal import Ponder, Recurrence
 
 BATCH_TOKENS = 1024  # padded tokens that are read at once
 
@@ -132,9 +135,19 @@ class WordReader:
             yield WordMaps(number, found[..., : len(words), : len(words)], [bool(word) for word in words])
 
     def _maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """By layer and step, (B, H, T, T). A step that came to no position of the batch is a map of zeros."""
+        """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
+        batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.route.autocast(), record(model) as maps:
+        taken: dict[str, Tensor] = {}  # by the module that repeats a layer, the steps of each position, (B, T)
+
+        def note(module: Recurrence, _: Any, given: tuple[Tensor, Ponder | None], name: str) -> None:
+            if given[1] is not None:
+                taken[name] = given[1].steps.cpu()
+
+        with torch.inference_mode(), self.route.autocast(), ExitStack() as undo, record(model) as maps:
+            for name, module in model.named_modules():
+                if isinstance(module, Recurrence):
+                    undo.callback(module.register_forward_hook(partial(note, name=name)).remove)
             ids, sizes = padded.to(self.route.device), lengths.to(self.route.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # reads the source
@@ -145,11 +158,14 @@ class WordReader:
         steps = getattr(config, "steps", 1)
         found = {}
         for name, calls in maps.items():
-            for step, map in enumerate(calls):
+            halts = next((each for module, each in taken.items() if name.startswith(module)), None)
+            for step, map in enumerate(calls, 1):
                 # a text classifier reads its padding as a token more
-                found[name if steps == 1 else f"{name} step {step}"] = map[..., :tokens, :tokens].float().cpu()
-            for step in range(len(calls), steps if calls else 0):
-                found[f"{name} step {step}"] = torch.zeros_like(found[f"{name} step 0"])
+                shown = map[..., :tokens, :tokens].float().cpu()
+                shown = shown if halts is None else shown * (halts >= step)[:, None, :, None]
+                found[name if steps == 1 else f"{name} step {step}"] = shown
+            for step in range(len(calls) + 1, steps + 1 if calls else 0):
+                found[f"{name} step {step}"] = torch.zeros_like(shown)
         return found
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:

@@ -183,9 +183,18 @@ def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> 
     read = WordReader(reader(thinking, tokenizer))
     thinking.encoder.halt.bias.data.fill_(9.0)  # type: ignore[union-attr] # all halt at once
     (found,) = read.read([Words(WORDS, [True] * 7)])
-    assert [layer[-6:] for layer in read.layers] == ["step 0", "step 1", "step 2", "step 3"]
+    assert [layer[-6:] for layer in read.layers] == ["step 1", "step 2", "step 3", "step 4"]
     assert found.maps[0].any()
     assert not found.maps[3].any()
+    thinking.encoder.halt.bias.data.fill_(-1.0)  # type: ignore[union-attr]
+    thinking.encoder.halt.weight.data.normal_(std=3.0)  # type: ignore[union-attr]
+    texts = [Words(WORDS[:2], [True] * 2), Words(WORDS, [True] * 7)]
+    together = {found.number: found.maps for found in read.read(texts)}
+    alone = [next(read.read([text])).maps for text in texts]
+    for number, one in enumerate(alone):
+        torch.testing.assert_close(together[number], one, atol=1e-6, rtol=1e-5)
+    rows = [map[step].sum(-1) > 0 for map in alone for step in range(4)]
+    assert not all(row.all() for row in rows)  # some have halted before the others
 
 
 def test_what_does_not_fit_is_told(treebank: Path) -> None:
