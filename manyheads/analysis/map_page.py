@@ -30,20 +30,32 @@ from manyheads.analysis.sides import Side
 
 SHOWN = 256  # tokens of a text
 PATCHES = 32 * 32  # of an image
+TITLE = 60  # characters of an input's title in a note
+SCRIPTS = ("maps.js", "views.js", "panel.js", "page.js")  # in the order in which they need one another
+READ = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
 HEIGHT = 760  # pixels, in a notebook
 
 
 def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str]]:
     """The page of one input, or of some side by side, and what it had to leave out."""
+    sides = [side for maps in several for layers in maps.axes.values() for layer in layers
+             for side in (layer.queries, layer.keys)]  # fmt: skip
+    longest = max((len(side) for side in sides if side.grid is None), default=0)
+    if first < 0:
+        raise ValueError(f"first is {first}: expected the number of a token, 0 or more")
+    if first and not SHOWN < longest > first:
+        there = f"the text has {longest:,} tokens" if longest else "it shows no text"
+        shown = "" if longest > SHOWN else ", and all that there is is shown"
+        raise ValueError(f"a page cannot begin with token {first + 1:,}: {there}{shown}")
     told: list[str] = []
     panels = [_panel(maps, first, told) for maps in several]
     assets = files("manyheads.analysis") / "page"
-    style, numbers, script, text = (
-        (assets / name).read_text(encoding="utf-8") for name in ("page.css", "maps.js", "page.js", "page.html")
+    style, text, *scripts = (
+        (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
     )
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in several))
-    parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": numbers + script, "data": data}
+    parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
     text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: data may look like a place
     return text, told
 
@@ -65,10 +77,11 @@ def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
     for axis, layers in maps.axes.items():
         rows = []
         for layer in layers:
-            shown, note = _fitted(layer, first)
-            if note is not None and note not in notes:
-                notes.append(note)
-            scale, signed, data = _packed(shown.weights[0])
+            if not np.isfinite(layer.weights).all():
+                raise ValueError(f"{layer.name} has weights that are NaN or infinite: a page needs numbers")
+            shown, left_out = _fitted(layer, first, READ.get(axis, ("", "")))
+            notes += [note for note in left_out if note not in notes]
+            scale, signed, data = _packed(np.where(shown.halted[:, None], 0, shown.weights[0]))
             packed.append(data)
             numbers = []
             for side, whole in ((shown.queries, layer.queries), (shown.keys, layer.keys)):
@@ -76,15 +89,17 @@ def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
                     of_text = {"first": min(first, _last_start(whole)), "total": len(whole)}
                     sides[side, len(whole)] = {
                         "tokens": side.tokens, "words": side.words, "grid": side.grid, "cover": side.cover,
+                        "steps": side.steps,
                         **(of_text if side.grid is None else {"first": 0, "total": len(side)}),
                     }  # fmt: skip
                 numbers.append(list(sides).index((side, len(whole))))
             rows.append({
-                "name": layer.name, "step": layer.step, "heads": layer.heads, "queries": numbers[0],
-                "keys": numbers[1], "scale": scale, "signed": signed,
+                "name": layer.name, "number": layer.number, "step": layer.step, "heads": layer.heads,
+                "queries": numbers[0], "keys": numbers[1], "scale": scale, "signed": signed,
             })  # fmt: skip
         axes.append({"name": axis, "layers": rows, "stepwise": axis in maps.stepwise})
-    told += [f"{maps.title}: {note}" for note in notes]
+    title = " ".join(maps.title.split())
+    told += [f"{title if len(title) <= TITLE else title[: TITLE - 1] + '…'}: {note}" for note in notes]
     return {
         "model": maps.model, "title": maps.title, "told": notes, "sides": list(sides.values()), "axes": axes,
         "picture": None if maps.picture is None else _picture(maps.picture),
@@ -102,32 +117,31 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
     return [float(each) for each in largest.ravel()], signed, steps.astype(np.uint8).tobytes()
 
 
-def _fitted(layer: Layer, first: int) -> tuple[Layer, str | None]:
-    """What a page can show of a layer, and what it leaves out."""
+def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
+    """What a page can show of a layer, and what it leaves out; `names` are those of its texts, with a blank behind."""
     if layer.queries.grid is None:
-        lengths = {len(layer.queries), len(layer.keys)}
-        if max(lengths) <= SHOWN:
-            return layer, None
-        queries, keys = (slice(min(first, _last_start(s)), first + SHOWN) for s in (layer.queries, layer.keys))
+        notes, parts = [], []
+        for side, name in zip((layer.queries, layer.keys), names, strict=True):
+            start = min(first, _last_start(side))
+            parts.append(slice(start, start + SHOWN))
+            if len(side) > SHOWN:
+                span = f"{name}tokens {start + 1:,} to {start + SHOWN:,} of {len(side):,}"
+                notes.append(f"{span} are shown; --first N shows others")
+        queries, keys = parts
         shown = replace(
-            layer, weights=layer.weights[:, :, queries, keys], queries=_part(layer.queries, queries),
-            keys=_part(layer.keys, keys),
+            layer, weights=layer.weights[:, :, queries, keys],
+            queries=layer.queries.part(range(len(layer.queries))[queries]),
+            keys=layer.keys.part(range(len(layer.keys))[keys]),
         )  # fmt: skip
-        span = f"tokens {min(first, _last_start(layer.queries)) + 1:,} to"
-        end = min(first + SHOWN, max(lengths))
-        return shown, f"{span} {end:,} of {max(lengths):,} are shown; --first N shows others"
-    note = None
+        return shown, list(dict.fromkeys(notes))
+    merged = False
     while (side := layer.queries if len(layer.queries) > PATCHES else layer.keys).grid and len(side) > PATCHES:
-        layer, note = _coarser(layer, side is layer.queries), "neighbouring patches are merged where there are too many"
-    return layer, note
+        layer, merged = _coarser(layer, side is layer.queries), True
+    return layer, ["neighbouring patches are merged where there are too many"] if merged else []
 
 
 def _last_start(side: Side) -> int:
     return max(0, len(side) - SHOWN)
-
-
-def _part(side: Side, kept: slice) -> Side:
-    return Side(side.tokens[kept], side.words[kept])
 
 
 def _coarser(layer: Layer, of_queries: bool) -> Layer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,14 @@ class Side:
     words   which word each is part of, ascending; SPECIAL for none
     grid    rows and columns of the patches that the last tokens stand for, row by row; None where there is no image
     cover   share of the image, down and across, that the patches cover
+    steps   how many each position took, in a Universal Transformer whose positions halt; else None
     """
 
     tokens: tuple[str, ...]
     words: tuple[int, ...]
     grid: tuple[int, int] | None = None
     cover: tuple[float, float] = (1.0, 1.0)
+    steps: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -49,6 +51,11 @@ class Side:
         assert missing >= 0, f"a map of {size} tokens, but {len(self)} are named"
         return Side((*self.tokens, *["[padding]"] * missing), (*self.words, *[SPECIAL] * missing), self.grid)
 
+    def part(self, kept: Sequence[int]) -> Side:
+        """The tokens of a text at those places."""
+        steps = None if self.steps is None else tuple(self.steps[at] for at in kept)
+        return Side(tuple(self.tokens[at] for at in kept), tuple(self.words[at] for at in kept), steps=steps)
+
     def _runs(self) -> list[list[int]]:
         """The positions of each word's tokens; a special token is on its own."""
         runs: list[list[int]] = []
@@ -68,7 +75,9 @@ class Side:
         return found
 
     def merged(self) -> Side:
-        """Words instead of tokens."""
+        """Words instead of tokens; a word has halted when all of its tokens have."""
         runs = self._runs()
         tokens = tuple("".join(self.tokens[at] for at in run) for run in runs)
-        return Side(tokens, tuple(self.words[run[0]] for run in runs), self.grid, self.cover)
+        words = tuple(self.words[run[0]] for run in runs)
+        steps = None if self.steps is None else tuple(max(self.steps[at] for at in run) for run in runs)
+        return replace(self, tokens=tokens, words=words, steps=steps)

@@ -201,7 +201,10 @@ def _choose(
                 raise ValueError(f"no attention layer is called {wanted!r}; there are {', '.join(names)}")
             chosen += [name for name in found if name not in chosen]
     for name in chosen:
-        _check_range(f"head of {name}", heads, modules[name].heads)  # type: ignore[arg-type]
+        count: int = modules[name].heads  # type: ignore[assignment]
+        for head in heads or ():
+            if not -count <= head < count:
+                raise ValueError(f"{name} has no head {head}: valid are 0 to {count - 1}")
     return [(name, modules[name]) for name in chosen]
 
 

@@ -18,6 +18,7 @@ remainder; here, as in Graves, the last step takes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -311,6 +312,7 @@ class _Universal(nn.Module):
     """What the forms have in common."""
 
     config: Any
+    think: Callable[..., tuple[Tensor, Thoughts]]
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""
@@ -324,6 +326,15 @@ class _Universal(nn.Module):
     def ponder_cost(self, thoughts: Thoughts) -> Tensor | float:
         """What a loss per token grows by, for thinking."""
         return self.config.ponder * sum(ponder.cost for ponder in thoughts.values())
+
+    def steps_taken(self, *inputs: Tensor | None) -> dict[str, tuple[int, ...]]:
+        """Of each stack, how many steps every position of one input took; `inputs` are those of `forward`.
+
+        Empty where the steps are fixed.
+        """
+        with torch.no_grad():
+            _, thoughts = self.think(*inputs)
+        return {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
 
     def _initialise(self) -> None:
         xavier_uniform(self)

@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ def weights(seed: int, *shape: int) -> NDArray[np.float32]:
 
 def layers(seed: int, count: int, heads: int, queries: Side, keys: Side, steps: bool = False) -> list[Layer]:
     return [
-        Layer(f"stack.{i}", weights(seed + i, heads, len(queries), len(keys)), tuple(range(heads)), queries, keys,
-              i + 1 if steps else None)
+        Layer(f"stack.{i}", 0 if steps else i, weights(seed + i, heads, len(queries), len(keys)), tuple(range(heads)),
+              queries, keys, i + 1 if steps else None)
         for i in range(count)
     ]  # fmt: skip
 
@@ -73,7 +74,7 @@ def test_weights_are_packed_to_within_half_a_percent_of_the_largest() -> None:
 def test_negative_weights_keep_their_sign() -> None:
     side = Side.positions(3)
     signed = np.array([[[[0.5, -1.0, 0.0], [0.1, 0.2, 0.3], [-0.1, 0.0, 0.0]]]], np.float32)
-    (panel,) = data_of(page([AttentionMaps({"self": [Layer("x", signed, (0,), side, side)]})])[0])["panels"]
+    (panel,) = data_of(page([AttentionMaps({"self": [Layer("x", 0, signed, (0,), side, side)]})])[0])["panels"]
     steps = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8).reshape(3, 3) - 128.0
     assert panel["axes"][0]["layers"][0]["signed"]
     np.testing.assert_allclose(np.sign(steps) * (steps / 127) ** 2, signed[0, 0], atol=0.004)
@@ -103,7 +104,7 @@ def test_a_long_text_is_cut_and_told() -> None:
     html, told = page([maps], first=SHOWN + 30)
     assert told == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; --first N shows others"]
     assert data_of(html)["panels"][0]["sides"][0] | {"words": 0} == {
-        "tokens": [str(at) for at in range(40, SHOWN + 40)], "words": 0, "grid": None, "cover": [1, 1],
+        "tokens": [str(at) for at in range(40, SHOWN + 40)], "words": 0, "grid": None, "cover": [1, 1], "steps": None,
         "first": 40, "total": SHOWN + 40,
     }  # fmt: skip
 
@@ -290,12 +291,106 @@ def test_the_slider_goes_through_the_steps_of_generation(opened: Any) -> None:
     browser: Browser = opened(translation())
     assert browser.texts(".stepper output") == ["all 5 steps"]
     browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft")
+    assert browser.texts(".stepper output") == ["step 5 of 5: </s>"]  # all have a place of their own, behind the last
     browser.press("ArrowLeft", 2)
     assert browser.texts(".stepper output") == ["step 3 of 5: lief"]
     assert browser.texts(".token.later .text") == ["heim", "</s>"]
     assert readout(browser)[0] == "lief looks at"
     browser.click('[data-at="all-steps"]')
     assert browser.count(".token.later") == 0
+    assert browser.run("document.querySelector('[data-at=step]').value") == "5"
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft", 2)
+    browser.press("ArrowRight", 2)
+    assert browser.texts(".stepper output") == ["all 5 steps"]
+
+
+def test_the_step_stays_on_its_token_when_the_text_is_shown_otherwise(opened: Any) -> None:
+    maps = AttentionMaps({"self": layers(0, 1, 1, ENGLISH, ENGLISH)}, "m", "text", None, ("self",))
+    browser: Browser = opened(maps)
+
+    def step() -> tuple[str, str, str | None]:
+        said, value = browser.texts(".stepper output")[0], browser.run("document.querySelector('[data-at=step]').value")
+        later = browser.texts(".token.later .text")
+        return said, value, later[0] if later else None
+
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft")
+    assert step() == ("step 10 of 10: [SEP]", "9", None)
+    browser.click('[data-at="words"]')
+    assert step() == ("step 9 of 9: [SEP]", "8", None)
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft", 4)
+    assert step() == ("step 5 of 9: unwisely", "4", "barked")
+    browser.click('[data-at="special"]')
+    assert step() == ("step 4 of 7: unwisely", "3", "barked")
+    browser.click('[data-at="words"]')
+    assert step() == ("step 5 of 8: wisely", "4", "barked")
+    browser.click('[data-at="special"]')
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowRight", 4)
+    assert step()[0] == "step 10 of 10: [SEP]"
+    browser.click('[data-at="special"]')  # its token is gone
+    assert step() == ("all 8 steps", "8", None)
+
+
+def halting(seed: int = 0, steps: tuple[int, ...] = (1, 3, 2, 2, 4)) -> AttentionMaps:
+    """A Universal Transformer whose positions took so many steps."""
+    side = replace(GERMAN, steps=steps)
+    keys = replace(ENGLISH, steps=(2,) * len(ENGLISH))
+    axes = {"cross": layers(seed, max(steps), 2, side, keys, steps=True)}
+    return AttentionMaps(axes, "universal", "text", None, ("cross",))
+
+
+def test_positions_that_halt_tell_how_long_they_took_and_are_grey_afterwards(opened: Any) -> None:
+    maps = halting()
+    browser: Browser = opened(maps)
+    pick(browser, 2, 1)
+    assert browser.texts(".tokens.q .steps") == ["1", "3", "2", "2", "4"]
+    assert browser.texts(".tokens.k .steps") == ["2"] * 10
+    assert browser.texts(".tokens .halted .text") == ["Der", "lief", "heim"]  # not keys: others still look at them
+    assert browser.run("document.querySelector('[data-at=q-0]').title") == "took 1 step"
+    browser.move('[data-at="q-2"]')
+    assert readout(browser) == ("lief had halted · took 2 steps", [])
+    browser.move('[data-at="q-1"]')
+    assert readout(browser)[0] == "Hund looks at · took 3 steps"
+    browser.click('input[data-at="view-matrix"] + span')
+    assert browser.texts(".down .halted") == ["Der1", "lief2", "heim2"]
+    shades = browser.run(
+        "(() => { const cells = document.querySelector('.cells'), context = cells.getContext('2d');"
+        " return [...Array(5).keys()].map((row) => Math.min(...context.getImageData(0, row, 10, 1).data)); })()"
+    )
+    assert [shade > 240 for shade in shades] == [True, False, True, True, False]  # nothing is drawn
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft")
+    assert browser.texts(".down .halted") == ["Der1"]
+    (panel,) = data_of(page([maps])[0])["panels"]
+    data = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8).reshape(4, 2, 5, 10)
+    assert [bool(each.any()) for each in data[2].max((0, 2))] == [False, True, False, False, True]
+
+
+def test_a_word_of_which_a_part_has_halted_looks_where_the_rest_does(opened: Any) -> None:
+    side = replace(ENGLISH, steps=(2, 2, 2, 2, 1, 2, 2, 2, 2, 2))  # un 1, wisely 2
+    maps = AttentionMaps({"self": layers(0, 2, 1, side, side, steps=True)}, "universal", "text")
+    browser: Browser = opened(maps)
+    pick(browser, 1, 0)
+    browser.click('[data-at="words"]')
+    assert browser.count(".tokens .halted") == 0
+    browser.move('[data-at="q-4"]')
+    row = maps.words()["self"][1].weights[0, 0, 4]
+    np.testing.assert_allclose(row[5:], maps["self"][1].weights[0, 0, 5, 6:], rtol=1e-6)
+    assert readout(browser)[0] == "unwisely looks at · took 2 steps"
+    assert float(browser.texts(".readout .amount")[0].rstrip("%")) / 100 == pytest.approx(row.max(), abs=0.01)
+
+
+def test_layers_are_called_by_their_numbers_in_the_model(opened: Any) -> None:
+    some = layers(0, 4, 2, GERMAN, GERMAN)
+    browser: Browser = opened(AttentionMaps({"self": [some[1], some[3]]}, "m", "text"))
+    assert browser.texts(".row .all") == ["1", "3"]
+    pick(browser, 0, 1)
+    assert caption(browser) == "layer 1 · head 1"
+    assert browser.run("document.querySelector('[data-at=\"thumb-1:0\"]').title") == "layer 3, head 0"
 
 
 def test_the_slider_goes_through_the_steps_of_tied_depth(opened: Any) -> None:
@@ -339,7 +434,10 @@ def test_a_long_text_has_pages(opened: Any) -> None:
     assert browser.texts(".pager span")[0] == "left: 1–64 of 150 tokens"
     browser.click('[data-at="turn-0-1"]')
     browser.click('[data-at="turn-0-1"]')
-    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 129–150 of 150 tokens"]
+    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 1–64 of 150 tokens"]
+    browser.click('[data-at="turn-1-1"]')
+    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 65–128 of 150 tokens"]
+    assert browser.texts(".tokens.k .text")[0] == "64"
     assert browser.texts(".tokens.q .text")[0] == "128"
     assert browser.run("document.querySelector('[data-at=\"turn-0-1\"]').disabled")
 
@@ -356,6 +454,62 @@ def test_two_inputs_side_by_side_keep_in_step(opened: Any) -> None:
     browser.click("#together input")
     pick(browser, 1, 1)
     assert browser.texts(".caption strong") == ["layer 1 · head 1", "layer 0 · head 1"]
+
+
+def test_patches_side_by_side_are_matched_by_place_and_other_tokens_by_name(opened: Any) -> None:
+    distilled = Side.patches((4, 4), ["[class]", "[distillation]"])
+    coarse = Side.patches((2, 2), ["[class]"])
+    pictures = [image(), AttentionMaps({"self": layers(7, 2, 2, distilled, distilled)}, "a DeiT", "cat.png"),
+                AttentionMaps({"self": layers(7, 2, 2, coarse, coarse)}, "small", "cat.png")]  # fmt: skip
+
+    browser: Browser = opened(*pictures[:2], width=1500)
+
+    def subjects() -> list[str]:
+        return [text.removesuffix(" looks at") for text in browser.texts(".readout p")]
+
+    browser.move(".board.q", (0.4, 0.9))
+    assert subjects() == ["patch 3,1", "patch 3,1"]
+    browser.move(".panel:nth-child(2) .board.q", (0.1, 0.1))
+    assert subjects() == ["patch 0,0", "patch 0,0"]
+    browser.move(".panel:nth-child(2) .chips .token:nth-child(2)")
+    assert subjects() == ["patch 0,0", "[distillation]"]  # which the ViT has not
+    browser.move(".panel:nth-child(2) .chips .token")
+    assert subjects() == ["[class]", "[class]"]
+    opened(*pictures[::2], width=1500)
+    browser.move(".board.q", (0.9, 0.4))
+    assert subjects() == ["patch 1,3", "patch 0,1"]
+
+
+def test_steps_side_by_side_agree_where_their_tokens_do(opened: Any) -> None:
+    other = translation(seed=50)
+    side = replace(GERMAN, tokens=("Der", "Hund", "rannte", "heim", "</s>"))
+    cross = [replace(layer, queries=side) for layer in other["cross"]]
+    browser: Browser = opened(translation(), replace(other, axes={"cross": cross}), width=1500)
+
+    def steps() -> list[str]:
+        script = "[...document.querySelectorAll('[data-at=step]')].map((each) => each.value)"
+        return [f"{value} {said}" for value, said in zip(browser.run(script), browser.texts(".stepper output"))]  # noqa: B905
+
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    browser.press("ArrowLeft", 2)
+    assert steps() == ["3 step 4 of 5: heim"] * 2
+    assert browser.texts(".token.later .text") == ["</s>"] * 2
+    browser.press("ArrowLeft")
+    assert steps() == ["2 step 3 of 5: lief", "3 step 4 of 5: heim"]  # "rannte" is another token
+    browser.press("ArrowLeft")
+    assert steps() == ["1 step 2 of 5: Hund"] * 2
+    browser.click('[data-at="all-steps"]')
+    assert steps() == ["5 all 5 steps"] * 2
+
+
+def test_steps_of_depth_side_by_side_stay_where_the_other_has_fewer(opened: Any) -> None:
+    browser: Browser = opened(halting(), halting(50, (2, 2, 2, 1, 1)), width=1500)
+    pick(browser, 1, 0)
+    browser.run("document.querySelector('[data-at=step]').focus()")
+    assert browser.texts(".caption strong") == ["step 2 · head 0"] * 2
+    browser.press("ArrowRight")
+    assert browser.texts(".caption strong") == ["step 3 · head 0", "step 2 · head 0"]
+    assert browser.texts(".stepper output") == ["step 3 of 4", "step 2 of 2"]
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -1,5 +1,6 @@
 """Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
 from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.attention import Attention
-from manyheads.models import conv_attention, local_attention, nonlocal_net
+from manyheads.models import conv_attention, local_attention, nonlocal_net, universal
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
+from manyheads.models.universal import Universal, UniversalSequence
 
 SIZES: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 EAGER: Any = {"attn_implementation": "eager"}
@@ -104,8 +106,17 @@ def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> N
         attention_maps(model, *inputs, axis="self", name="t")
     with pytest.raises(ValueError, match="cross layer 3 does not exist: valid are 0 to 2"):
         attention_maps(model, *inputs, axis="cross", layers=[3])
-    with pytest.raises(ValueError, match=r"head of encoder.blocks.0.attention 2 does not exist: valid are 0 to 1"):
+    with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: valid are 0 to 1"):
         attention_maps(model, *inputs, heads=[2])
+    chosen: Any
+    for chosen in (np.array([-1]), [np.int64(2)], (2,)):
+        assert attention_maps(model, *inputs, axis="cross", layers=chosen)["cross"][0].number == 2
+        assert attention_maps(model, *inputs, axis="cross", heads=chosen)["cross"][0].heads in ((2,), (3,))
+    wrong: Any
+    for name, wrong in (("layers", []), ("heads", np.array([], int)), ("heads", [0.5]), ("layers", 1), ("heads", "a")):
+        with pytest.raises(ValueError, match=rf"{name} are .*expected") as caught:
+            attention_maps(model, *inputs, **{name: wrong})
+        assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="ResNet has no attention to look at"):
         attention_maps(ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"))), torch.zeros(1, 3, 32, 32))
 
@@ -131,6 +142,48 @@ def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
     with torch.no_grad():
         second = attention_maps(model.attention, model.attention(x))["self"][0].weights
     np.testing.assert_allclose(layers[1].weights, second, atol=1e-6)
+    chosen = attention_maps(model, x, layers=[-1, 2])["self"]  # as they are shown: by their steps
+    assert [(layer.number, layer.step) for layer in chosen] == [(0, 3), (0, 2)]
+    np.testing.assert_array_equal(chosen[1].weights, layers[1].weights)
+    for missing in (0, 4, -4):
+        with pytest.raises(ValueError, match=f"self step {missing} does not exist: valid are 1 to 3"):
+            attention_maps(model, x, layers=[missing])
+
+
+def adaptive() -> Universal:
+    """Positions halt after one step, after two, or at the end, as their tokens say."""
+    torch.manual_seed(0)
+    model = Universal(universal.preset("tiny", width=16, heads=2, feed_forward=16, steps=4, halting="basic",
+                                       source_vocab=9, target_vocab=9, pad=0, end=1, start=0)).eval()  # fmt: skip
+    for stack in (model.encoder, model.decoder):
+        assert stack.halt is not None
+        nn.init.normal_(stack.halt.weight, std=2)
+    return model
+
+
+def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(tmp_path: Path) -> None:
+    model, inputs = adaptive(), (torch.tensor([[3, 4, 5, 6, 7, 8]]), None, torch.tensor([[0, 3, 4, 5]]))
+    maps = attention_maps(model, *inputs)
+    _, thoughts = model.think(*inputs)
+    read, written = (tuple(thoughts[stack].steps[0].int().tolist()) for stack in ("encoder", "decoder"))
+    assert len({*read, *written}) > 1
+    for axis, queries, keys in (("encoder", read, read), ("decoder", written, written), ("cross", written, read)):
+        assert [layer.step for layer in maps[axis]] == list(range(1, max(queries) + 1))
+        for layer in maps[axis]:
+            assert (layer.queries.steps, layer.keys.steps) == (queries, keys)
+            assert layer.halted.tolist() == [steps < layer.step for steps in queries]
+    maps.save(tmp_path / "maps.npz")
+    with np.load(tmp_path / "maps.npz") as found:
+        assert (tuple(found["cross/0/queries/steps"]), tuple(found["cross/0/keys/steps"])) == (written, read)
+    frame = maps.frame()
+    assert set(zip(frame["query"], frame.query_steps, strict=True)) >= set(enumerate(written))
+    assert frame[frame.axis == "cross"].groupby("key").key_steps.first().tolist() == list(read)
+    maps.draw(tmp_path / "maps.png", axis="decoder")
+    fixed = Universal(replace(model.config, halting="fixed"))
+    assert attention_maps(fixed, *inputs)["cross"][0].queries.steps is None
+    alone = UniversalSequence(universal.sequence_preset("adaptive-tiny", vocab=9, width=16, heads=2, feed_forward=16))
+    (side, *_) = (layer.queries for layer in attention_maps(alone, inputs[0])["self"])
+    assert side.steps == tuple(alone.eval().think(inputs[0])[1]["decoder"].steps[0].int().tolist())
 
 
 def test_maps_of_local_attention_are_spread_over_the_image() -> None:
@@ -191,7 +244,9 @@ def example() -> AttentionMaps:
     rng = np.random.default_rng(0)
     side = Side(("[CLS]", "un", "likely", "story", "[SEP]"), (SPECIAL, 0, 0, 1, SPECIAL))
     raw = rng.random((2, 1, 2, 5, 5)).astype(np.float32)
-    layers = [Layer(f"layer.{i}", each / each.sum(-1, keepdims=True), (0, 1), side, side) for i, each in enumerate(raw)]
+    layers = [
+        Layer(f"layer.{i}", i, each / each.sum(-1, keepdims=True), (0, 1), side, side) for i, each in enumerate(raw)
+    ]
     return AttentionMaps({"self": layers}, "a model", "unlikely story")
 
 
@@ -213,12 +268,15 @@ def test_arrays_are_saved_without_pickles(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["self/1"], maps["self"][1].weights)
         assert found["self/1/keys"].tolist() == ["[CLS]", "un", "likely", "story", "[SEP]"]
         assert str(found["self/0/name"]) == "layer.0"
+        assert found["self/1/layer"] == 1
+        assert "self/0/keys/steps" not in found
 
 
 def test_a_data_frame_has_a_row_for_each_weight() -> None:
     maps = example()
     frame = maps.frame()
     assert len(frame) == 2 * 2 * 25
+    assert set(replace(maps, axes={"self": maps["self"][1:]}).frame().layer) == {1}
     row = frame.query("layer == 1 and head == 0 and query == 3 and key == 1").iloc[0]
     assert (row.query_token, row.key_token) == ("story", "un")
     assert row.weight == maps["self"][1].weights[0, 0, 3, 1]

@@ -227,7 +227,7 @@ def test_an_error_inside_is_not_hidden_and_recording_ends(model: Transformer) ->
     [
         ({"layers": "encoder.*.cross"}, r"'encoder\.\*\.cross'; there are encoder\.blocks\.0\.attention"),
         ({"layers": 6}, "layer 6 does not exist: valid are 0 to 5"),
-        ({"heads": [0, 4]}, r"head of encoder\.blocks\.0\.attention 4 does not exist: valid are 0 to 3"),
+        ({"heads": [0, 4]}, r"encoder\.blocks\.0\.attention has no head 4: valid are 0 to 3"),
         ({"layers": 0, "queries": [6]}, "query row 6 does not exist: valid are 0 to 5"),
     ],
 )

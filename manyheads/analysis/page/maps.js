@@ -19,6 +19,7 @@ function place(panel, bytes) {
     for (const layer of axis.layers) {
       layer.rows = panel.sides[layer.queries].tokens.length;
       layer.columns = panel.sides[layer.keys].tokens.length;
+      layer.taken = panel.sides[layer.queries].steps; // by each query, where positions halt
       layer.bytes = layer.heads.map((_, head) => {
         const size = layer.rows * layer.columns;
         return bytes.subarray(at + head * size, at + (head + 1) * size);
@@ -33,29 +34,39 @@ function weight(layer, head, byte) {
   return layer.scale[head] * root * Math.abs(root);
 }
 
-/** What a side is shown as: tokens, or words of several; special tokens may be left out. */
+/** What a side is shown as: tokens, or words of several; special tokens of a text may be left out. */
 function unitsOf(side, words, special) {
   const units = [];
   side.tokens.forEach((token, at) => {
-    const word = side.words[at], last = units[units.length - 1];
-    if (word === SPECIAL && !special) return;
+    const word = side.words[at], steps = side.steps?.[at] ?? null, last = units[units.length - 1];
+    if (word === SPECIAL && !special && !side.grid) return;
     if (words && !side.grid && last && word !== SPECIAL && last.word === word) {
       last.label += token;
       last.members.push(at);
-    } else units.push({ label: token, word, members: [at] });
+      last.steps = steps === null ? null : Math.max(last.steps, steps); // a word halts with the last of its tokens
+    } else units.push({ label: token, word, steps, members: [at] });
   });
   return units;
 }
 
-/** The map of one head between units: added up over keys, averaged over queries. */
+/** The patch of another grid that lies where a patch does. */
+function placed(at, from, to) {
+  const before = (side) => side.tokens.length - side.grid[0] * side.grid[1], patch = at - before(from);
+  const y = Math.floor((Math.floor(patch / from.grid[1]) * to.grid[0]) / from.grid[0]);
+  const x = Math.floor(((patch % from.grid[1]) * to.grid[1]) / from.grid[1]);
+  return before(to) + y * to.grid[1] + x;
+}
+
+/** The map of one head between units: added up over keys, averaged over queries that have not halted. */
 function mapOf(layer, head, queries, keys) {
   const bytes = layer.bytes[head], map = new Float32Array(queries.length * keys.length);
   const table = Float32Array.from({ length: 256 }, (_, byte) => weight(layer, head, byte));
   queries.forEach((query, i) => {
-    for (const row of query.members)
+    const running = query.members.filter((row) => !layer.taken || layer.step <= layer.taken[row]);
+    for (const row of running)
       keys.forEach((key, j) => {
         for (const column of key.members)
-          map[i * keys.length + j] += table[bytes[row * layer.columns + column]] / query.members.length;
+          map[i * keys.length + j] += table[bytes[row * layer.columns + column]] / running.length;
       });
   });
   return map;

@@ -1,0 +1,288 @@
+// One input: what is chosen of it (`state`), its parts, and how they follow the choice.
+
+const NAMES = { encoder: "Encoder", decoder: "Decoder", cross: "Cross", self: "Self" };
+
+class Panel {
+  constructor(data, number, changed) {
+    Object.assign(this, { data, number, changed });
+    this.state = { axis: 0, view: null, picked: new Set(["0:0"]), words: false, special: true, focus: { q: null, k: null },
+      held: false, step: null, pages: [0, 0] };
+    this.root = el("section", { className: "panel", "aria-label": `${data.model}: ${data.title}` });
+    const cross = data.axes.findIndex((axis) => axis.name === "cross");
+    this.choose({ axis: Math.max(0, cross), picked: new Set([this.sharpest(data.axes[Math.max(0, cross)])]) }, false);
+  }
+
+  get axis() { return this.data.axes[this.state.axis]; }
+  get picked() { // [layer, head] of what is chosen, in order
+    return [...this.state.picked].map((at) => at.split(":").map(Number)).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  }
+  get layer() { return this.axis.layers[this.picked[0][0]]; }
+  get pictured() { return this.data.sides[this.layer.queries].grid !== null; }
+  get views() { return this.pictured ? ["picture", "matrix"] : ["lines", "matrix"]; }
+
+  /** The head of the last layer that is sharpest, looks at special tokens aside: a page begins with it. */
+  sharpest(axis) {
+    const row = axis.layers.length - 1, layer = axis.layers[row], { words } = this.data.sides[layer.keys];
+    let best = [`${row}:0`, -1];
+    layer.heads.forEach((_, head) => {
+      let sum = 0;
+      for (let query = 0; query < layer.rows; query++) {
+        let most = 0;
+        for (let key = 0; key < layer.columns; key++) if (words[key] !== SPECIAL) most = Math.max(most, weight(layer, head, layer.bytes[head][query * layer.columns + key]));
+        sum += most / layer.rows;
+      }
+      if (sum > best[1]) best = [`${row}:${head}`, sum];
+    });
+    return best[0];
+  }
+
+  /** Change what is chosen, and build the panel anew. */
+  choose(change, tell = true) {
+    const state = this.state, token = state.step === null ? null : this.units[0][state.step].members.at(-1);
+    const anew = ["axis", "words", "special"].some((name) => name in change);
+    if ("axis" in change && change.axis !== state.axis) Object.assign(state, { step: null, picked: new Set([this.sharpest(this.data.axes[change.axis])]) });
+    if (anew) Object.assign(state, { focus: { q: null, k: null }, held: false, pages: [0, 0] });
+    Object.assign(state, change);
+    const there = [...state.picked].filter((at) => {
+      const [layer, head] = at.split(":").map(Number);
+      return this.axis.layers[layer]?.heads[head] !== undefined;
+    });
+    // maps of layers on different grids cannot be put together: the first decides
+    const first = this.axis.layers[(there[0] ?? "0:0").split(":")[0]];
+    const alike = (at) => ["queries", "keys"].every((side) => this.axis.layers[at.split(":")[0]][side] === first[side]);
+    state.picked = new Set(there.length ? there.filter(alike) : ["0:0"]);
+    if (!this.views.includes(state.view)) state.view = this.views[0];
+    this.units = [this.layer.queries, this.layer.keys].map((side) => unitsOf(this.data.sides[side], state.words, state.special));
+    const [queries, keys] = this.units;
+    if (anew && state.step !== null) { // the step is that of the same token, where it is still there
+      const at = queries.findIndex((unit) => unit.members.includes(token));
+      Object.assign(state, at < 0 ? { step: null } : { step: at, pages: [Math.floor(at / LONGEST), 0] });
+    }
+    this.several = this.picked.map(([layer, head]) => mapOf(this.axis.layers[layer], head, queries, keys));
+    this.map = mean(this.several);
+    this.most = largest(this.map);
+    if (this.pictured && state.focus.q === null) {
+      const { grid } = this.data.sides[this.layer.queries], before = queries.length - grid[0] * grid[1];
+      state.focus = { q: before > 0 ? 0 : (grid[0] >> 1) * grid[1] + (grid[1] >> 1), k: null };
+    }
+    this.build();
+    if (tell) this.changed(this, change);
+  }
+
+  focus(focus, tell = true) {
+    if (focus.q === this.state.focus.q && focus.k === this.state.focus.k) return;
+    this.state.focus = focus;
+    this.paint();
+    if (tell) this.changed(this, { focus });
+  }
+
+  hover(focus) { if (!this.state.held) this.focus(focus); }
+  hold(focus) {
+    const same = this.state.held && focus.q === this.state.focus.q && focus.k === this.state.focus.k;
+    this.state.held = !same;
+    this.focus(focus);
+    this.paint();
+  }
+  release() {
+    this.state.held = false;
+    this.focus(this.pictured ? { q: this.state.focus.q ?? 0, k: null } : { q: null, k: null });
+    this.paint();
+  }
+
+  build() {
+    const active = document.activeElement?.dataset?.at, inside = this.root.contains(document.activeElement);
+    const { data, state } = this, of = data.sides[this.layer.queries];
+    this.painters = [];
+    const several = data.sides.some((side) => side.words.some((word, at) => at && word !== SPECIAL && word === side.words[at - 1]));
+    const specials = data.sides.some((side) => !side.grid && side.words.includes(SPECIAL));
+    this.root.replaceChildren(
+      el("header", {}, el("h2", {}, data.model || "A model"), el("p", { className: "input" }, data.title),
+        ...data.told.map((note) => el("p", { className: "told" }, note))),
+      el("div", { className: "bar" },
+        data.axes.length > 1 ? this.tabs("attention", data.axes.map((axis, at) => [at, NAMES[axis.name] ?? axis.name]), state.axis, (axis) => this.choose({ axis: Number(axis) })) : null,
+        this.tabs("view", this.views.map((view) => [view, view[0].toUpperCase() + view.slice(1)]), state.view, (view) => this.choose({ view })),
+        several && !of.grid ? this.check("words", "whole words") : null,
+        specials && !of.grid ? this.check("special", "special tokens") : null),
+      el("div", { className: "body" }, this.heads(), el("div", { className: "stage" },
+        this.caption(), this.stepper(), ...this.pagers(),
+        el("div", { className: `scene as-${state.view}` }, VIEWS[state.view](this), this.readout = el("div", { className: "readout", "aria-live": "polite" })))),
+    );
+    if (inside && active) this.root.querySelector(`[data-at="${active}"]`)?.focus({ preventScroll: true });
+    this.paint();
+  }
+
+  paint() { for (const painter of this.painters) painter(); this.tell(); }
+
+  tabs(name, choices, chosen, pick) {
+    return el("fieldset", { className: "tabs" }, el("legend", {}, name), ...choices.map(([value, label]) =>
+      el("label", {}, el("input", { type: "radio", name: `${name}${this.number}`, value, checked: value === chosen, "data-at": `${name}-${value}`, onchange: () => pick(value) }), el("span", {}, label))));
+  }
+
+  check(name, label) {
+    return el("label", { className: "check" }, el("input", { type: "checkbox", checked: this.state[name], "data-at": name, onchange: (event) => this.choose({ [name]: event.target.checked }) }), label);
+  }
+
+  /** All heads at a glance: layers down, heads across. Over an image, where the patch in focus looks. */
+  heads() {
+    const { layers } = this.axis, tabbed = `thumb-${this.picked[0].join(":")}`;
+    const rows = layers.map((layer, row) => el("div", { className: "row" },
+      el("button", { type: "button", className: "all", "data-at": `row-${row}`, title: `all heads of ${layer.name}`, "aria-label": `${this.called(row)}, all heads`, onclick: () => this.choose({ picked: new Set(layer.heads.map((_, head) => `${row}:${head}`)) }) }, this.called(row).match(/\d+/g).join("·")),
+      ...layer.heads.map((head, column) => {
+        const at = `${row}:${column}`, canvas = el("canvas");
+        this.painters.push(() => this.thumb(canvas, layer, column));
+        const order = this.state.picked.size > 1 && this.several.length <= HUES.length ? this.picked.findIndex((each) => each.join(":") === at) : -1;
+        return el("button", { type: "button", className: "thumb", "data-at": `thumb-${at}`, tabIndex: tabbed === `thumb-${at}` ? 0 : -1, style: order >= 0 ? `--hue:${HUES[order]}` : "",
+          "aria-pressed": this.state.picked.has(at), title: `${this.called(row)}, head ${head}`, "aria-label": `${this.called(row)}, head ${head}`,
+          onclick: (event) => this.pick(at, event.shiftKey || event.ctrlKey || event.metaKey) }, canvas);
+      })));
+    const most = Math.max(...layers.map((layer) => layer.heads.length));
+    const aside = el("aside", { className: "heads", style: `--heads:${most}` },
+      el("p", { className: "legend" }, layers[0].step ? "steps ↓ heads →" : "layers ↓ heads →"), el("div", { className: "grid" }, ...rows));
+    aside.addEventListener("keydown", (event) => {
+      const [row, column] = (event.target.dataset.at?.match(/^thumb-(\d+):(\d+)$/) ?? []).slice(1).map(Number);
+      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (row === undefined || !step) return;
+      event.preventDefault();
+      aside.querySelector(`[data-at="thumb-${row + step[0]}:${column + step[1]}"]`)?.focus();
+    });
+    return aside;
+  }
+
+  called(row, axis = this.axis) {
+    const { number, step } = axis.layers[row];
+    if (step === null) return `layer ${number}`;
+    return axis.layers.every((layer) => layer.number === number) ? `step ${step}` : `layer ${number}, step ${step}`;
+  }
+  /** The head of an axis here that is called as one that is picked elsewhere; undefined where there is none. */
+  counterpart(other, [row, head], axis) {
+    const here = axis.layers.findIndex((_, each) => this.called(each, axis) === other.called(row));
+    const at = axis.layers[here]?.heads.indexOf(other.axis.layers[row].heads[head]) ?? -1;
+    return at < 0 ? undefined : `${here}:${at}`;
+  }
+  /** The unit here that is one of another panel: the same token, or the patch at the same place; -1 where there is none. */
+  partner(other, side, at) {
+    const unit = other.units[side][at], [own, its] = [this, other].map((panel) => panel.data.sides[side ? panel.layer.keys : panel.layer.queries]);
+    if (!own.grid || !its.grid) return this.units[side][at]?.label === unit.label ? at : -1;
+    return unit.word === SPECIAL ? own.tokens.findIndex((token, each) => own.words[each] === SPECIAL && token === unit.label) : placed(at, its, own);
+  }
+  pick(at, more) {
+    const picked = new Set(more ? this.state.picked : []);
+    if (more && picked.has(at) && picked.size > 1) picked.delete(at);
+    else picked.add(at);
+    const order = more ? [...this.state.picked].filter((each) => picked.has(each)).concat(at) : [at];
+    this.choose({ picked: new Set(order.filter((each) => picked.has(each))) });
+  }
+
+  thumb(canvas, layer, head) {
+    const bytes = layer.bytes[head], side = this.data.sides[layer.keys], { q } = this.state.focus;
+    if (!side.grid) {
+      if (canvas.done) return;
+      canvas.done = true; // of a text it never changes
+      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, layer.scale[head] || 1);
+    }
+    // the patch in focus, or the one at the same place on this layer's grid
+    const from = this.data.sides[layer.queries], own = this.data.sides[this.layer.queries];
+    const before = from.tokens.length - from.grid[0] * from.grid[1];
+    let row = q ?? 0;
+    if (row >= before && from !== own) row = placed(row, own, from);
+    const begin = row * layer.columns + side.tokens.length - side.grid[0] * side.grid[1];
+    let most = 0;
+    for (let at = row * layer.columns; at < (row + 1) * layer.columns; at++) most = Math.max(most, Math.abs(weight(layer, head, bytes[at])));
+    thumbnail(canvas, (at) => weight(layer, head, bytes[begin + at]), side.grid[0], side.grid[1], most || 1);
+  }
+
+  caption() {
+    const picked = this.picked, [row, column] = picked[0], layer = this.axis.layers[row];
+    const what = picked.length === 1 ? `${this.called(row)} · head ${layer.heads[column]}`
+      : new Set(picked.map(([each]) => each)).size === 1 ? `${this.called(row)} · ${picked.length} heads` : `${picked.length} heads`;
+    const low = layer.signed ? `−${this.most.toPrecision(2)}` : "0";
+    const scale = el("canvas", { className: "scale", width: 64, height: 1 });
+    this.painters.push(() => thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, 1, 64));
+    return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
+      el("span", { className: "range" }, low, scale, share(this.most, layer.signed)));
+  }
+
+  /** Whether there are steps of writing or of reading to go through; those of tied depth are layers. */
+  get stepping() { return this.axis.stepwise && this.axis.layers[0].step === null && this.units[0].length > 1; }
+
+  /** A slider over the steps: of tied depth, or of a text, behind whose last one all are shown. */
+  stepper() {
+    const { layers } = this.axis, [queries] = this.units, depth = layers[0].step !== null, count = depth ? layers.length : queries.length;
+    if (depth ? count < 2 : !this.stepping) return null;
+    const said = el("output"), input = el("input", { type: "range", min: 0, max: depth ? count - 1 : count, "data-at": "step", "aria-label": "step" });
+    const all = depth ? null : el("button", { type: "button", className: "quiet", "data-at": "all-steps", onclick: () => this.take(null) }, "all");
+    input.addEventListener("input", () => {
+      const at = Number(input.value);
+      if (depth) this.choose({ picked: new Set(this.picked.map(([, head]) => `${at}:${head}`)) });
+      else this.take(at < count ? at : null);
+    });
+    this.painters.push(() => {
+      const { step } = this.state, row = this.picked[0][0];
+      input.value = depth ? row : step ?? count;
+      if (depth) said.textContent = this.called(row) + (layers.every((layer, at) => layer.step === at + 1) ? ` of ${count}` : "");
+      else said.textContent = step === null ? `all ${count} steps` : `step ${step + 1} of ${count}: ${queries[step].label}`;
+      if (all) all.hidden = step === null;
+    });
+    return el("div", { className: "stepper" }, said, input, all);
+  }
+
+  /** Go to a step of a text that is written or read from left to right; null: all of them. */
+  take(step, tell = true) {
+    const { pages } = this.state, page = Math.floor((step ?? 0) / LONGEST), turn = step !== null && page !== pages[0];
+    Object.assign(this.state, { step, held: false, focus: { q: step, k: null }, pages: turn ? [page, pages[1]] : pages });
+    if (turn) this.build();
+    else this.paint();
+    if (tell) this.changed(this, { step });
+  }
+
+  pagers() {
+    if (this.pictured) return [];
+    return this.units.map((units, side) => {
+      const page = this.state.pages[side], { first, total } = this.data.sides[side ? this.layer.keys : this.layer.queries];
+      if (units.length <= LONGEST) return null;
+      const [from, to] = [page * LONGEST, Math.min((page + 1) * LONGEST, units.length)];
+      const turn = (by, label, there) => el("button", { type: "button", className: "quiet", disabled: !there, "data-at": `turn-${side}-${by}`, "aria-label": label, onclick: () => this.choose({ pages: this.state.pages.map((old, at) => (at === side ? page + by : old)), focus: { q: null, k: null }, held: false }) }, by < 0 ? "‹" : "›");
+      const said = `${side ? "right" : "left"}: ${first + units[from].members[0] + 1}–${first + units[to - 1].members.at(-1) + 1} of ${total} tokens`;
+      return el("div", { className: "pager" }, turn(-1, "earlier tokens", page > 0), el("span", {}, said), turn(1, "later tokens", to < units.length));
+    });
+  }
+
+  /** The units of a side that are shown, with their numbers. */
+  shown(side) {
+    const from = this.pictured ? 0 : this.state.pages[side] * LONGEST;
+    return this.units[side].map((unit, at) => ({ ...unit, at })).slice(from, this.pictured ? undefined : from + LONGEST);
+  }
+
+  value(q, k, map = this.map) { return map[q * this.units[1].length + k]; }
+  /** Whether a query took fewer steps than all that are picked. */
+  halted({ steps }) { return steps !== null && this.picked.every(([row]) => this.axis.layers[row].step > steps); }
+  hidden(q) { return this.axis.stepwise && this.state.step !== null && q > this.state.step; }
+
+  get strongest() { // of the row or column in focus
+    const { q, k } = this.state.focus, [queries, keys] = this.units;
+    if (q === null && k === null) return this.most;
+    return largest(q !== null ? keys.map((_, j) => this.value(q, j)) : queries.map((_, i) => this.value(i, k)));
+  }
+
+  /** In words, and read out: where the unit in focus looks, or who looks at it. */
+  tell() {
+    const { q, k } = this.state.focus, [queries, keys] = this.units, { signed } = this.layer;
+    const quoted = (side, unit) => {
+      const grid = this.data.sides[side ? this.layer.keys : this.layer.queries].grid;
+      return grid && unit.word !== SPECIAL ? `patch ${unit.label}` : unit.label;
+    };
+    if (q === null && k === null)
+      return this.readout.replaceChildren(el("p", { className: "hint" }, "Hover a token, or go there with Tab and the arrows, to see where it looks."));
+    const given = q !== null ? q : k, row = q !== null, unit = (row ? queries : keys)[given], halted = row && this.halted(unit);
+    const found = (row ? keys : queries).map((unit, at) => [unit, row ? this.value(given, at) : this.value(at, given)]);
+    const top = [...found].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 5).filter(([, value], _, all) => value && Math.abs(value) > Math.abs(all[0][1]) / 500);
+    const most = Math.abs(top[0]?.[1] ?? 1), rest = 1 - found.reduce((sum, [, value]) => sum + value, 0);
+    const subject = el("b", {}, quoted(row ? 0 : 1, unit));
+    const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), signed)}`] : [];
+    const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, signed)));
+    const listed = top.map(([unit, value]) => [quoted(row ? 1 : 0, unit), value]);
+    if (row && !halted && !signed && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["what is not shown", rest]);
+    this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held, Esc lets go") : null),
+      el("ul", {}, ...listed.map(bar)));
+  }
+}
