@@ -5,6 +5,8 @@ Of an image it shows where one patch, or the class token, looks: the stronger, t
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.analysis.maps import AttentionMaps, Layer
+from manyheads.analysis.sides import Side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +25,8 @@ NAMED = 4  # maps of a picture, up to which tokens have their names
 LONGEST = 80  # tokens that have theirs
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
 FAINT = 0.02  # of the largest weight: no line
+MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
+PAGE = "or make a page (.html)"
 
 
 def draw(
@@ -31,8 +36,11 @@ def draw(
     axis: str | None = None,
     style: Literal["matrix", "lines"] = "matrix",
     query: int | None = None,
-) -> None:
+) -> list[str]:
     """Draw the maps of one axis, layers down and heads across; for fewer, ask for fewer layers and heads.
+
+    Where positions halt, a number behind a token tells how many steps it took, and it looks nowhere in later steps.
+    Returns what the picture lacks. Raises ValueError for one that cannot be drawn.
 
     axis   None: cross-attention where there is one, else the first
     style  "lines": one picture a layer, from each query to its keys, a colour for each head; texts only
@@ -45,8 +53,10 @@ def draw(
     axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
     layers = maps[axis]
     pictured = layers[0].queries.grid is not None
-    if style == "lines" and pictured:
-        raise ValueError("lines are for texts: an image is drawn as it is")
+    if style not in ("matrix", "lines"):
+        raise ValueError(f"style is {style!r}: expected 'matrix' or 'lines'")
+    if style == "lines":
+        _check_lines(layers, pictured)
     columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
     named = len(layers) * columns <= NAMED and not pictured
     sizes = [_size(layer, named, style, columns) for layer in layers]
@@ -68,11 +78,71 @@ def draw(
             if row == 0 and style == "matrix":
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
-                called = f"layer {row}" if layer.step is None else f"step {layer.step}"
-                panel.set_ylabel(called if len(layers) > 1 else "", fontsize=9)
+                called = _called(layer, layers)
+                if style == "lines":
+                    panel.set_title(f"{called}: {layer.name}", fontsize=9, parse_math=False)
+                else:
+                    panel.set_ylabel(called, fontsize=9)
     about = f"{axis} attention" + (f" of {maps.model}" if maps.model else "")
     figure.suptitle(_short(f"{about}\n{maps.title}", 110), fontsize=10, parse_math=False)
-    figure.savefig(path, dpi=150)
+    if style == "lines":
+        from matplotlib.lines import Line2D
+
+        key = [
+            Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _longest(layers), strict=False)
+        ]
+        figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(path, dpi=150)
+    return _told([str(each.message) for each in caught])
+
+
+def _longest(layers: list[Layer]) -> tuple[int, ...]:
+    """The heads that there are: layers may have different numbers of them."""
+    return max((layer.heads for layer in layers), key=len)
+
+
+def _called(layer: Layer, layers: list[Layer]) -> str:
+    """As the page calls it: where depth is tied there is one layer, and its steps."""
+    if layer.step is None:
+        return f"layer {layer.number}"
+    tied = all(each.number == layer.number for each in layers)
+    return f"step {layer.step}" if tied else f"layer {layer.number}, step {layer.step}"
+
+
+def _check_lines(layers: list[Layer], pictured: bool) -> None:
+    """Raise ValueError for what cannot be told apart as lines."""
+    if pictured:
+        raise ValueError("lines are for texts: an image is drawn as it is")
+    heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
+    if heads > len(HUES):
+        raise ValueError(
+            f"lines of {heads} heads cannot be told apart, {len(HUES)} can: choose fewer (--heads 0,1), {PAGE}"
+        )
+    if tokens > LONGEST:
+        raise ValueError(f"lines between {tokens} tokens are too dense, {LONGEST} are not: shorten the text, {PAGE}")
+    if (lines := sum(layer.weights.size for layer in layers)) > MOST_LINES:
+        raise ValueError(
+            f"a picture of {lines:,} lines is too large, {MOST_LINES:,} are not: choose fewer layers or heads "
+            f"(--layers 0,1, --heads 0,1), {PAGE}"
+        )
+
+
+def _told(messages: list[str]) -> list[str]:
+    """What matplotlib warns of, each in one line; characters that its font lacks all together."""
+    glyph = re.compile(r"Glyph (\d+) ")
+    lacking = {chr(int(found[1])): None for message in messages if (found := glyph.match(message))}
+    others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
+    told = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
+    return told + list(dict.fromkeys(others))
+
+
+def _names(side: Side) -> list[str]:
+    """Tokens, with the steps that they took where they halt."""
+    if side.steps is None:
+        return list(side.tokens)
+    return [f"{token} ({steps})" for token, steps in zip(side.tokens, side.steps, strict=True)]
 
 
 def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, float]:
@@ -91,29 +161,29 @@ def _matrix(panel: Axes, layer: Layer, head: int, named: bool) -> None:
     signed = bool((weights < 0).any())
     most = float(np.abs(weights).max()) or 1.0
     lowest, colours = (-most, "RdBu") if signed else (0.0, "Blues")
-    panel.imshow(weights, cmap=colours, vmin=lowest, vmax=most, aspect="auto", interpolation="nearest")
-    panel.set(xticks=[], yticks=[])
+    shown = np.where(layer.halted[:, None], np.nan, weights)  # nothing, on grey
+    panel.imshow(shown, cmap=colours, vmin=lowest, vmax=most, aspect="auto", interpolation="nearest")
+    panel.set(xticks=[], yticks=[], facecolor="0.85")
     if named and max(weights.shape) <= LONGEST:
-        panel.set_xticks(range(len(layer.keys)), layer.keys.tokens, rotation=60, ha="right", rotation_mode="anchor",
+        panel.set_xticks(range(len(layer.keys)), _names(layer.keys), rotation=60, ha="right", rotation_mode="anchor",
                          fontsize=8, parse_math=False)  # fmt: skip
-        panel.set_yticks(range(len(layer.queries)), layer.queries.tokens, fontsize=8, parse_math=False)
+        panel.set_yticks(range(len(layer.queries)), _names(layer.queries), fontsize=8, parse_math=False)
 
 
 def _lines(panel: Axes, layer: Layer) -> None:
     from matplotlib.collections import LineCollection
 
-    weights = layer.weights[0]  # (H, Tq, Tk)
+    weights = np.where(layer.halted[:, None], 0, layer.weights[0])  # (H, Tq, Tk)
     most = float(np.abs(weights).max()) or 1.0
     for head, part in enumerate(np.abs(weights) / most):
         q, k = np.nonzero(part > FAINT)
         shares = part[q, k]
         ends = np.stack([np.stack([np.zeros(len(q)), q], 1), np.stack([np.ones(len(k)), k], 1)], 1)  # (N, 2, 2)
-        panel.add_collection(
-            LineCollection(list(ends), colors=HUES[head % len(HUES)], alpha=shares, linewidths=0.4 + 2 * shares)
-        )
-    for at, token in enumerate(layer.queries.tokens):
-        panel.text(-0.03, at, token, ha="right", va="center", fontsize=8, parse_math=False)
-    for at, token in enumerate(layer.keys.tokens):
+        panel.add_collection(LineCollection(list(ends), colors=HUES[head], alpha=shares, linewidths=0.4 + 2 * shares))
+    for at, (token, halted) in enumerate(zip(_names(layer.queries), layer.halted, strict=True)):
+        ink = "0.6" if halted else "black"
+        panel.text(-0.03, at, token, ha="right", va="center", fontsize=8, color=ink, parse_math=False)
+    for at, token in enumerate(_names(layer.keys)):
         panel.text(1.03, at, token, ha="left", va="center", fontsize=8, parse_math=False)
     panel.set(xlim=(-0.8, 1.8), ylim=(max(weights.shape[1:]) - 0.4, -0.6), xticks=[], yticks=[])
     panel.spines[:].set_visible(False)
