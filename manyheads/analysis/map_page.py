@@ -44,9 +44,8 @@ def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[st
     if first < 0:
         raise ValueError(f"first is {first}: expected the number of a token, 0 or more")
     if first and not SHOWN < longest > first:
-        there = f"the text has {longest:,} tokens" if longest else "it shows no text"
-        shown = "" if longest > SHOWN else ", and all that there is is shown"
-        raise ValueError(f"a page cannot begin with token {first + 1:,}: {there}{shown}")
+        there = f"the text has {longest:,} tokens" if longest > SHOWN else f"it shows all {longest} of the text"
+        raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
     told: list[str] = []
     panels = [_panel(maps, first, told) for maps in several]
     assets = files("manyheads.analysis") / "page"

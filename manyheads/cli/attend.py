@@ -22,18 +22,21 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("rest", nargs="+", metavar="TEXT|IMAGE", help="one input; or two, side by side on a page")
     verb.add_argument("--out", type=Path, default=Path("attention.html"), metavar="FILE",
                       help="page (.html), picture (.png, .svg) or arrays (.npz) (default: attention.html)")  # fmt: skip
-    verb.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own translation)")
-    verb.add_argument("--pair", metavar="TEXT", help="the second text of a pair; of a question, its context")
+    verb.add_argument("--target", metavar="TEXT",
+                      help="what a translator writes, for both of two inputs (default: its own words)")  # fmt: skip
+    verb.add_argument("--pair", metavar="TEXT",
+                      help="the second text of a pair, for both of two inputs; of a question, its context")  # fmt: skip
     verb.add_argument("--max-tokens", type=positive(int), metavar="N",
                       help="a language model first adds its N likeliest tokens")  # fmt: skip
     verb.add_argument("--against", metavar="MODEL", help="another model, beside the first on a page")
     verb.add_argument("--axis", choices=("encoder", "decoder", "cross", "self"), metavar="AXIS",
                       help="encoder, decoder, cross or self (default: all; of a picture: cross)")  # fmt: skip
-    verb.add_argument("--layers", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
+    verb.add_argument("--layers", type=_numbers, metavar="N,...",
+                      help="counted from 0; where one layer runs in steps, those, from 1 (default: all)")  # fmt: skip
     verb.add_argument("--heads", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
     verb.add_argument("--words", action="store_true", help="merge sub-words into words (on a page: a switch)")
-    verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices")
-    verb.add_argument("--first", type=positive(int), default=1, metavar="N",
+    verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices, of up to 6 heads")
+    verb.add_argument("--first", type=positive(int), metavar="N",
                       help="the token that a page begins with, of a long text (default: 1)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut a text that is longer than the model takes")
 
@@ -57,25 +60,30 @@ def _attend(options: argparse.Namespace) -> None:
         raise ValueError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")
     if beside > 1 and suffix != ".html":
         raise ValueError(f"two maps side by side are for a page: expected --out FILE.html, got {out}")
+    if options.first is not None and suffix != ".html":
+        raise ValueError(f"--first is for a page: expected --out FILE.html, got {out}")
+    if options.lines and suffix not in (".png", ".svg"):
+        raise ValueError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
     predictor = model_for("attend", options.model)
     found = [_maps(predictor, each, options) for each in options.rest]
     if options.against is not None:
         found.append(_maps(model_for("attend", options.against), options.rest[0], options))
-    first = found[0]
+    first, told = found[0], list[str]()
     if suffix == ".html":
-        for note in first.page(out, *found[1:], first=options.first - 1):
-            print(f"manyheads: {note}", file=sys.stderr)
+        told = first.page(out, *found[1:], first=(options.first or 1) - 1)
     elif suffix == ".npz":
         first.save(out)
     else:
-        first.draw(out, axis=options.axis, style="lines" if options.lines else "matrix")
+        told = first.draw(out, axis=options.axis, style="lines" if options.lines else "matrix")
+    for note in told:
+        print(f"manyheads: {note}", file=sys.stderr)
     print(out)
 
 
 def _maps(predictor: Any, given: str, options: argparse.Namespace) -> AttentionMaps:
     """What was asked of this predictor; an option that it does not know is an error."""
     asked = {name: getattr(options, name) for name in ("target", "pair", "max_tokens", "truncate")}
-    asked = {name: value for name, value in asked.items() if value}
+    asked = {name: value for name, value in asked.items() if value not in (None, False)}
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     known = signature(predictor.attend).parameters
     for name in asked:

@@ -10,7 +10,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.splits import test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
-from manyheads.tasks.attending import Attends
+from manyheads.tasks.attending import Attends, Read
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.squad_scores import best, f1, squad_metrics
@@ -38,6 +38,11 @@ class Answerer(Attends):
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
         return f"Answerer({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
+
+    def _read(self, text: str, pair: str | None) -> Read:
+        if pair is None:
+            raise ValueError("a question is read with its context: give the context as pair (--pair TEXT)")
+        return super()._read(text, pair)
 
     def answer(
         self,

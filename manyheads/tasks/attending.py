@@ -18,6 +18,8 @@ from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 
+SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
+
 
 class Reader(Protocol):
     """What is asked of a predictor."""
@@ -34,6 +36,11 @@ class Read(NamedTuple):
     ids: list[int]
     segments: list[int]
     side: Side
+
+    def part(self, kept: Sequence[int]) -> Read:
+        """The tokens at those places."""
+        ids, segments = ([each[at] for at in kept] for each in (self.ids, self.segments))
+        return Read(ids, segments, self.side.part(kept))
 
 
 def read(tokenizer: Tokenizer, text: str, pair: str | None = None, *, special: bool = True) -> Read:
@@ -83,11 +90,8 @@ def text_maps(reader: Reader, found: Read, title: str, *, truncate: bool = False
     ids, segments, side = found
     if room is not None and len(ids) > room:
         if not truncate:
-            raise ValueError(
-                f"the text has {len(ids):,} tokens, the model takes {room:,}: shorten it, or have it cut with truncate"
-                " (--truncate)"
-            )
-        ids, segments, side = ids[:room], segments[:room], Side(side.tokens[:room], side.words[:room])
+            raise ValueError(f"the text has {len(ids):,} tokens, the model takes {room:,}: {SHORTEN}")
+        ids, segments, side = found.part(range(room))
     rows = [torch.tensor([ids], device=reader.route.device)]
     if any(segments):
         rows = [rows[0], torch.tensor([len(ids)], device=reader.route.device),
@@ -103,22 +107,26 @@ def pair_title(text: str, pair: str | None) -> str:
 
 
 def translation_maps(
-    reader: Reader, target_tokenizer: Tokenizer, source: str, target: str, *, cut: bool = False, **choices: Any
-) -> AttentionMaps:
+    reader: Reader, target_tokenizer: Tokenizer, source: str, target: str, *, truncate: bool = False,
+    cut: bool = False, **choices: Any,
+) -> AttentionMaps:  # fmt: skip
     """The maps of an encoder-decoder that reads the source and writes the target.
 
-    A query of the decoder is the token that is being written there, a key what had been written before. With `cut`, a
-    target that is too long is looked at as far as the model goes.
+    A query of the decoder is the token that is being written there, a key what had been written before. With
+    `truncate`, a source that is too long is cut as for a translation; with `cut`, a target is looked at as far as the
+    model goes.
     """
     c = reader.model.config
+    room = c.max_positions
     given, written = read(reader.tokenizer, source), target_tokenizer.encode(target)  # which may be empty
-    end, side = c.max_positions if cut else None, side_of(written, (target,))
-    wanted = Read(written.ids[:end], written.type_ids[:end], Side(side.tokens[:end], side.words[:end]))
+    wanted = Read(written.ids, written.type_ids, side_of(written, (target,)))
+    if truncate and len(given.ids) > room:
+        given = given.part([*range(room - 1), len(given.ids) - 1])  # and its end
+    if cut:
+        wanted = wanted.part(range(len(wanted.ids))[:room])
     for name, each in (("source", given), ("target", wanted)):
-        if len(each.ids) > c.max_positions:
-            raise ValueError(
-                f"the {name} has {len(each.ids):,} tokens, the model takes {c.max_positions:,}: shorten it"
-            )
+        if len(each.ids) > room:
+            raise ValueError(f"the {name} has {len(each.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
     start = target_tokenizer.id_to_token(c.start) or "[start]"
     begun = Side(
         (start if c.start != c.pad else "[start]", *wanted.side.tokens[:-1]), (SPECIAL, *wanted.side.words[:-1])

@@ -160,6 +160,15 @@ class Generator:
         layers, heads  their numbers, None for all
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
+        count, room = len(self.tokenizer.encode(text, add_special_tokens=False).ids), self.model.config.max_positions
+        if max_tokens and count + max_tokens > room:
+            most = max(0, room - count)
+            if not truncate:
+                raise ValueError(
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {most:,}: the text has "
+                    f"{count:,} tokens, the model takes {room:,}"
+                )
+            max_tokens = most
         if max_tokens:
             text = self.generate(text, max_tokens=max_tokens, top_k=1)
         self._known(text, "the text")

@@ -179,17 +179,20 @@ class Translator:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         axis: str | None = None,
+        truncate: bool = False,
     ) -> AttentionMaps:
         """Where every head of every layer looks while the model translates a text.
 
         target         what it writes; None: its own translation, the best of a beam of 4
         layers, heads  their numbers, None for all
         axis           "encoder", "decoder" or "cross"; None: all of them
+        truncate       cut texts that are longer than the model takes, instead of raising a ValueError
         """
-        written = self.translate(text) if target is None else target
+        written = self.translate(text, truncate=truncate) if target is None else target
         return translation_maps(
-            self, self.target_tokenizer, text, written, cut=target is None, layers=layers, heads=heads, axis=axis
-        )
+            self, self.target_tokenizer, text, written, truncate=truncate, cut=truncate or target is None,
+            layers=layers, heads=heads, axis=axis,
+        )  # fmt: skip
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False

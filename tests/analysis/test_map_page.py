@@ -109,6 +109,37 @@ def test_a_long_text_is_cut_and_told() -> None:
     }  # fmt: skip
 
 
+def test_a_note_tells_the_range_of_each_text_and_is_short() -> None:
+    source, target = Side.positions(SHOWN + 40), Side.positions(SHOWN + 4)
+    axes = {"encoder": layers(0, 1, 1, source, source), "cross": layers(0, 1, 1, target, source)}
+    title = "a\nlong text " * 40
+    _, told = page([AttentionMaps(axes, "m", title)], first=20)
+    assert [note.partition(": ")[2] for note in told] == [
+        f"source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others",
+        f"target tokens 5 to {SHOWN + 4} of {SHOWN + 4} are shown; --first N shows others",
+    ]
+    assert all(len(note) < 150 and "\n" not in note for note in told)
+    short = Side.positions(3)
+    (note,) = page([AttentionMaps({"cross": layers(0, 1, 1, short, source)}, "m", "t")], first=20)[1]
+    assert note == f"t: source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others"
+
+
+def test_what_a_page_cannot_show_is_refused() -> None:
+    long = AttentionMaps({"self": layers(0, 1, 1, *[Side.positions(SHOWN + 9)] * 2)})
+    for maps, first, message in (
+        (translation(), -5, "first is -5: expected the number of a token, 0 or more"),
+        (translation(), 9998, "cannot begin with token 9,999: it shows all 10 of the text"),
+        (image(), 3, "cannot begin with token 4: it shows no text"),
+        (long, SHOWN + 9, f"cannot begin with token {SHOWN + 10}: the text has {SHOWN + 9} tokens"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            page([maps], first)
+    broken = layers(0, 1, 1, GERMAN, GERMAN)[0]
+    broken.weights[0, 0, 1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"stack.0 has weights that are NaN or infinite: a page needs numbers"):
+        page([AttentionMaps({"self": [broken]})])
+
+
 def test_too_many_patches_are_merged_and_told() -> None:
     maps = image((40, 30), 1)
     html, told = page([maps])

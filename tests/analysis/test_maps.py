@@ -1,5 +1,7 @@
 """Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
 
+import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -292,6 +294,50 @@ def test_a_picture_is_drawn(tmp_path: Path, suffix: str, style: str) -> None:
     assert len(data) > 5000
     if suffix == "svg":
         assert b"likely" in data  # the token's name, as the comment beside its outline
+
+
+def drawn(path: Path, *layers: Layer, **choices: Any) -> str:
+    """The texts of a picture, as the comments beside their outlines."""
+    AttentionMaps({"self": list(layers)}).draw(path / "drawn.svg", **choices)
+    return "\n".join(re.findall("<!-- (.*?) -->", (path / "drawn.svg").read_text()))
+
+
+def test_a_picture_names_its_layers_heads_and_steps(tmp_path: Path) -> None:
+    side = Side(("a", "b", "c"), (0, 1, 2), steps=(1, 2, 2))
+    weights = np.full((1, 2, 3, 3), 1 / 3, np.float32)
+    layer = Layer("stack.3.attention", 3, weights, (4, 7), side, side)
+    assert {"layer 3: stack.3.attention", "head 4", "head 7", "b (2)"} <= set(
+        drawn(tmp_path, layer, style="lines").splitlines()
+    )
+    assert {"layer 3", "head 7", "a (1)"} <= set(drawn(tmp_path, layer).splitlines())
+    steps = [replace(layer, step=step) for step in (1, 2)]
+    assert {"step 1", "step 2"} <= set(drawn(tmp_path, *steps).splitlines())
+
+
+def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    def layer(heads: int, tokens: int) -> Layer:
+        side = Side.positions(tokens)
+        return Layer("x", 0, np.zeros((1, heads, tokens, tokens), np.float32), tuple(range(heads)), side, side)
+
+    for layers, message in (
+        ([layer(7, 4)], r"lines of 7 heads cannot be told apart, 6 can: choose fewer \(--heads 0,1\), or make a page"),
+        ([layer(1, 81)], r"lines between 81 tokens are too dense, 80 are not: shorten the text, or make a page"),
+        ([layer(6, 80)] * 2, r"76,800 lines is too large, 65,536 are not: choose fewer layers or heads"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AttentionMaps({"self": layers}).draw(tmp_path / "none.png", style="lines")
+    with pytest.raises(ValueError, match="style is 'heat': expected 'matrix' or 'lines'"):
+        example().draw(tmp_path / "none.png", style="heat")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) -> None:
+    side = Side(("\ue000", "\ue001"), (0, 1))
+    layer = Layer("x", 0, np.full((1, 1, 2, 2), 0.5, np.float32), (0,), side, side)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = AttentionMaps({"self": [layer]}).draw(tmp_path / "a.png")
+    assert told == ["the picture's font lacks \ue000 \ue001: a page (.html) shows them"]
 
 
 def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None:

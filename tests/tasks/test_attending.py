@@ -92,8 +92,22 @@ def test_rows_are_what_decoding_step_by_step_looks_at(translator: Any) -> None:
 
 
 def test_a_translator_translates_first_where_no_target_is_given(translator: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(translator, "translate", {"two dogs": "zwei Hunde"}.__getitem__)  # new weights write for ever
+    monkeypatch.setattr(
+        translator, "translate", lambda text, truncate: {"two dogs": "zwei Hunde"}[text]
+    )  # new weights write for ever
     assert translator.attend("two dogs").title == "two dogs → zwei Hunde"
+
+
+def test_texts_too_long_for_a_translator_are_cut_when_asked(translator: Any, monkeypatch: Any) -> None:
+    room = translator.model.config.max_positions
+    long = "two dogs " * room
+    monkeypatch.setattr(translator, "translate", lambda text, truncate: "zwei Hunde")
+    for arguments in ((long,), (long, "zwei"), ("two", long)):
+        with pytest.raises(ValueError, match=r"the (source|target) has .* tokens, the model takes .* \(--truncate\)"):
+            translator.attend(*arguments)
+        cross = translator.attend(*arguments, truncate=True)["cross"][0]
+        assert max(len(cross.queries), len(cross.keys)) == room
+    assert translator.attend(long, truncate=True)["cross"][0].keys.tokens[-1] == "</s>"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +143,7 @@ def test_a_filler_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
     assert found.ids == predictor._encode("A [MASK] barks", 1)
 
 
-def test_a_language_model_reads_bytes_as_characters(tmp_path: Path) -> None:
+def test_a_language_model_reads_bytes_as_characters(tmp_path: Path, monkeypatch: Any) -> None:
     torch.manual_seed(0)
     tokenizer = byte_level()
     config = GPTConfig(vocab=tokenizer.get_vocab_size(), width=8, layers=1, heads=2, max_positions=20)
@@ -145,6 +159,14 @@ def test_a_language_model_reads_bytes_as_characters(tmp_path: Path) -> None:
     assert len(longer["self"][0].keys) > len(tokenizer.encode("to be").ids)
     with pytest.raises(ValueError, match=r"the text has 2\d tokens, the model takes 20: shorten it"):
         generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz")
+    monkeypatch.setattr(generator, "generate", lambda text, max_tokens, **_: text + "z" * max_tokens)
+    count = len(tokenizer.encode("to be").ids)
+    with pytest.raises(
+        ValueError, match=rf"is 9,999: expected at most {20 - count}: the text has {count} tokens, the m"
+    ):
+        generator.attend("to be", max_tokens=9999)
+    assert len(generator.attend("to be", max_tokens=9999, truncate=True)["self"][0].keys) == 20
+    assert len(generator.attend("to be", max_tokens=20 - count)["self"][0].keys) == 20
     assert len(generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz", truncate=True)["self"][0].keys) == 20
 
 
@@ -199,11 +221,16 @@ def test_the_verb_writes_pages_pictures_and_arrays(
         assert found["cross/0/heads"].tolist() == [1, 0]
         assert found["cross/0/queries"].tolist()[0] == "▁zwei"
         assert "encoder/0" not in found
+    assert shown(capsys, translator.path, "two dogs", "--target", "", "--axis", "cross", "--out", arrays)[0] == 0
+    with np.load(io.BytesIO(arrays.read_bytes())) as found:
+        assert found["cross/0/queries"].tolist() == ["</s>"]
 
 
 def test_what_cannot_be_asked_is_told_in_one_line(
-    translator: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    translator: Any, wordpiece: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bert(tmp_path / "bert", wordpiece)
+    bert(tmp_path / "reader", wordpiece, head="question")
     directory.save(tmp_path / "resnet", ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"), channels=1)))
     image = png(tmp_path / "a.png")
     for arguments, message in (
@@ -216,6 +243,12 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((translator.path, "a", "--out", "none/map.png"), "there is no directory none: make it first"),
         ((translator.path, "a", "b", "--out", "map.png"), "two maps side by side are for a page"),
         ((translator.path, "a", "b", "c"), "3 maps: a page has two side by side"),
+        ((translator.path, "a", "--lines"), "--lines is for a picture: expected --out FILE.png or FILE.svg, got atte"),
+        ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines is for a picture"),
+        ((translator.path, "a", "--first", "1", "--out", "a.npz"), "--first is for a page: expected --out FILE.html"),
+        ((translator.path, "a", "--target", "b", "--first", "9999"), "a page cannot begin with token 9,999: it shows all"),
+        ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is blank"),
+        ((tmp_path / "reader", "a dog"), "a question is read with its context: give the context as pair (--pair TEXT)"),
         ((translator.path, " "), "the text is blank to the tokenizer"),
         ((tmp_path / "resnet", image), "resnet has no attention to look at"),
     ):
