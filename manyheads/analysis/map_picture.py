@@ -84,7 +84,7 @@ def draw(
                 else:
                     panel.set_ylabel(called, fontsize=9)
     about = f"{axis} attention" + (f" of {maps.model}" if maps.model else "")
-    figure.suptitle(_short(f"{about}\n{maps.title}", 110), fontsize=10, parse_math=False)
+    figure.suptitle(_short(f"{about}\n{maps.title}", int(11 * figure.get_figwidth())), fontsize=10, parse_math=False)
     if style == "lines":
         from matplotlib.lines import Line2D
 

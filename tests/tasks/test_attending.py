@@ -246,7 +246,7 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((translator.path, "a", "--lines"), "--lines is for a picture: expected --out FILE.png or FILE.svg, got atte"),
         ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines is for a picture"),
         ((translator.path, "a", "--first", "1", "--out", "a.npz"), "--first is for a page: expected --out FILE.html"),
-        ((translator.path, "a", "--target", "b", "--first", "9999"), "a page cannot begin with token 9,999: it shows all"),
+        ((translator.path, "a", "--target", "b", "--first", "9999"), "cannot begin with token 9,999: it shows all"),
         ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is blank"),
         ((tmp_path / "reader", "a dog"), "a question is read with its context: give the context as pair (--pair TEXT)"),
         ((translator.path, " "), "the text is blank to the tokenizer"),
