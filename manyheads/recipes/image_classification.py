@@ -113,7 +113,7 @@ def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> Train
 DIGITS = ImageConfig(preset="vit/2-8", training=_adamw(50, 2e-3, 100, clip=1.0, validate_every=210))
 MNIST = ImageConfig(
     preset="vit/7-28", augmentation=Augmentation(crop="padded", padding=2), batch_items=100,
-    training=_adamw(15, 2e-3, 100, clip=1.0),
+    training=_adamw(30, 2e-3, 100, clip=1.0),
 )  # fmt: skip
 # 12 epochs of 45,000 images are about an hour on one core, for the ViTs, too; on part of them (items=10000), minutes
 CIFAR = ImageConfig(
