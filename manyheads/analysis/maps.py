@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from manyheads.analysis.image_maps import image_layer
 from manyheads.analysis.sides import Side
 from manyheads.core.tap import record, tapped
-from manyheads.models.universal import Universal, UniversalSequence
+from manyheads.models.universal import Thoughts, pondered
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -222,13 +222,13 @@ def attention_maps(
                     shapes[layer] = given[0].shape
 
             undo.callback(modules[layer].register_forward_pre_hook(note).remove)
-        with record(model, [layer for names in chosen.values() for layer in names], heads) as maps:
+        with record(model, [layer for names in chosen.values() for layer in names], heads) as maps, \
+                pondered(model) as thoughts:  # fmt: skip
             model.eval()(*inputs)
-        taken = model.steps_taken(*inputs) if isinstance(model, Universal | UniversalSequence) else {}
     found: dict[str, list[Layer]] = {}
     for each, names in chosen.items():
         given = None if sides is None else sides.get(each)
-        steps_taken = _steps_of(each, taken)
+        steps_taken = _steps_of(each, thoughts)
         for layer in names:
             count: int = modules[layer].heads  # type: ignore[assignment]
             numbers = tuple(range(count)) if heads is None else tuple(head % count for head in heads)
@@ -304,8 +304,9 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
     return _chosen_of(f"{axis} step", layers, range(1, count + 1))
 
 
-def _steps_of(axis: str, taken: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...] | None, ...]:
-    """How many steps each query and each key of an axis took, of what each stack took."""
+def _steps_of(axis: str, thoughts: Thoughts) -> tuple[tuple[int, ...] | None, ...]:
+    """How many steps each query and each key of an axis took, of one input."""
+    taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")
     return (taken.get(axis) or next(iter(taken.values()), None),) * 2  # "self" is the only stack that there is

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.models import model_for
+from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
@@ -51,10 +52,7 @@ def _numbers(text: str) -> list[int]:
 def _attend(options: argparse.Namespace) -> None:
     out: Path = options.out
     suffix = out.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"--out {out}: expected a file that ends in {', '.join(SUFFIXES)}")
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: there is no directory {out.parent}: make it first")
+    check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
     beside = len(options.rest) + (options.against is not None)
     if beside > 2:
         raise ValueError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")

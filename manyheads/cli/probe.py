@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyheads.cli.output import document, table
+from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _probe(options: argparse.Namespace) -> None:
-    if options.out is not None and options.out.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"--out {options.out}: a heat map is a picture: expected a name that ends in .png or .svg")
-    if options.out is not None and not options.out.absolute().parent.is_dir():
-        raise ValueError(f"--out {options.out}: there is no directory {options.out.parent}: make it first")
+    if options.out is not None:
+        check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
     from manyheads.analysis.dependency import draw_heads
     from manyheads.tasks import load
     from manyheads.tasks.probing import probe

@@ -18,7 +18,8 @@ remainder; here, as in Graves, the last step takes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -308,11 +309,27 @@ class Recurrence(nn.Module):
         return y, Ponder(steps, remainder, torch.stack(weights, -1), real) if weights else None
 
 
+@contextmanager
+def pondered(model: nn.Module) -> Iterator[Thoughts]:
+    """How long every position thinks while the block runs, by the names of the model's recurrences whose positions may
+    halt; of several passes the last. Any model may be asked: one without has none."""
+    thoughts: Thoughts = {}
+    with ExitStack() as undo:
+        for name, module in model.named_modules():
+            if isinstance(module, Recurrence):
+
+                def note(_: nn.Module, __: Any, found: tuple[Tensor, Ponder | None], name: str = name) -> None:
+                    if found[1] is not None:
+                        thoughts[name] = found[1]
+
+                undo.callback(module.register_forward_hook(note).remove)
+        yield thoughts
+
+
 class _Universal(nn.Module):
     """What the forms have in common."""
 
     config: Any
-    think: Callable[..., tuple[Tensor, Thoughts]]
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""
@@ -326,15 +343,6 @@ class _Universal(nn.Module):
     def ponder_cost(self, thoughts: Thoughts) -> Tensor | float:
         """What a loss per token grows by, for thinking."""
         return self.config.ponder * sum(ponder.cost for ponder in thoughts.values())
-
-    def steps_taken(self, *inputs: Tensor | None) -> dict[str, tuple[int, ...]]:
-        """Of each stack, how many steps every position of one input took; `inputs` are those of `forward`.
-
-        Empty where the steps are fixed.
-        """
-        with torch.no_grad():
-            _, thoughts = self.think(*inputs)
-        return {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
 
     def _initialise(self) -> None:
         xavier_uniform(self)

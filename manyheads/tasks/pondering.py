@@ -43,9 +43,9 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     read = [ids[0], [model.config.start, *ids[1][:-1]]]
     given, written = (torch.tensor([each], device=translator.route.device) for each in read)
-    taken = model.steps_taken(given, None, written)
+    _, thoughts = model.think(given, None, written)
     found = {}
     for (tokenizer, _), stack, each in zip(sides, ("encoder", "decoder"), read, strict=True):
-        steps = taken.get(stack, (model.config.steps,) * len(each))
+        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(each)
         found[stack] = list(zip(map(str, map(tokenizer.id_to_token, each)), steps, strict=True))
     return Pondering(found)

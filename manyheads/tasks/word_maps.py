@@ -7,8 +7,6 @@ them; special tokens are left out, so what goes to them goes nowhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -21,7 +19,7 @@ from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.windows import Frame
 from manyheads.models.bert_features import BertFeatures
-from manyheads.models.universal import Ponder, Recurrence
+from manyheads.models.universal import pondered
 
 BATCH_TOKENS = 1024  # padded tokens that are read at once
 
@@ -138,16 +136,7 @@ class WordReader:
         """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
         batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        taken: dict[str, Tensor] = {}  # by the module that repeats a layer, the steps of each position, (B, T)
-
-        def note(module: Recurrence, _: Any, given: tuple[Tensor, Ponder | None], name: str) -> None:
-            if given[1] is not None:
-                taken[name] = given[1].steps.cpu()
-
-        with torch.inference_mode(), self.route.autocast(), ExitStack() as undo, record(model) as maps:
-            for name, module in model.named_modules():
-                if isinstance(module, Recurrence):
-                    undo.callback(module.register_forward_hook(partial(note, name=name)).remove)
+        with torch.inference_mode(), self.route.autocast(), pondered(model) as thoughts, record(model) as maps:
             ids, sizes = padded.to(self.route.device), lengths.to(self.route.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # reads the source
@@ -158,7 +147,7 @@ class WordReader:
         steps = getattr(config, "steps", 1)
         found = {}
         for name, calls in maps.items():
-            halts = next((each for module, each in taken.items() if name.startswith(module)), None)
+            halts = next((each.steps.cpu() for stack, each in thoughts.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
                 # a text classifier reads its padding as a token more
                 shown = map[..., :tokens, :tokens].float().cpu()

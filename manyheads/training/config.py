@@ -1,8 +1,9 @@
 """The settings of a training run."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+Optimiser = Literal["adam", "adamw", "bert_adam", "sgd"]
 BUDGETS = ("steps", "epochs", "minutes")
 DECAYING = ("linear", "cosine")  # schedules whose shape is the budget
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")  # of metrics; of all others more is better
@@ -19,7 +20,7 @@ class TrainingConfig:
     steps: int | None = None
     epochs: int | None = None
     minutes: float | None = None
-    optimiser: Literal["adam", "adamw", "bert_adam", "sgd"] = "adam"
+    optimiser: Optimiser = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
     learning_rate: float = 1.0  # the peak; for noam the factor on width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width: int | None = None  # of the model, for noam
@@ -50,7 +51,7 @@ class TrainingConfig:
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be positive, got {value}")
         for name, known in (
-            ("optimiser", ("adam", "adamw", "bert_adam", "sgd")),
+            ("optimiser", get_args(Optimiser)),
             ("schedule", ("noam", "constant", *DECAYING)),
         ):
             if getattr(self, name) not in known:
