@@ -10,7 +10,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.splits import test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
-from manyheads.tasks.attending import Attends, Read
+from manyheads.tasks.attending import Read, TextPredictor
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.squad_scores import best, f1, squad_metrics
@@ -20,24 +20,16 @@ class AnsweringOutcome(Outcome):
     unit = "F1 of an answer"
 
 
-class Answerer(Attends):
+class Answerer(TextPredictor):
     """A model with start and end logits, with its tokenizer: what `manyheads.load` gives for it.
 
     reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code
     """
 
     def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be read without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer = loaded.tokenizer
-        self.path, self.family, self.route = loaded.path, loaded.family, route
+        super().__init__(loaded, route)
         limits = READING | (reading or record_of(self.path).get("reading", {}))
         self._reading = limits | {"max_length": min(limits["max_length"], self.model.config.max_positions)}
-
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Answerer({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
 
     def _read(self, text: str, pair: str | None) -> Read:
         if pair is None:

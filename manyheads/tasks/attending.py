@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
 
+from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
@@ -159,13 +160,24 @@ def _maps(
         )
 
 
-class Attends:
-    """The verb `attend` of a predictor that reads one text, or a pair."""
+class TextPredictor:
+    """A model that reads one text, or a pair, with its tokenizer, and its verb `attend`.
 
-    model: Any
-    tokenizer: Tokenizer
-    path: Any
-    route: Route
+    done  what becomes of a text, for the error where there is no tokenizer
+    """
+
+    done: ClassVar = "read"
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if loaded.tokenizer is None:
+            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
+        self.model = loaded.model.to(route.device).eval()
+        self.tokenizer = loaded.tokenizer
+        self.path, self.family, self.route = loaded.path, loaded.family, route
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
 
     def attend(
         self,

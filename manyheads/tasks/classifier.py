@@ -13,7 +13,7 @@ from manyheads.data.cldr_languages import cldr_languages
 from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
 from manyheads.data.splits import find_files, test_among
 from manyheads.data.store import fingerprint
-from manyheads.tasks.attending import Attends
+from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
 
@@ -29,17 +29,15 @@ class Label:
         return self.label
 
 
-class Classifier(Attends):
+class Classifier(TextPredictor):
     """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
 
     reads: ClassVar = "texts"
 
+    done: ClassVar = "classified"
+
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be classified without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer = loaded.tokenizer
-        self.path, self.family, self.route = loaded.path, loaded.family, route
+        super().__init__(loaded, route)
         self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
 
     def __repr__(self) -> str:

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from manyheads import directory
-from manyheads.core.runtime import Route
-from manyheads.tasks.attending import Attends
+from manyheads.tasks.attending import TextPredictor
 
 
-class Encoder(Attends):
+class Encoder(TextPredictor):
     """A model without a prediction of its own, with its tokenizer: what `manyheads.load` gives for it."""
-
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be read without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer = loaded.tokenizer
-        self.path, self.family, self.route = loaded.path, loaded.family, route
-
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Encoder({str(self.path)!r}, {self.family}, {parameters:,} parameters)"

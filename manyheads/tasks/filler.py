@@ -15,7 +15,7 @@ from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special
 from manyheads.data.windows import Frame
-from manyheads.tasks.attending import Attends, Read, side_of
+from manyheads.tasks.attending import Read, TextPredictor, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.masked_lm import mean_scores, scores
 
@@ -41,20 +41,12 @@ class FillOutcome(Outcome):
     unit = "share of the masked words that are right"
 
 
-class Filler(Attends):
+class Filler(TextPredictor):
     """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be read without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer = loaded.tokenizer
-        self.special = Special.of(loaded.tokenizer)
-        self.path, self.family, self.route = loaded.path, loaded.family, route
-
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Filler({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
+        super().__init__(loaded, route)
+        self.special = Special.of(self.tokenizer)
 
     @overload
     def fill(self, texts: str, top: int = 5) -> list[Fill]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
@@ -13,7 +13,7 @@ from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
 from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
-from manyheads.tasks.attending import Attends
+from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.entities import count_entities, entities, tagging_metrics
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.tagging import tag_log_probabilities, word_windows
@@ -64,25 +64,19 @@ class TaggingOutcome(Outcome):
     unit = "entity F1 of a sentence"
 
 
-class Tagger(Attends):
+class Tagger(TextPredictor):
     """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
 
     reading  max_length: tokens of a window; None: as in training, else what the model takes
     """
 
+    done: ClassVar = "tagged"
+
     def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be tagged without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer = loaded.tokenizer
-        self.path, self.family, self.route = loaded.path, loaded.family, route
+        super().__init__(loaded, route)
         reading = reading or record_of(self.path).get("reading", {})
         longest = self.model.config.max_positions
         self._limit = min(longest, reading.get("max_length", longest))
-
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Tagger({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
 
     @overload
     def tag(self, texts: str) -> TaggedText: ...
