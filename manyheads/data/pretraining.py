@@ -51,7 +51,7 @@ class Rules:
     length         tokens of an example at most, [CLS] and [SEP] included
     next_sentence  examples are pairs of which the second follows the first, or comes from another document; without,
                    one span of a document
-    share          of the tokens that are to be predicted, and `predictions`, their number at most
+    share          of the tokens that are to be predicted, and `predictions`, their number at most (None: no limit)
     short          share of the examples that are shorter than they could be, by chance
     whole_words    all pieces of a word are masked together
     copies         None: every epoch is drawn anew. A number: so many epochs are, and then they come again, as in the
@@ -61,7 +61,7 @@ class Rules:
     length: int = 128
     next_sentence: bool = True
     share: float = 0.15
-    predictions: int = 20
+    predictions: int | None = None
     short: float = 0.1
     whole_words: bool = False
     copies: int | None = None
@@ -70,10 +70,17 @@ class Rules:
         least = 5 if self.next_sentence else 3
         if self.length < least:
             raise ValueError(f"length is {self.length}: an example has at least {least} tokens")
-        if not 0 < self.share < 1 or self.predictions < 1:
-            raise ValueError(f"share {self.share} and predictions {self.predictions}: expected 0 to 1, and at least 1")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share is {self.share}: expected a share of the tokens, between 0 and 1")
+        if self.predictions is not None and self.predictions < 1:
+            raise ValueError(f"predictions is {self.predictions}: expected at least 1, or none")
         if self.copies is not None and self.copies < 1:
             raise ValueError(f"copies is {self.copies}: expected at least 1, or none")
+
+    def wanted(self, tokens: int) -> int:
+        """How many of so many tokens are to be predicted."""
+        count = max(1, round(tokens * self.share))
+        return count if self.predictions is None else min(self.predictions, count)
 
 
 class Example(NamedTuple):
@@ -275,7 +282,7 @@ class PretrainingData:
             else:
                 words.append([at])
         draw.shuffle(words)
-        count = min(self.rules.predictions, max(1, round(len(tokens) * self.rules.share)))
+        count = self.rules.wanted(len(tokens))
         chosen: list[int] = []
         for word in words:
             if len(chosen) + len(word) <= count:

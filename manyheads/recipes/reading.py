@@ -107,7 +107,7 @@ def _train(name: Reading, config: ReadingConfig, run: Run, corpus: _Corpus, rout
     torch.manual_seed(seed)
     model = Reader(ReaderConfig(vocabulary, name, **config.model))
     longest = model.config.max_positions
-    rules = Rules(length=longest, next_sentence=False, short=0.0, predictions=longest)
+    rules = Rules(length=longest, next_sentence=False, short=0.0)
 
     def examples(tagged: Tagged) -> PretrainingData:
         documents = Documents.of([[" ".join(words)] for words in tagged.words], corpus.tokenizer)

@@ -187,10 +187,11 @@ def test_the_longer_part_is_cut_at_random_ends() -> None:
     assert truncated([1, 2], [3], 3, draw) == ([1, 2], [3])
 
 
-def test_so_many_are_predicted_and_never_a_special_token() -> None:
+@pytest.mark.parametrize(("share", "limit"), [(0.15, 7), (0.15, None), (0.4, None), (0.4, 30)])
+def test_so_many_are_predicted_and_never_a_special_token(share: float, limit: int | None) -> None:
     documents = random_corpus(documents=100, longest=40)
-    for example in data(documents, length=80, predictions=7, short=0.5).epoch(0):
-        assert len(example.positions) == min(7, max(1, round(len(example.tokens) * 0.15)))
+    for example in data(documents, length=80, share=share, predictions=limit, short=0.5).epoch(0):
+        assert len(example.positions) == min(limit or 80, max(1, round(len(example.tokens) * share)))
         assert example.positions == sorted(set(example.positions))
         assert not {0, 1} & set(example.answers)
         untouched = set(range(len(example.tokens))) - set(example.positions)
@@ -282,8 +283,8 @@ def test_a_span_can_be_longer_than_the_room() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "message"),
-    [({"length": 4}, "length is 4: an example has at least 5"), ({"share": 0.0}, "share 0.0"),
-     ({"predictions": 0}, "predictions 0"), ({"copies": 0}, "copies is 0")],
+    [({"length": 4}, "length is 4: an example has at least 5"), ({"share": 0.0}, "share is 0.0"),
+     ({"predictions": 0}, "predictions is 0"), ({"copies": 0}, "copies is 0")],
 )  # fmt: skip
 def test_impossible_rules_are_told(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
