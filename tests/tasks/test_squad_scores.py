@@ -65,7 +65,7 @@ def test_means_and_their_signature() -> None:
 
 
 def test_as_torchmetrics_scores_them() -> None:
-    """Its SQuAD is the script of version 1, where every question has an answer of which normalising leaves something."""
+    """Its SQuAD is the script of version 1, where every question has an answer that normalising leaves."""
     text = pytest.importorskip("torchmetrics.functional.text", reason="needs torchmetrics: pip install torchmetrics")
     draw = random.Random(0)
     pieces = ["the", "a", "An", "Giant", "giant's", "308", "-", "3.5", ",", "beat", "Beat.", "é", "\n", "U.S."]
