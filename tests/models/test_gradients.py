@@ -1,0 +1,127 @@
+"""Every parameter of every model has a part in what the model says: none stands there for nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyheads.models import (
+    bert,
+    conv_attention,
+    gpt,
+    local_attention,
+    nonlocal_net,
+    resnet,
+    seq2seq_lstm,
+    sequence_baselines,
+    text_classifier,
+    transformer,
+    universal,
+    vit,
+)
+
+VOCABULARY = 11
+PAIR = {"source_vocab": VOCABULARY, "target_vocab": VOCABULARY, "pad": 10, "end": 1, "start": 10}
+TEXT: dict[str, Any] = {"vocab": VOCABULARY, "width": 8, "layers": 2, "heads": 2, "feed_forward": 16}
+TINY: dict[str, Any] = {"width": 8, "heads": 2, "feed_forward": 16}
+SIDES: dict[str, Any] = {
+    "width": 8, **{f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("heads", 2), ("layers", 2))}
+}  # fmt: skip
+IMAGE: dict[str, Any] = {"labels": ("a", "b", "c")}
+NET: dict[str, Any] = {**IMAGE, "depths": (1, 1), "widths": (8, 16), "stem_width": 8, "image_size": 16}
+
+
+def _bert(head: bert.Head, **more: Any) -> bert.Bert:
+    return bert.Bert(bert.preset("tiny", **TEXT, head=head, **more))
+
+
+def _baseline(name: str) -> nn.Module:
+    return sequence_baselines.SequenceBaseline(sequence_baselines.preset(name, vocab=VOCABULARY, width=8))
+
+
+def _universal(name: str, **more: Any) -> nn.Module:
+    return universal.Universal(universal.preset(name, **PAIR, **TINY, **more))
+
+
+def _vit(**more: Any) -> nn.Module:
+    small = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 16, "image_size": 8, "patch": 4}
+    return vit.ViT(vit.preset("vit/ti16", **small, **IMAGE, **more))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "transformer": lambda: transformer.Transformer(transformer.preset("tiny", **PAIR, **SIDES)),
+    "transformer, blog": lambda: transformer.Transformer(transformer.preset("blog", **PAIR, **SIDES)),
+    "transformer, pre": lambda: transformer.Transformer(
+        transformer.preset("tiny", **PAIR, **SIDES, norm="pre", final_norm=True, positions="learned")
+    ),
+    "universal": lambda: _universal("tiny"),
+    "universal, basic": lambda: _universal("adaptive-tiny", timing="learned"),
+    "universal, accumulated": lambda: _universal("tiny", halting="accumulated", transition="separable", norm="pre"),
+    "seq2seq-lstm": lambda: seq2seq_lstm.Seq2SeqLSTM(
+        seq2seq_lstm.preset("tiny", vocab=VOCABULARY, pad=10, end=1, start=10, width=8)
+    ),
+    "bert, pretraining": lambda: _bert("pretraining"),
+    "bert, sequence": lambda: _bert("sequence", labels=("a", "b")),
+    "bert, token": lambda: _bert("token", labels=("a", "b")),
+    "bert, question": lambda: _bert("question"),
+    "bert, choice": lambda: _bert("choice"),
+    "gpt": lambda: gpt.GPT(gpt.preset("gpt/117m", **TEXT)),
+    "gpt2": lambda: gpt.GPT(gpt.preset("gpt2/124m", **TEXT | {"end": None})),
+    "gpt2, nano": lambda: gpt.GPT(gpt.preset("gpt2/nano", **TEXT)),
+    "text classifier": lambda: text_classifier.TextClassifier(
+        text_classifier.preset("corrected", vocab=VOCABULARY, width=8, head_width=4, feed_forward=16)
+    ),
+    **{kind: lambda kind=kind: _baseline(kind) for kind in sequence_baselines.PRESETS},  # type: ignore[misc]
+    "vit": _vit,
+    "vit, pooled": lambda: _vit(pool="mean"),
+    "deit": lambda: _vit(distilled=True),
+    "resnet": lambda: resnet.ResNet(resnet.preset("18-small", **NET)),
+    "resnet, squeezed": lambda: resnet.ResNet(resnet.preset("18-small", **NET, squeeze=4)),
+    "non-local": lambda: nonlocal_net.NonLocalNet(nonlocal_net.preset("18-small", **NET, stages=(2,), every=1)),
+    "local attention": lambda: local_attention.LocalAttentionNet(
+        local_attention.preset("18-small", **NET, heads=2, window=3)
+    ),
+    **{
+        f"conv-attention, {kind}": lambda kind=kind: conv_attention.ConvAttention(  # type: ignore[misc]
+            conv_attention.preset(f"{kind}-small", **IMAGE, width=8, layers=1, heads=2, image_size=8)
+        )
+        for kind in ("quadratic", "relative", "content")
+    },
+}
+
+
+def _inputs(model: Any) -> list[Any]:
+    """Random ones of the kind that the model takes."""
+    sized = (
+        (6, 6) if isinstance(model, transformer.Transformer | universal.Universal | seq2seq_lstm.Seq2SeqLSTM) else (6,)
+    )
+    image = hasattr(model.config, "image_size")
+    made: list[Any] = []
+    for given in model.example(*(() if image else sized)):
+        if given is None:
+            made.append(None)
+        elif given.is_floating_point():
+            made.append(torch.randn(2, *given.shape[1:]))
+        else:
+            made.append(torch.randint(0, VOCABULARY - 1, (2, *given.shape[1:])))
+    return made
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [outputs] if isinstance(outputs, Tensor) else [t for part in outputs for t in _tensors(part)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_has_a_gradient(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]().train()
+    with torch.no_grad():
+        for parameter in model.parameters():  # some begin at zero, and hide those before them
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    sum((out * torch.randn_like(out)).sum() for out in _tensors(model(*_inputs(model)))).backward()  # type: ignore[union-attr]
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    # a key's bias moves all scores of a query alike, and so nothing
+    none = {name for name, p in model.named_parameters() if not (p.grad.abs() > 1e-9).any()}  # type: ignore[union-attr]
+    assert {name for name in none if not name.endswith("key.bias")} == set()

@@ -1,0 +1,51 @@
+"""The commands that the pages show are commands that there are."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from manyheads import cli
+
+PROJECT = Path(__file__).parents[1]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
+
+
+def blocks(page: Path) -> str:
+    """What stands between fences, with continued lines joined."""
+    return "\n".join(page.read_text().replace("\\\n", " ").split("```")[1::2])
+
+
+def commands() -> list[str]:
+    return [found for page in PAGES for found in COMMAND.findall(blocks(page))]
+
+
+def words(command: str) -> list[str]:
+    return shlex.split(re.split(r" [<>|] ", command)[0], comments=True)
+
+
+def verbs_of_the_table() -> list[tuple[str, list[str]]]:
+    rows = re.findall(r"^\| `manyheads ([a-z|]+)(.*)$", PAGES[0].read_text(), re.MULTILINE)
+    return [(verb, re.findall(r"(?<![\w-])--[a-z-]+", row)) for verb, row in rows]
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(commands()) > 20
+    assert {verb for verb, _ in verbs_of_the_table()} == set(cli._parsers()[1])
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_a_page_is_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = words(command)
+    if given[0] == "train" and "--init" not in given:  # settings, too
+        assert cli.main([*given, "--dry-run"]) == 0, capsys.readouterr().err
+    else:
+        assert cli._parse(given).name == given[0]
+
+
+@pytest.mark.parametrize(("verb", "flags"), verbs_of_the_table())
+def test_a_verb_of_the_table_has_its_options(verb: str, flags: list[str]) -> None:
+    known = {flag for action in cli._parsers()[1][verb]._actions for flag in action.option_strings}
+    assert set(flags) <= known
