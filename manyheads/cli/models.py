@@ -6,12 +6,13 @@ from typing import Any
 
 
 def model_for(verb: str, name: str) -> Any:
-    """`manyheads.load(name)`, or a ValueError where its model is not for this verb."""
+    """`manyheads.load(name)`, or a ValueError where its model is not for this verb ("outcome": for being scored)."""
     from manyheads.tasks import load
 
     predictor = load(name)
     if not hasattr(predictor, verb):
         known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
         able = [each for each in known if hasattr(predictor, each)]
-        raise ValueError(f"{name}: this model cannot {verb}: use it with manyheads {' or '.join(able)}")
+        what = "predicts nothing that could be scored" if verb == "outcome" else f"cannot {verb}"
+        raise ValueError(f"{name}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
+from manyheads.cli.models import model_for
 from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Parser, Verbs
 
@@ -29,10 +30,9 @@ def _skip(verb: Parser) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from manyheads.tasks import load
     from manyheads.tasks.evaluation import LabelOutcome
 
-    outcome = load(options.model).outcome(options.data, skip_bad_lines=options.skip_bad_lines)
+    outcome = model_for("outcome", options.model).outcome(options.data, skip_bad_lines=options.skip_bad_lines)
     if options.by_label and not isinstance(outcome, LabelOutcome):
         raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
     labels = {"labels": outcome.by_label()} if options.by_label else {}
@@ -46,10 +46,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from manyheads.tasks import load
     from manyheads.tasks.evaluation import compare
 
-    both = (load(options.first), load(options.second))
+    both = (model_for("outcome", options.first), model_for("outcome", options.second))
     found = compare(*both, options.data, skip_bad_lines=options.skip_bad_lines)
     if options.json:
         return document(found)
@@ -61,8 +60,11 @@ def _compare(options: argparse.Namespace) -> None:
     ])  # fmt: skip
     print()
     for name, test in found["bootstrap"].items():
-        verdict = "they differ" if test["p_value"] < 0.05 else "no difference beyond chance"
-        print(f"{name}: paired bootstrap, p = {test['p_value']:.3f}: {verdict}")
+        if (p := test["p_value"]) is None:
+            print(f"{name}: too few items for a bootstrap")
+        else:
+            verdict = "they differ" if p < 0.05 else "no difference beyond chance"
+            print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
     for item in found["most_changed"]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, given = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)

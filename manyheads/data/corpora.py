@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,11 @@ class Texts:
 
     def subset(self, rows: Sequence[int]) -> Texts:
         return Texts([self.texts[i] for i in rows], [self.files[i] for i in rows] if self.files else [])
+
+    @property
+    def skips(self) -> dict[str, int]:
+        """Why files were left out."""
+        return {f"{file}: {UTF8[0]}": 1 for file in self.skipped}
 
 
 class Corpora(NamedTuple):
@@ -122,19 +127,19 @@ def read_corpora(
 
 
 def _split(texts: Texts, share: float, salt: str = "") -> tuple[Texts, Texts]:
-    """(kept, held out)."""
+    """(kept, held out). What was skipped of both is told of the first."""
     if len(texts) > 1:
         try:
             kept, held = held_out([salt + text for text in texts.texts], share, what="text")
         except ValueError as error:
             raise ValueError(f"{texts.files[0]}: {error}" if texts.files else str(error)) from None
-        return texts.subset(kept), texts.subset(held)
+        return replace(texts.subset(kept), skipped=texts.skipped), texts.subset(held)
     (text,) = texts.texts
     cut = int(len(text) * (1 - share))
     if not 0 < cut < len(text):
         where = f"{texts.files[0]}: " if texts.files else ""
         raise ValueError(f"{where}a text of {len(text)} characters cannot be split; give validation data")
-    return Texts([text[:cut]], texts.files), Texts([text[cut:]], texts.files)
+    return Texts([text[:cut]], texts.files, texts.skipped), Texts([text[cut:]], texts.files)
 
 
 def describe(corpora: Corpora) -> str:

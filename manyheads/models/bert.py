@@ -68,6 +68,10 @@ class BertConfig(Config):
         super().__post_init__()
         if self.head in LABELLED and not self.labels:
             raise ValueError(f"the head {self.head!r} needs labels")
+        if self.head == "sequence" and len(self.labels) == 1:
+            raise ValueError(
+                f"the head 'sequence' has one label, {self.labels[0]!r}: a score is not supported, only classes"
+            )
         if len(set(self.labels)) < len(self.labels):
             raise ValueError(f"labels must differ, got {', '.join(self.labels)}")
         if self.width % self.heads:

@@ -211,6 +211,9 @@ RECIPES: dict[str, Recipe] = {
 }  # fmt: skip
 
 
+EMBEDDED_ONLY = {"locale", "size"}  # settings of the corpora that need no data
+
+
 def find(name: str) -> Recipe:
     """The recipe of that name, or a ValueError with the nearest one."""
     if name not in RECIPES:
@@ -238,14 +241,26 @@ def train(
     `runs/RECIPE` unless given. Raises ValueError on anything the user can put right.
     """
     function, default = find(recipe).load()
+    if out is not None and not str(out):
+        raise ValueError("out is empty: give a directory, or leave it out for runs/RECIPE")
     settings = from_file(config) if config else []
     settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
     resolved = apply(default, settings)
     run = Run(
-        recipe, Path(out or f"runs/{recipe}"), init, resume, dry_run, max_minutes, precision, skip_bad_lines, compile,
-        overrides=_changed(as_dict(default), as_dict(resolved)),
+        recipe, Path(f"runs/{recipe}" if out is None else out), init, resume, dry_run, max_minutes, precision,
+        skip_bad_lines, compile, overrides=_changed(as_dict(default), as_dict(resolved)),
     )  # fmt: skip
+    _check(resolved, run)
     return function(resolved, run=run)
+
+
+def _check(config: Any, run: Run) -> None:
+    """Raises a ValueError for what no recipe can use."""
+    for name in ("batch_tokens", "threads"):
+        if (value := getattr(config, name, None)) is not None and value < 1:
+            raise ValueError(f"{name} is {value}: expected 1 or more")
+    if getattr(config, "data", None) is not None and (idle := EMBEDDED_ONLY & run.overrides.keys()):
+        raise ValueError(f"{', '.join(sorted(idle))}: of the embedded corpus, and data are given: leave it out")
 
 
 def _changed(before: Any, after: Any, prefix: str = "") -> dict[str, Any]:

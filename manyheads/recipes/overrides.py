@@ -167,6 +167,12 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         key = prefix + f.name
         value = getattr(config, f.name)
         below = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
+        if (
+            f.name == "model"
+            and isinstance(value, dict)
+            and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
+        ):
+            value = changes["model"] = {}  # what a recipe says of its model goes with its preset
         if not below:
             continue
         mine += below

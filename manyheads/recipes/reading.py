@@ -60,11 +60,13 @@ def reading(config: ReadingConfig = DEFAULT, *, run: Run) -> str | dict[str, Any
     LSTMs; then a linear classifier tags each word from its frozen features. Each reader is resumable in a directory of
     its own below --out. About eight minutes on one core.
     """
+    if run.init is not None:
+        raise ValueError("reading trains three readers from scratch: leave --init out")
     if run.dry_run:
         with torch.device("meta"):
             return plan(run, config, Reader(ReaderConfig(config.vocabulary, **config.model)), config.batch_tokens)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
-    corpus = _read(config)
+    corpus = _read(config, run)
     rows: dict[str, dict[str, Any]] = {}
     for name in READINGS:
         result = _train(name, config, run, corpus, route)
@@ -85,12 +87,14 @@ class _Corpus(NamedTuple):
     described: dict[str, Any]
 
 
-def _read(config: ReadingConfig) -> _Corpus:
+def _read(config: ReadingConfig, run: Run) -> _Corpus:
     if config.data is None:
         corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
         train, test = corpus.train, corpus.test
     else:
-        train, test, *_ = read_splits(config.data)  # the validation data: the test data stay unseen
+        train, test, *_ = read_splits(
+            config.data, skip_bad_lines=run.skip_bad_lines
+        )  # the validation data: the test data stay unseen
     described = {
         "data": config.data,
         "locale": None if config.data else config.locale,

@@ -20,6 +20,11 @@ class ReceptiveFieldConfig:
     width: int = 16
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("layers", "kernel", "length", "width"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}: expected 1 or more")
+
 
 def receptive_field(config: ReceptiveFieldConfig, *, run: Run) -> str | dict[str, Any]:
     """manyheads train text-classification/receptive-field [layers=6 kernel=3]
@@ -27,6 +32,8 @@ def receptive_field(config: ReceptiveFieldConfig, *, run: Run) -> str | dict[str
     Trains nothing: measures by gradient how many positions the middle output sees, prints the table, and draws it into
     receptive-field.png. Seconds.
     """
+    if run.init is not None:
+        raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)

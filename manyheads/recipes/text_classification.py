@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import accounting
+from manyheads.core.config import from_preset
 from manyheads.core.runtime import prepare
 from manyheads.data.cldr_languages import LANGUAGES, cldr_languages
 from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled_splits
@@ -241,6 +242,7 @@ def _fine_tune(config: ClassificationConfig, run: Run, expected: str) -> dict[st
 
 def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
+    _refuse_idle(config, run)
     if run.dry_run:
         labels = config.names or ("0", "1")
         model = planned_model(config) if run.init is None else with_reader(run, "sequence", labels, config.tuned)[0]
@@ -293,6 +295,19 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         run, task, training, route=route, settings=settings, data=described, evaluate=evaluate,
         flops=flops, truncate=config.truncate,
     )  # fmt: skip
+
+
+def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
+    """Raises a ValueError for what the user has set and nothing would heed."""
+    if run.init is not None:
+        return
+    if config.tuned != "all" or config.scratch:
+        raise ValueError("tuned and scratch are about the model to start from: name it with --init MODEL")
+    if config.preset == "tfidf":
+        idle = [key for key in run.overrides if key.startswith(("training.", "batch_")) and key != "training.seed"]
+        options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
+        if idle := [*idle, *(name for name, value in options.items() if value is not None)]:
+            raise ValueError(f"{', '.join(idle)}: TF-IDF is not trained step by step, but fitted at once: leave it out")
 
 
 def _fit(
@@ -359,7 +374,7 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     if family == "sequence-baseline":
         return sequence_baselines.SequenceBaseline(sequence_baselines.preset(name, **settings))
     if config.preset == "tfidf":
-        return Tfidf(TfidfConfig(**settings, unknown=unknown))
+        return Tfidf(from_preset(TfidfConfig, {"tfidf": {"unknown": unknown}}, "tfidf", settings))
     known = [f"text-classifier/{n}" for n in text_classifier.PRESETS]
     known += [f"sequence-baseline/{n}" for n in sequence_baselines.PRESETS]
     raise ValueError(f"preset: unknown {config.preset!r}: valid are {', '.join(known)}, tfidf")

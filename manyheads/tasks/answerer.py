@@ -11,7 +11,7 @@ from manyheads.data.splits import test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import Read, TextPredictor
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.squad_scores import best, f1, squad_metrics
 
@@ -91,7 +91,7 @@ class Answerer(TextPredictor):
 def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Questions:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        return read_squad(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
+        return told(read_squad(test_among(data, find_splits), skip_bad_lines=skip_bad_lines))
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]

@@ -15,7 +15,7 @@ from manyheads.data.splits import find_files, test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.classification import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
+from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Classifier(TextPredictor):
         columns = Columns(**trained_on.get("columns", {}))
         if data is not None:
             test = test_among(data, partial(find_files, suffixes=FILES))
-            return read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines)
+            return told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
         if cldr := trained_on.get("cldr"):
             return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
         if not trained_on.get("test"):

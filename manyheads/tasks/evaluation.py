@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from manyheads.tasks.metrics import Metrics
 
 RESAMPLES, SHOWN = 1000, 5
+FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,25 @@ def record_of(model: Path) -> dict[str, Any]:
     return known
 
 
+class Read(Protocol):
+    """Data that were read."""
+
+    @property
+    def skips(self) -> dict[str, int]:
+        """Why items were left out: the reason, and how many."""
+        ...
+
+
+R = TypeVar("R", bound=Read)
+
+
+def told(data: R) -> R:
+    """The data, with a line on stderr for each reason why some were left out."""
+    for reason, count in data.skips.items():
+        print(f"skipped {count:,} of {reason}", file=sys.stderr)
+    return data
+
+
 def same_test(name: str, recorded: str, now: str) -> None:
     """Raises ValueError where test data have another fingerprint than the one (or the part of it) in the record."""
     if not now.startswith(recorded):
@@ -106,10 +127,12 @@ def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
 def compare(
     first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
 ) -> dict[str, Any]:
-    """Both on the same test data: metrics, a paired bootstrap, the items that changed most."""
+    """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), the items
+    that changed most."""
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
-        raise ValueError(f"{first.path} and {second.path} have different test data: name one corpus with --data")
+        remedy = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
+        raise ValueError(f"{first.path} and {second.path} have different test data: {remedy}")
     changes = [
         {"input": given, "reference": right, "first": a, "second": b, "change": round(after - before, 2)}
         for given, right, a, b, before, after in zip(
@@ -117,11 +140,14 @@ def compare(
         )
     ]
     changes.sort(key=lambda item: -abs(item["change"]))
+    bootstrap = one.bootstrap(two)
+    if len(one.inputs) < FEW:
+        bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
     return {
         "first": {"model": str(first.path), "metrics": one.metrics},
         "second": {"model": str(second.path), "metrics": two.metrics},
         "items": len(one.inputs),
         "unit": one.unit,
-        "bootstrap": one.bootstrap(two),
+        "bootstrap": bootstrap,
         "most_changed": [item for item in changes if item["change"]][:SHOWN],
     }

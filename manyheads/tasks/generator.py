@@ -21,7 +21,7 @@ from manyheads.data.store import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
 from manyheads.tasks.attending import read, text_maps
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.language_modelling import text_metrics, token_losses
 
 GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
@@ -54,7 +54,7 @@ Tell = Callable[[int, str], None]  # the number of a text, and a piece of it
 
 
 class TextOutcome(Outcome):
-    unit = "bits a byte"
+    unit = "log2 probability a byte"  # minus the bits: more is better
 
 
 class Generator:
@@ -244,7 +244,7 @@ def held_data(model: Path, data: str | None, positions: int, skip_bad_lines: boo
     if data is not None:
         if Path(data).is_dir():  # of tests, or of other texts
             data = only_test(data, splits_among(Path(data), [p.name for p in Path(data).iterdir()]).test) or data
-        return Held(read_texts(data, skip_bad_files=skip_bad_lines), context, stride)
+        return Held(told(read_texts(data, skip_bad_files=skip_bad_lines)), context, stride)
     if "scored" not in known:
         raise ValueError(f"{model} has no result.json that tells its test data: name some with --data")
     corpora = read_corpora(

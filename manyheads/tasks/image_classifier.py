@@ -20,7 +20,7 @@ from manyheads.data.images import ImageData, Preprocessing, digits, open_image, 
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classifier import Label
-from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test
+from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
 from manyheads.tasks.image_classification import SCORED, image_metrics, log_probabilities
 
 
@@ -108,7 +108,7 @@ class ImageClassifier:
         own = () if any(label.isdecimal() for label in self.labels) else self.labels
         names = tuple(trained_on.get("names", own))
         if data is not None:
-            return read_images(_tests_of(data), names=names, skip_bad_lines=skip_bad_lines)
+            return told(read_images(_tests_of(data), names=names, skip_bad_lines=skip_bad_lines))
         if "digits" in trained_on:
             test = digits(trained_on["digits"]).test
             assert test is not None

@@ -15,7 +15,7 @@ from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.entities import count_entities, entities, tagging_metrics
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.tagging import tag_log_probabilities, word_windows
 
 
@@ -136,7 +136,7 @@ def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
 def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Tagged:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        return read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
+        return told(read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines))
     if cldr := trained_on.get("cldr"):
         return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
     if not trained_on.get("test"):

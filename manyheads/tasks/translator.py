@@ -22,7 +22,7 @@ from manyheads.data.store import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.tasks.algorithmic import algorithmic_outcome, recorded_tests
 from manyheads.tasks.attending import translation_maps
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
@@ -55,7 +55,7 @@ def held_data(model: Path, data: str | None, skip_bad_lines: bool = False) -> He
         )
     if data is not None:
         found = test_among(data, partial(find_splits, source=source, target=target))
-        pairs = read_parallel(found, source, target, skip_bad_lines=skip_bad_lines)
+        pairs = told(read_parallel(found, source, target, skip_bad_lines=skip_bad_lines))
     elif cldr := trained_on.get("cldr"):
         pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).test
     elif trained_on.get("test"):

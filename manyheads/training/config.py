@@ -1,5 +1,6 @@
 """The settings of a training run."""
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -48,7 +49,7 @@ class TrainingConfig:
         for name in (*BUDGETS, "accumulate", "average", "average_every", "validate_every", "checkpoint_every",
                      "log_every", "patience", "clip"):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
         for name, known in (
             ("optimiser", get_args(Optimiser)),
@@ -60,9 +61,19 @@ class TrainingConfig:
             raise ValueError("the schedule noam needs the width of the model and a positive warmup")
         if self.schedule in DECAYING and self.steps is None and self.epochs is None:
             raise ValueError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
-        if not 0 <= self.floor <= 1 or (self.floor and self.schedule not in DECAYING):
-            raise ValueError(f"floor is a share, 0 to 1, that {' or '.join(DECAYING)} decay to, got {self.floor}")
-        if not self.learning_rate > 0 or not self.warmup >= 0:
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor is a share, 0 to 1, got {self.floor}")
+        if self.floor and self.schedule not in DECAYING:
+            raise ValueError(
+                f"floor is {self.floor}, and the schedule {self.schedule} has none: only {' and '.join(DECAYING)} "
+                "decay; add training.floor=0"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {', '.join(map(str, self.betas))}: expected numbers from 0 to below 1")
+        for name in ("eps", "weight_decay"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} is {value}: expected a number of 0 or more")
+        if not 0 < self.learning_rate < math.inf or not self.warmup >= 0:
             raise ValueError(
                 f"learning_rate is {self.learning_rate} and warmup {self.warmup}: expected a positive rate, and no "
                 "fewer steps than 0"

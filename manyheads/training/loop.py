@@ -25,6 +25,8 @@ from manyheads.training.schedules import schedule
 from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
 from manyheads.training.task import Route, Task
 
+COMMAND = "command.json"  # file of `state/`: what resumes the run
+
 
 class NonFiniteError(ValueError):
     """The loss or a gradient is NaN or infinite."""
@@ -53,11 +55,15 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         if any(name.startswith("checkpoint-") and name.endswith(".json") for name in inside):
             return "unfinished"
         # claimed, but nothing to resume before the first checkpoint is whole
-        ours = all(name == "tokens" or name.startswith((".", "checkpoint-", "weights-")) for name in inside)
+        ours = all(name in ("tokens", COMMAND) or name.startswith((".", "checkpoint-", "weights-")) for name in inside)
         return "none" if ours else "foreign"
     if out.is_dir():  # runs/translation may hold runs/translation/multi30k
         return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
     return "foreign" if out.exists() else "none"
+
+
+def _same_command(out: Path) -> str:
+    return f"the same command with --out {out} --resume"
 
 
 def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None:
@@ -68,8 +74,9 @@ def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None
             f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
         )
     if not resume and status == "unfinished":
-        hint = resume_command or f"the same command with --out {out} --resume"
-        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
+        kept = out / "state" / COMMAND  # this command may have other settings
+        hint = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else resume_command
+        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint or _same_command(out)}")
     if not resume and status == "finished":
         remedy = "choose another directory (--out)"
         if not (out / "result.json").exists():
@@ -109,8 +116,9 @@ def train(
     }
     if not identity["batches"]:
         raise ValueError("there are no training batches: the training data are empty")
-    resume_command = resume_command or f"the same command with --out {out} --resume"
+    resume_command = resume_command or _same_command(out)
     claim(out, resume=resume, resume_command=resume_command)
+    write_json(out / "state" / COMMAND, resume_command)
     checkpoints = Checkpoints(out / "state", say)
     model, optimiser = task.model, make_optimiser(task.model, config)
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -48,6 +48,17 @@ def test_several_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
     assert set(read_corpora(renamed, share=0.2).validation.texts) == set(corpora.validation.texts)
 
 
+def test_what_is_skipped_before_a_split_is_told_once(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_bytes(b"\xff" if name == "c" else name.encode())
+    corpora = read_corpora(tmp_path, share=0.5, skip_bad_files=True)
+    assert corpora.train.skips == {f"{tmp_path / 'c.txt'}: invalid UTF-8": 1}
+    assert corpora.validation.skips == {}
+    (tmp_path / "b.txt").unlink()
+    (tmp_path / "a.txt").write_text("a text to be cut")
+    assert len(read_corpora(tmp_path, share=0.5, skip_bad_files=True).train.skipped) == 1
+
+
 def test_a_directory_may_have_its_splits(tmp_path: Path) -> None:
     write(tmp_path, {"train/a.txt": "a", "train/b.txt": "b", "valid.txt": "v", "test.txt": "t", "README": "no"})
     corpora = read_corpora(tmp_path)

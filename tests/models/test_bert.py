@@ -190,6 +190,7 @@ def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
     [
         ({"head": "tail"}, "head is 'tail': expected one of none, pooler"),
         ({"head": "token"}, "the head 'token' needs labels"),
+        ({"head": "sequence", "labels": ("score",)}, "has one label, 'score': a score is not supported"),
         ({"head": "token", "labels": ("a", "a")}, "labels must differ, got a, a"),
         ({"width": 13}, "width 13 is not divisible by 3 heads"),
         ({"pad": 31}, "pad token has id 31, the vocabulary 31"),

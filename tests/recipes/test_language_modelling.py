@@ -70,7 +70,7 @@ def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path, tmp_path: P
         {name: recorded[name]["value"] for name in again}, rel=1e-5
     )
     found = compare(generator, generator)
-    assert found["bootstrap"]["bits a byte"]["difference"] == 0
+    assert found["bootstrap"]["log2 probability a byte"]["difference"] == 0
     other = tmp_path / "other.txt"
     other.write_text(VERSE * 3)
     assert evaluate(generator, str(other))["loss"]["value"] < 0.5

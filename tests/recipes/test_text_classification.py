@@ -87,9 +87,12 @@ def test_a_run_learns_records_and_evaluates_again(textbook: Path, data: Path) ->
 def test_every_rival_goes_through_the_same_verbs(
     rival: str, textbook: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
     if rival == "tfidf":
         pytest.importorskip("sklearn")
-    settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
+        with pytest.raises(ValueError, match="batch_items, training.*: TF-IDF is not trained step by step"):
+            train(f"imdb/{rival}", settings, out=tmp_path / "run")
+        settings = {k: v for k, v in settings.items() if not k.startswith(("training.", "batch_"))}
     result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
     assert result["metrics"]["accuracy"]["value"] > 0.9
     with pytest.raises(ValueError, match="holds a finished run"):
@@ -252,3 +255,49 @@ def test_more_accuracy_is_better(data: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     result = train("imdb/textbook", settings, out=tmp_path / "run")
     assert result["metrics"]["accuracy"]["value"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"tuned": "last"}, {}, "tuned and scratch are about the model to start from"),
+        ({"scratch": True}, {}, "tuned and scratch are about the model to start from"),
+        ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
+        ({"size": 5}, {}, "size: of the embedded corpus, and data are given"),
+        ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected 1 or more"),
+        ({"threads": 0}, {"dry_run": True}, "threads is 0: expected 1 or more"),
+        ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: TF-IDF is not trained step by step"),
+        ({"preset": "tfidf"}, {"max_minutes": 1.0, "precision": "bf16"}, "--max-minutes, --precision: TF-IDF"),
+        ({"preset": "tfidf", "model.foo": 3}, {}, "unknown settings foo"),
+        ({}, {"out": ""}, "out is empty"),
+    ],
+)
+def test_what_nothing_would_heed_is_refused(
+    settings: dict[str, Any], options: dict[str, Any], message: str, data: Path, bert: Path, tmp_path: Path
+) -> None:
+    start = {"init": str(bert)} if "init" in options else {}
+    with pytest.raises(ValueError, match=message):
+        train("text-classification", {**settings, "data": str(data)}, **{"out": tmp_path / "run", **options, **start})
+
+
+def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
+    planned = [
+        train("text-classification", settings, dry_run=True)["model"]
+        for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})
+    ]
+    assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
+    assert planned[1]["width"] == 32
+    assert planned[2]["kind"] == "lstm"
+
+
+def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
+    textbook: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.tsv"
+    file.write_text(f"text\tlabel\n{GOOD}\tpositive\nragged\n{BAD}\tnegative\n")
+    assert cli.main(["evaluate", str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
+    shown = capsys.readouterr()
+    assert "2 items" in shown.out
+    assert f"skipped 1 of {file}: 1 columns" in shown.err
+    assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
+    assert "right: too few items for a bootstrap" in capsys.readouterr().out

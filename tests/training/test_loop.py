@@ -202,10 +202,12 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     assert [p.name for p in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
     run = tmp_path / "run"
-    assert train(ToyTask(), config, run, route=ToyRoute(), max_minutes=0).status == "stopped"
+    command = "manyheads train toy --resume"
+    stopped = train(ToyTask(), config, run, route=ToyRoute(), max_minutes=0, resume_command=command)
+    assert stopped.status == "stopped"
     assert run_status(run) == "unfinished"
     with pytest.raises(ValueError, match="unfinished run; resume it with: manyheads train toy --resume"):
-        train(ToyTask(), config, run, route=ToyRoute(), resume_command="manyheads train toy --resume")
+        train(ToyTask(), config, run, route=ToyRoute(), resume_command="manyheads train toy training.steps=3 --resume")
     train(ToyTask(), config, run, route=ToyRoute(), resume=True)
     assert run_status(run) == "finished"
     with pytest.raises(ValueError, match="holds a finished run"):

@@ -88,7 +88,13 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is a share, .*, got 2"),
         ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a decay between 0 and 1"),
         ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "without average=3"),
-        ({"steps": 5, "width": 8, "floor": 0.1}, "linear or cosine decay to"),
+        ({"steps": 5, "width": 8, "floor": 0.1}, "noam has none: only linear and cosine decay; add training.floor=0"),
+        ({"minutes": float("nan"), "width": 8}, "minutes must be positive, got nan"),
+        ({"steps": 5, "width": 8, "clip": float("nan")}, "clip must be positive, got nan"),
+        ({"steps": 5, "width": 8, "optimiser": "adamw", "weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"steps": 5, "width": 8, "eps": -1.0}, "eps is -1.0"),
+        ({"steps": 5, "width": 8, "betas": (0.9, 2.0)}, "betas are 0.9, 2.0: expected numbers from 0 to below 1"),
+        ({"steps": 5, "width": 8, "learning_rate": float("inf")}, "learning_rate is inf"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(settings, message):
