@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -48,7 +49,8 @@ def passages(
     max_query: int = READING["max_query"],
 ) -> list[Passage]:
     """The windows of all pairs of question and context, of at most `max_length` tokens, each beginning `stride` tokens
-    of the context after the one before. Of a question `max_query` tokens are read."""
+    of the context after the one before. Of a question `max_query` tokens are read, as in the published code; how many
+    questions are longer is told on stderr."""
     frame = Frame.of(tokenizer, pair=True)
     if not frame.before:
         raise ValueError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
@@ -56,6 +58,8 @@ def passages(
     several = tokenizer.encode_batch(contexts, add_special_tokens=False)
     encoded = dict(zip(contexts, several, strict=True))
     queries = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
+    if cut := sum(len(query.ids) > max_query for query in queries):
+        print(f"warning: {cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens", file=sys.stderr)
     found = []
     for number, ((_, context), query) in enumerate(zip(pairs, queries, strict=True)):
         asked = query.ids[:max_query]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,24 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert document["answers"][0].keys() == {"text", "probability", "start", "end", "score"}
     assert shown("--context", context, "--null-threshold", "-1000") == "\n"
     assert shown("--context", context, "--null-threshold", "1000") == "Cid\n"
+
+
+def test_questions_that_are_cut_are_told(
+    run: Path, data: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train", "test"):
+        content = (data / f"{name}.json").read_text().replace("Where to?", f"{'Where ' * 20}to?")
+        (tmp_path / "data" / f"{name}.json").write_text(content)
+    assert cli.main(["evaluate", str(run), "--data", str(tmp_path / "data")]) == 0
+    assert capsys.readouterr().err == "warning: 6 of 12 questions are cut to max_query, 16 tokens\n"
+    overrides = {"data": str(tmp_path / "data"), "max_length": 40, "max_query": 16, "stride": 16, "training.steps": 1}
+    train("question-answering", overrides, init=str(encoder), out=tmp_path / "run")
+    told = re.findall("warning: (.*) questions are cut to max_query, 16 tokens", capsys.readouterr().err)
+    assert len(told) == 3  # of training, validation and test data
+    assert told[2] == "6 of 12"
+    with pytest.raises(ValueError, match=r"the question has \d+ tokens, the model reads 16: shorten it"):
+        manyheads.load(run).answer("Where " * 20 + "?", "In May Dot went to Oslo.")
 
 
 @pytest.mark.parametrize(
