@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from manyheads.data.splits import UTF8, held_out, lines_of
+from manyheads.data.splits import SURROGATE, UTF8, half_character, held_out, lines_of
 from manyheads.data.store import fingerprint
 
 Document = list[str]  # sentences
@@ -103,7 +103,9 @@ def _record(line: str, column: str) -> str | _Fault:
     except ValueError as error:
         return _Fault(f"not JSON ({getattr(error, 'msg', error)}); write one object a line")
     text = record.get(column) if isinstance(record, dict) else None
-    return text if isinstance(text, str) else _Fault(f"no text in {column!r}; name the key with column=NAME")
+    if not isinstance(text, str):
+        return _Fault(f"no text in {column!r}; name the key with column=NAME")
+    return _Fault(f"{column!r} {SURROGATE[0]}; {SURROGATE[1]}") if half_character(text) else text
 
 
 def _parquet(file: Path, column: str) -> Iterator[tuple[str, str | _Fault]]:

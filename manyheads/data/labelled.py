@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import UTF8, SplitData, lines_of, read_files
+from manyheads.data.splits import SURROGATE, UTF8, SplitData, half_character, lines_of, read_files
 
 FILES = (".tsv", ".csv", ".jsonl", ".parquet")
 _PAIRS = (
@@ -213,8 +213,8 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
             return f"{name!r} is {type(value).__name__}, not text", "write a string"
         if not value.strip():
             return f"{name!r} is blank", "fill in or remove the row"
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{name!r} has half a character (a lone surrogate)", "write it as UTF-8"
+        if half_character(value):
+            return f"{name!r} {SURROGATE[0]}", SURROGATE[1]
     value = cells.get(label)
     if value is None or not isinstance(value, str | int) or not str(value).strip():
         return f"{label!r} is {value!r}, not a label", "write a name or a whole number"

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
+SURROGATE = ("has half a character (a lone surrogate)", "write it as UTF-8")
 
 
 class Splits(NamedTuple):
@@ -175,6 +176,22 @@ def lines_of(file: Path) -> list[str | None]:
         return [line.removesuffix("\r") for line in data.decode().split("\n")]
     except UnicodeDecodeError:
         return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")]
+
+
+def half_character(text: str) -> int | None:
+    """Where a text has a lone surrogate, counted from 1: JSON can spell it, and bytes that are no UTF-8 become one in
+    an argument, but no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start + 1
+    return None
+
+
+def check_text(text: str, name: str) -> None:
+    """Raises ValueError for a text with half a character."""
+    if (position := half_character(text)) is not None:
+        raise ValueError(f"{name} {SURROGATE[0]} at position {position}: give valid UTF-8")
 
 
 def is_split(name: str, splits: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import SplitData, Splits, find_files, read_files
+from manyheads.data.splits import SURROGATE, SplitData, Splits, find_files, half_character, read_files
 
 SUFFIXES = (".json",)
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
@@ -137,6 +137,9 @@ def _questions(file: Path, content: Any) -> Iterator[tuple[Question, str]]:
                 answers, fault = _answers(found, context)
                 if not fault and not found["question"].strip():
                     fault = "the question is blank; fill it in"
+                for what, text in (("question", found["question"]), ("context", context), ("title", str(title))):
+                    if not fault and half_character(text):
+                        fault = f"the {what} {SURROGATE[0]}; {SURROGATE[1]}"
                 yield Question(name, found["question"], context, answers, str(title)), fault
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.splits import test_among
+from manyheads.data.splits import check_text, test_among
 from manyheads.data.squad import Questions, find_splits, read_squad
 from manyheads.data.store import fingerprint
-from manyheads.tasks.attending import Read, TextPredictor
+from manyheads.tasks.attending import Read, TextPredictor, check_pairs
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.squad_scores import best, f1, squad_metrics
@@ -53,6 +53,7 @@ class Answerer(TextPredictor):
         for name, text in (("question", question), ("context", context)):
             if not text.strip():
                 raise ValueError(f"the {name} is blank: give a text")
+            check_text(text, f"the {name}")
         tokens, read = len(self.tokenizer.encode(question, add_special_tokens=False)), self._reading["max_query"]
         if tokens > read:
             raise ValueError(f"the question has {tokens:,} tokens, the model reads {read}: shorten it")
@@ -66,6 +67,10 @@ class Answerer(TextPredictor):
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
         """As `answer`, for every pair of a question and its context."""
+        check_pairs(self.model, self.path)
+        for number, pair in enumerate(pairs, 1):
+            for name, text in zip(("question", "context"), pair, strict=True):
+                check_text(text, f"{name} {number}")
         several = passages(self.tokenizer, pairs, **self._reading)
         logits = passage_logits(self.model, several, self.route)
         return likeliest(several, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)

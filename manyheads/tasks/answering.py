@@ -21,6 +21,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import token_batches
 from manyheads.data.squad import Questions
+from manyheads.tasks.attending import check_pairs
 from manyheads.tasks.passages import MAX_ANSWER, NULL, Passage, collate, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.squad_scores import squad_metrics
 
@@ -72,6 +73,7 @@ class AnsweringTask:
         max_query: int,
         seed: int,
     ) -> None:
+        check_pairs(model, "question answering")
         self.model, self.tokenizer, self.route = model.to(route.device), tokenizer, route
         self.batch_tokens, self.seed = batch_tokens, seed
         limits = {"max_length": max_length, "stride": stride, "max_query": max_query}

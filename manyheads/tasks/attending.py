@@ -18,6 +18,7 @@ from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
+from manyheads.data.splits import check_text
 
 SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
 
@@ -47,6 +48,7 @@ class Read(NamedTuple):
 def read(tokenizer: Tokenizer, text: str, pair: str | None = None, *, special: bool = True) -> Read:
     """Tokens with the tokenizer's special ones. Raises ValueError for a text that has none of its own."""
     for name, each in (("text", text), ("second text", pair)):
+        check_text(each or "", f"the {name}")
         if each is not None and not tokenizer.encode(each, add_special_tokens=False).ids:
             raise ValueError(f"the {name} is blank to the tokenizer: there is nothing to look at")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
@@ -103,6 +105,12 @@ def text_maps(reader: Reader, found: Read, title: str, *, truncate: bool = False
     return _maps(reader, rows, sides, title, ("self",) if causal else (), **choices)
 
 
+def check_pairs(model: Any, name: object) -> None:
+    """Raises ValueError for a model that cannot tell two texts apart."""
+    if getattr(model.config, "segment_types", 1) < 2:
+        raise ValueError(f"{name}: this model reads single texts, not pairs")
+
+
 def pair_title(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text} | {pair}"
 
@@ -117,6 +125,7 @@ def translation_maps(
     `truncate`, a source that is too long is cut as for a translation; with `cut`, a target is looked at as far as the
     model goes.
     """
+    check_text(target, "the target")
     c = reader.model.config
     room = c.max_positions
     given, written = read(reader.tokenizer, source), target_tokenizer.encode(target)  # which may be empty
@@ -194,8 +203,8 @@ class TextPredictor:
         layers, heads  their numbers, None for all
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
-        if pair is not None and getattr(self.model.config, "segment_types", 1) < 2:
-            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+        if pair is not None:
+            check_pairs(self.model, self.path)
         found, title = self._read(text, pair), pair_title(text, pair)
         return text_maps(self, found, title, truncate=truncate, layers=layers, heads=heads, axis=axis)
 

@@ -23,6 +23,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.labelled import Labelled
+from manyheads.data.splits import check_text
 from manyheads.tasks.metrics import Metrics
 
 _CHUNK = 2000  # texts that are tokenised at a time
@@ -64,8 +65,11 @@ def encode(
     """Tokens of every text or pair, cut to `limit` where asked: of a pair, the longer text is cut.
 
     A text of which the tokenizer leaves nothing is one unknown token. Raises ValueError for longer ones, unless they
-    may be cut; `where` names an item.
+    may be cut, and for what is no valid Unicode; `where` names an item.
     """
+    for several in (texts, pairs or ()):
+        for i, text in enumerate(several):
+            check_text(text, where(i))
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []

@@ -14,6 +14,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special
+from manyheads.data.splits import check_text
 from manyheads.data.windows import Frame
 from manyheads.tasks.attending import Read, TextPredictor, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -91,6 +92,7 @@ class Filler(TextPredictor):
         )
 
     def _encode(self, text: str, number: int) -> list[int]:
+        check_text(text, f"text {number}")
         parts = text.split(MASK)
         if len(parts) == 1:
             raise ValueError(f"text {number} has no {MASK}: put one where a word is to be filled in")
@@ -107,6 +109,7 @@ class Filler(TextPredictor):
         """With [MASK] as the token, whatever the tokenizer takes it for."""
         if pair is not None or MASK not in text:
             return super()._read(text, pair)
+        check_text(text, "the text")
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []

@@ -16,7 +16,7 @@ from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import Texts, read_corpora, read_texts
-from manyheads.data.splits import only_test, splits_among
+from manyheads.data.splits import check_text, only_test, splits_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
@@ -160,6 +160,7 @@ class Generator:
         layers, heads  their numbers, None for all
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
+        check_text(text, "the text")
         count, room = len(self.tokenizer.encode(text, add_special_tokens=False).ids), self.model.config.max_positions
         if max_tokens and count + max_tokens > room:
             most = max(0, room - count)
@@ -217,6 +218,7 @@ class Generator:
         """The ids of every prompt, at least one each. Raises ValueError for a text that the model cannot read."""
         encoded, room = [], self.model.config.max_positions
         for number, text in enumerate(prompts, 1):
+            check_text(text, f"text {number}")
             ids = self._known(text, f"text {number}").ids
             if len(ids) > room:
                 raise ValueError(f"text {number} has {len(ids):,} tokens, the model takes {room:,}: shorten it")

@@ -11,7 +11,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
-from manyheads.data.splits import test_among
+from manyheads.data.splits import check_text, test_among
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.entities import count_entities, entities, tagging_metrics
@@ -91,6 +91,8 @@ class Tagger(TextPredictor):
         if isinstance(texts, str):
             return self.tag([texts])[0]
         whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        for number, text in enumerate(whole, 1):
+            check_text(text, f"text {number}")
         spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         sentences = [[text[a:b] for a, b in each] for text, each in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)

@@ -17,7 +17,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel
-from manyheads.data.splits import test_among
+from manyheads.data.splits import check_text, test_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.tasks.algorithmic import algorithmic_outcome, recorded_tests
@@ -150,6 +150,8 @@ class Translator:
         """How probable the model finds given translations; the text is the one given."""
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources):,} sources but {len(targets):,} targets: they must be aligned")
+        for number, text in enumerate(targets, 1):
+            check_text(text, f"target {number}")
         c = self.model.config
         encoded = self._encode(sources, truncate=False)
         wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
@@ -216,6 +218,8 @@ class Translator:
 
     def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
         """Ids with the end token; blank texts give none."""
+        for number, text in enumerate(texts, 1):
+            check_text(text, f"text {number}")
         room = self.model.config.max_positions
         encoded = []
         for number, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True), 1):

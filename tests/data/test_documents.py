@@ -59,6 +59,11 @@ def test_another_column(tmp_path: Path) -> None:
         ("a.txt", b"good\n\n\xff\xfe bad\n", r"a\.txt:3: invalid UTF-8; convert the file"),
         ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a\.jsonl:3: no text in 'text'; name the key"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not JSON \("),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n{"text": "\\ud800"}\n',
+            r"a\.jsonl:2: 'text' has half a character .*; write it as",
+        ),
         ("a.parquet", b"PAR?", r"a\.parquet: not a Parquet file"),
         ("a.txt", b" \n\n", r"a\.txt: no text in it"),
     ],

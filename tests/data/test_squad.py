@@ -53,6 +53,7 @@ def test_both_versions(tmp_path: Path) -> None:
         ({"id": "x", "question": "?", "answers": [{"text": "Ada"}]}, "answers without text and answer_start"),
         ({"id": "x", "question": " ", "answers": [{"text": "Ada", "answer_start": 0}]}, "the question is blank"),
         (question("good"), "its id occurs twice"),
+        ({**question("x"), "question": "Who\ud800?"}, "the question has half a character (a lone surrogate); write it"),
     ],
 )  # fmt: skip
 def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[str, Any], message: str) -> None:

@@ -52,9 +52,16 @@ def tokenizer() -> Tokenizer:
     return train_wordpiece([*CONTEXTS, *(text for text, _, _ in ITEMS)] * 2, 90)
 
 
-def reader(tokenizer: Tokenizer, positions: int = 48) -> Bert:
+def reader(tokenizer: Tokenizer, positions: int = 48, segments: int = 2) -> Bert:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "max_positions": positions}
+    sizes: dict[str, Any] = {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "feed_forward": 32,
+        "max_positions": positions,
+        "segment_types": segments,
+    }
     model = Bert(
         BertConfig(vocab=tokenizer.get_vocab_size(), head="question", dropout=0.0, attention_dropout=0.0, **sizes)
     )
@@ -226,6 +233,16 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for blank, name in ((("", "x"), "question"), (("x", " \n"), "context")):
         with pytest.raises(ValueError, match=f"the {name} is blank"):
             answerer.answer(*blank)
+    for half, name in ((("caf\udce9", "x"), "question"), (("x", "caf\udce9"), "context")):
+        with pytest.raises(ValueError, match=f"the {name} has half a character .* at position 4: give valid UTF-8"):
+            answerer.answer(*half)
+    with pytest.raises(ValueError, match="question 2 has half a character"):
+        answerer.answers([("Who?", "x"), ("\ud800", "x")])
+    single = reader(tokenizer, segments=1)
+    with pytest.raises(ValueError, match="this model reads single texts, not pairs"):
+        saved(tmp_path / "single", single, tokenizer).answer("Who?", "Ada")
+    with pytest.raises(ValueError, match="reads single texts, not pairs"):
+        task_for(single, tokenizer, prepare())
     assert answerer.answer("Who?", "\u0000")[0].text == ""  # nothing that the tokenizer would see
     with pytest.raises(ValueError, match="leaves no room for the context"):
         passages(tokenizer, PAIRS, max_length=8)

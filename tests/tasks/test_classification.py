@@ -195,6 +195,10 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="reads single texts, not pairs"):
         classifier.classify("red", "blue")
     pairs = loaded(tmp_path / "bert", "bert")
+    with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
+        classifier.classify(["red", "caf\udce9"])
+    with pytest.raises(ValueError, match="text 1 has half a character"):
+        pairs.classify("red", "\ud800")
     assert pairs.classify("red", "blue")[0].label in "abc"
     assert pairs.classify([""], [" "]) == [[]]
     with pytest.raises(ValueError, match="text 1 and its second text: one is blank"):

@@ -135,6 +135,9 @@ def test_texts_that_cannot_be_read(generator: Generator, tmp_path: Path) -> None
         generator.generate(["the", "xyz" * 11])
     with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
         generator.generate("the", max_tokens=0)
+    for verb in (generator.generate, generator.attend):
+        with pytest.raises(ValueError, match="text.* has half a character .* at position 2: give valid UTF-8"):
+            verb("a\ud800")
     with pytest.raises(ValueError, match="2 seeds for 1 texts"):
         generator.generate("the", seed=[1, 2])
     with pytest.raises(ValueError, match="stop string must not be empty"):

@@ -181,6 +181,12 @@ def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer
         word_windows(tokenizer, [["x"]], 3)
 
 
+def test_half_a_character_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    tagger = saved(tmp_path, tagger_model(tokenizer), tokenizer)
+    with pytest.raises(ValueError, match="text 2 has half a character .* at position 6: give valid UTF-8"):
+        tagger.tag([["Anna"], ["Anna", "\ud800"]])
+
+
 def test_the_test_data_of_a_run_are_found_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tagger = saved(tmp_path / "run", tagger_model(tokenizer), tokenizer)
     with pytest.raises(ValueError, match="trained without test data"):
