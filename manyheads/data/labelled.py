@@ -30,6 +30,8 @@ _PAIRS = (
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
+_UNDECODED = "\ud800"  # stands for a line that cannot be decoded: no text that was decoded has it
+_NUL = ("a NUL byte", "remove it")
 
 
 @dataclass(frozen=True)
@@ -234,18 +236,21 @@ def _tsv(file: Path) -> Iterator[_Row]:
     lines = lines_of(file)
     if lines[0] is None:
         raise ValueError(f"{file}:1: {UTF8[0]}; {UTF8[1]}")
+    if "\0" in lines[0]:
+        raise ValueError(f"{file}:1: {_NUL[0]}; {_NUL[1]}")
     header = lines[0].split("\t")
     for number, line in enumerate(lines[1:], 2):
         if line is None:
             yield _Row(number, {}, *UTF8)
+        elif "\0" in line:
+            yield _Row(number, {}, *_NUL)
         elif line.strip():
             yield _under(header, line.split("\t"), number, "separate cells by one tab")
 
 
 def _csv(file: Path) -> Iterator[_Row]:
     csv.field_size_limit(max(csv.field_size_limit(), file.stat().st_size))
-    # a line that cannot be decoded becomes a character that no text has
-    reader = csv.reader(("\0" if line is None else f"{line}\n" for line in lines_of(file)), strict=True)
+    reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines_of(file)), strict=True)
     header: list[str] | None = None
     number = 1
     while True:
@@ -256,8 +261,10 @@ def _csv(file: Path) -> Iterator[_Row]:
         except csv.Error as error:
             yield _Row(number, {}, f"not CSV ({error})", 'quote cells as "...", and a quote in them as ""')
         else:
-            if any("\0" in cell for cell in cells):
+            if any(_UNDECODED in cell for cell in cells):
                 yield _Row(number, {}, *UTF8)
+            elif any("\0" in cell for cell in cells):
+                yield _Row(number, {}, *_NUL)
             elif header is None:
                 header = cells
             elif cells:

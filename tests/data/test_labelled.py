@@ -86,6 +86,8 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
         ("c.tsv", "text\tlabel\na\t\n", r"c\.tsv:2: 'label' is '', not a label"),
         ("c.tsv", b"text\tlabel\na\t1\n\xff\t1\n", r"c\.tsv:3: invalid UTF-8"),
         ("c.csv", b"text,label\na,1\n\xff,1\n", r"c\.csv:3: invalid UTF-8"),
+        ("c.csv", "text,label\na,1\nb\0,1\n", r"c\.csv:3: a NUL byte; remove it"),
+        ("c.tsv", "text\tlabel\na\t1\nb\0\t1\n", r"c\.tsv:3: a NUL byte; remove it"),
         ("c.csv", 'text,label\n"a"b,1\n', r"c\.csv:2: not CSV"),
         ("c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: not CSV"),
         ("c.csv", "text,label\na,b,1\n", r"c\.csv:2: 3 columns where the header names 2; quote"),
