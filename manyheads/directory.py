@@ -149,7 +149,14 @@ def load(path: str | Path) -> Loaded:
         if str(source).startswith("hub:"):  # its other files were not fetched
             raise ValueError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
         raise ValueError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
-    config, tensors = _read(path, family, settings, read_safe(path))
+    stored = read_safe(path)
+    for name, tensor in stored.items():
+        if tensor.is_floating_point() and tensor.element_size() < 2:  # float8 and smaller, which torch only stores
+            raise ValueError(
+                f"{path}: {name} is {str(tensor.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16: "
+                "convert the weights to one of these"
+            )
+    config, tensors = _read(path, family, settings, stored)
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
     tokenizers, vocabulary = _tokenizers(path, family, settings, family.vocabularies(config))

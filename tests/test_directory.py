@@ -161,6 +161,11 @@ def scale_weights(path: Path, factor: float) -> None:
     save_file({name: tensor * factor for name, tensor in load_file(file).items()}, file)
 
 
+def store_as_float8(path: Path) -> None:
+    file = path / "model.safetensors"
+    save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(file).items()}, file)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -176,6 +181,7 @@ def scale_weights(path: Path, factor: float) -> None:
         (lambda path: write(path, "config.json", '{"model_type": "t5"}'), "'model_type' is 't5'"),
         (lambda path: write(path, "tokenizer.json", "{}"), "tokenizer.json: not a tokenizer"),
         (lambda path: train_bpe(["".join(map(chr, range(97, 180)))], 87).save(str(path / "tokenizer.json")), "belong"),
+        (store_as_float8, "is float8_e4m3fn: expected float32, float16 or bfloat16: convert the weights"),
         (lambda path: scale_weights(path, float("nan")), "not finite: the weights are damaged, or training diverged"),
     ],
 )
@@ -243,6 +249,7 @@ def test_a_malicious_pickle_is_not_executed(tmp_path: Path, how: str) -> None:
         with pytest.raises(ValueError, match=r"pytorch_model\.bin") as caught:
             action()
         assert "\n" not in str(caught.value)
+        assert "weights_only" not in str(caught.value)
     assert not trap.exists()
     assert not (tmp_path / "new").exists()
 

@@ -50,9 +50,11 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
     def read(file: Path) -> dict[str, Tensor]:
         try:
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # on damaged bytes it raises whatever it stumbles over
-            reason = (str(error).splitlines() or ["damaged"])[0]
-            raise ValueError(f"{file}: not plain weights, refused ({reason})") from None
+        except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
+            raise ValueError(
+                f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
+                "copy it again, or get the model as safetensors"
+            ) from None
         if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
             raise ValueError(f"{file}: not plain weights, refused: expected a dict of names and tensors")
         return tensors
