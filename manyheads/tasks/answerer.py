@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,9 +55,11 @@ class Answerer(TextPredictor):
             if not text.strip():
                 raise ValueError(f"the {name} is blank: give a text")
             check_text(text, f"the {name}")
-        tokens, read = len(self.tokenizer.encode(question, add_special_tokens=False)), self._reading["max_query"]
-        if tokens > read:
+        tokens, words = (len(self.tokenizer.encode(text, add_special_tokens=False)) for text in (question, context))
+        if tokens > (read := self._reading["max_query"]):
             raise ValueError(f"the question has {tokens:,} tokens, the model reads {read}: shorten it")
+        if not words:
+            raise ValueError("the context is blank to the tokenizer: give a text")
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
 
     def answers(
@@ -67,6 +70,11 @@ class Answerer(TextPredictor):
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
         """As `answer`, for every pair of a question and its context."""
+        for setting, count in (("nbest", nbest), ("max_answer", max_answer)):
+            if count < 1:
+                raise ValueError(f"{setting} is {count}: expected 1 or more")
+        if null_threshold is not None and math.isnan(null_threshold):
+            raise ValueError(f"null_threshold is {null_threshold}: expected a number, or None")
         check_pairs(self.model, self.path)
         for number, pair in enumerate(pairs, 1):
             for name, text in zip(("question", "context"), pair, strict=True):

@@ -75,11 +75,13 @@ class Classifier(TextPredictor):
         truncate  cut texts that are longer than the model takes, instead of raising a ValueError
         """
         if isinstance(texts, str):
-            assert pairs is None or isinstance(pairs, str), "one text goes with one second text"
+            if not (pairs is None or isinstance(pairs, str)):
+                raise ValueError(f"one text goes with one second text: expected a string, got a {type(pairs).__name__}")
             return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
-        assert not isinstance(pairs, str), "several texts go with several second texts"
+        if isinstance(pairs, str):
+            raise ValueError("several texts go with several second texts: expected a list of strings, got one string")
         if pairs is not None and len(texts) != len(pairs):
             raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
         real = [i for i, text in enumerate(texts) if text.strip()]

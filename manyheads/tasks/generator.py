@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -79,21 +80,31 @@ class Generator:
         top_k: int | None = None,
         top_p: float | None = None,
         repetition_penalty: float = 1.0,
-        stop: str | Sequence[str] = (),
-        seed: int | Sequence[int] = 0,
+        stop: str | Sequence[str] | None = (),
+        seed: SupportsIndex | Sequence[SupportsIndex] = 0,
         stream: Tell | None = None,
     ) -> P:
         """Every text and how it goes on, in their order; an empty one begins as texts of the training data do.
 
         max_tokens  at most; a text that outgrows the model's positions goes on from its latter half
-        stop        a string, or several: the first to appear ends the text before it
+        stop        a string, or several: the first to appear ends the text before it; None: nothing does
         seed        of the first text; the following ones have the following numbers. Or one for every text.
         stream      told of each piece of text as soon as it is sure: the number of the text, from 0, and the piece
         The others are those of `Sampling`. Raises ValueError for a text that the model cannot read.
         """
+        if not isinstance(max_tokens, Integral):
+            raise ValueError(f"max_tokens is {max_tokens!r}: expected a whole number")
+        stop = () if stop is None else stop
+        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
+        if wrong := [each for each in stops if not isinstance(each, str)]:
+            raise ValueError(f"stop is {wrong[0]!r}: expected a string, several, or None")
+        for each in seed if isinstance(seed, Iterable) else [seed]:
+            if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < 2**63:
+                raise ValueError(f"seed is {each!r}: expected a whole number from 0 to {2**63 - 1}")
+        seeds = [int(each) for each in seed] if isinstance(seed, Iterable) else int(seed)  # NumPy's are no int
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
-        found = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
+        found = self.continuations(texts, sampling, max_tokens=int(max_tokens), stop=stops, seed=seeds, stream=stream)
         return str(found[0]) if isinstance(prompts, str) else [str(each) for each in found]
 
     def continuations(

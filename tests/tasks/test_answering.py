@@ -243,7 +243,13 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
         saved(tmp_path / "single", single, tokenizer).answer("Who?", "Ada")
     with pytest.raises(ValueError, match="reads single texts, not pairs"):
         task_for(single, tokenizer, prepare())
-    assert answerer.answer("Who?", "\u0000")[0].text == ""  # nothing that the tokenizer would see
+    with pytest.raises(ValueError, match="the context is blank to the tokenizer: give a text"):
+        answerer.answer("Who?", "\u0000")
+    assert answerer.answers([("Who?", "\u0000")])[0][0].text == ""  # nothing that the tokenizer would see
+    wrong: list[tuple[str, Any]] = [("nbest", 0), ("nbest", -1), ("max_answer", 0), ("null_threshold", float("nan"))]
+    for setting, value in wrong:
+        with pytest.raises(ValueError, match=f"{setting} is {value}: expected"):
+            answerer.answer("Who?", "Ada", **{setting: value})
     with pytest.raises(ValueError, match="leaves no room for the context"):
         passages(tokenizer, PAIRS, max_length=8)
     with pytest.raises(ValueError, match="trained without test data"):

@@ -197,6 +197,10 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
     pairs = loaded(tmp_path / "bert", "bert")
     with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
         classifier.classify(["red", "caf\udce9"])
+    mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
+    for texts, seconds in mixed:
+        with pytest.raises(ValueError, match="second text.*: expected a (string|list of strings), got"):
+            pairs.classify(texts, seconds)
     with pytest.raises(ValueError, match="text 1 has half a character"):
         pairs.classify("red", "\ud800")
     assert pairs.classify("red", "blue")[0].label in "abc"

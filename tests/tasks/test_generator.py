@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -138,6 +139,13 @@ def test_texts_that_cannot_be_read(generator: Generator, tmp_path: Path) -> None
     for verb in (generator.generate, generator.attend):
         with pytest.raises(ValueError, match="text.* has half a character .* at position 2: give valid UTF-8"):
             verb("a\ud800")
+    wrong: dict[str, list[Any]] = {
+        "seed": [-1, True, None, 2**63, [1.5]], "stop": [5, [None]], "max_tokens": [1.5, None],
+    }  # fmt: skip
+    for setting, value in ((name, value) for name, values in wrong.items() for value in values):
+        with pytest.raises(ValueError, match=f"{setting} is .*: expected"):
+            generator.generate("the", **{setting: value})
+    assert generator.generate("the", seed=np.int64(3), stop=None) == generator.generate("the", seed=3)
     with pytest.raises(ValueError, match="2 seeds for 1 texts"):
         generator.generate("the", seed=[1, 2])
     with pytest.raises(ValueError, match="stop string must not be empty"):
