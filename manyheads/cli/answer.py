@@ -16,7 +16,8 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--question", required=True, metavar="Q", help="the question")
     verb.add_argument("--context", required=True, metavar="C", help="the text, of any length, or @FILE that holds it")
     verb.add_argument("--nbest", type=positive(int), metavar="N",
-                      help="the N best: probability, characters from and to, text")  # fmt: skip
+                      help="the N best: probability among these N, characters from and to, text "
+                      "(default: the best as text; with --json 20)")  # fmt: skip
     verb.add_argument("--max-answer", type=positive(int), default=30, metavar="N",
                       help="tokens that an answer has at most (default: 30)")  # fmt: skip
     verb.add_argument("--null-threshold", type=finite, metavar="T",

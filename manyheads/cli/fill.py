@@ -18,7 +18,8 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add("fill", _fill, "fill in the [MASK] of texts, or of stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
     verb.add_argument("--top", type=positive(int), metavar="N",
-                      help="the N likeliest words of every line, as line number, probability, word, text")  # fmt: skip
+                      help="the N likeliest words of every line, as line number, probability, word, text "
+                      "(default: the text with the likeliest; with --json 5)")  # fmt: skip
 
 
 def _fill(options: argparse.Namespace) -> None:
