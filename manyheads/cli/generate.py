@@ -32,9 +32,12 @@ def add(verbs: Verbs) -> None:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
     if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"expected 0 to {2**63 - 1}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {2**63 - 1}, got {text!r}")
     return value
 
 

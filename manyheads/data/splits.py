@@ -89,8 +89,7 @@ def find_files(
         if found == (None, None, []):
             there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
             raise FileNotFoundError(
-                f"{folder}: no data there; expected train{suffixes[0]} (or {', '.join(suffixes[1:])}), and val, test"
-                f" likewise; found {there}"
+                f"{folder}: no data there; expected {_train_file(suffixes)}, and val, test likewise; found {there}"
             )
     for file in filter(None, (None if folder.is_dir() else str(data), validation, test)):
         if not Path(file).is_file():
@@ -126,7 +125,7 @@ def read_files(
     """
     splits = find_files(data, suffixes, validation=validation, test=test)
     if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train{suffixes[0]} (or {', '.join(suffixes[1:])})")
+        raise FileNotFoundError(f"{data}: no training data; expected {_train_file(suffixes)}")
     test = only_test(data, splits.test)
     train = read(splits.train)
     tested = None if test is None else read(test)
@@ -140,6 +139,11 @@ def read_files(
     except ValueError as error:
         raise ValueError(f"{splits.train}: {error}") from None
     return SplitData(train.subset(kept), train.subset(held), tested, paths, len(held))
+
+
+def _train_file(suffixes: tuple[str, ...]) -> str:
+    others = ", ".join(suffixes[1:])
+    return f"train{suffixes[0]}" + f" (or {others})" * bool(others)
 
 
 def _with_all_labels(

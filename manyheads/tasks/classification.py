@@ -93,7 +93,8 @@ def encode(
         index, length = longer[0]
         others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""
         raise ValueError(
-            f"{where(index)} has {length:,} tokens, the limit is {limit:,}{others}: shorten it, or ask to truncate"
+            f"{where(index)} has {length:,} tokens, the limit is {limit:,}{others}: shorten it, or have it cut with "
+            "truncate=true (--truncate)"
         )
     return Encoded(ids, None if pairs is None else segments, len(longer))
 

@@ -144,6 +144,15 @@ def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytes
         assert message in capsys.readouterr().err
 
 
+def test_what_a_directory_lacks_is_told(tmp_path: Path, encoder: Path) -> None:
+    for name in ("train.txt", "test.json"):
+        (tmp_path / name).write_text("{}")
+        with pytest.raises(
+            FileNotFoundError, match=r"expected train\.json(, and val, test likewise; found run, train.txt)?$"
+        ):
+            train("question-answering", {"data": str(tmp_path)}, init=str(encoder), out=tmp_path / "run")
+
+
 def test_a_faulty_offset_is_told_with_its_question(data: Path, encoder: Path, tmp_path: Path) -> None:
     content = json.loads((data / "train.json").read_text())
     content["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 8

@@ -119,7 +119,9 @@ def test_pairs_are_one_sequence_of_two_segments() -> None:
 
 def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unknown(tmp_path: Path) -> None:
     tokenizer = train_word_level(TEXTS, 12)
-    with pytest.raises(ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .*truncate"):
+    with pytest.raises(
+        ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .* truncate=true \(--truncate\)"
+    ):
         encode(tokenizer, ["red", "red " * 9, "dog " * 10], None, 8, truncate=False)
     data = Labelled(["red " * 9], ["a"], rows=[7], file=tmp_path / "train.tsv")
     with pytest.raises(ValueError, match=r"train\.tsv:7 has 9 tokens, the limit is 8"):
