@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import UTF8, Splits, held_out, lines_of, splits_among
+from manyheads.data.splits import SURROGATE, UTF8, Splits, half_character, held_out, lines_of, splits_among
 
 _TABLES = (".tsv", ".jsonl", ".parquet")
 
@@ -254,6 +254,8 @@ def _record(place: str, record: Any, source: str, target: str) -> _Row:
         if isinstance(record, dict) and set(names) <= set(record):
             texts = [record[name] for name in names]
             if all(isinstance(text, str) for text in texts):
+                if halved := [name for name, text in zip(names, texts, strict=True) if half_character(text)]:
+                    return _Row(place, "", "", f"{halved[0]!r} {SURROGATE[0]}", SURROGATE[1])
                 return _Row(place, *texts)
             wrong = next(name for name, text in zip(names, texts, strict=True) if not isinstance(text, str))
             return _Row(

@@ -131,6 +131,7 @@ def test_lines_blank_on_both_sides_are_counted(tmp_path: Path) -> None:
         ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: no 'de' and 'en'"),
         ("c.jsonl", "[1]\n", r"c\.jsonl:1: no 'de' and 'en'"),
         ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is 3, not text"),
+        ("c.jsonl", '{"de": "a", "en": "b\\ud800"}\n', r"c\.jsonl:1: 'en' has half a character \(a lone surrogate\)"),
         ("c.parquet", "no parquet", r"c\.parquet: not a Parquet file"),
     ],
 )
