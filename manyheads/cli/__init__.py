@@ -55,7 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _fail(BAD_INPUT, str(error), debug)
     except Exception as error:
+        if _no_memory(error):
+            return _fail(FAILED, "the memory does not suffice: take a smaller model, smaller batches or texts", debug)
         return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
+
+
+def _no_memory(error: Exception) -> bool:
+    """Python's, PyTorch's on a GPU, and PyTorch's on a processor, which is a RuntimeError like any other."""
+    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
 def _fail(status: int, message: str, debug: bool) -> int:

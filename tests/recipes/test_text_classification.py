@@ -301,3 +301,9 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert f"skipped 1 of {file}: 1 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
+
+
+def test_too_large_a_model_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "text-classification", f"data={data}", "model.width=1000000000", "--out", str(tmp_path / "run")]
+    assert cli.main(given) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("manyheads: the memory does not suffice: take a smaller")
