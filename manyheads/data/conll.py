@@ -74,8 +74,19 @@ class Tagged:
                 if tag not in known:
                     raise ValueError(
                         f"{self.place(s, w)}: the tag {tag!r} does not occur in the training data: known are "
-                        f"{', '.join(known)}; correct it, or train on data that have it"
+                        f"{', '.join(known)}; correct it, train on data that have it, or skip such sentences with "
+                        "--skip-bad-lines"
                     )
+
+    def only(self, known: Sequence[str]) -> Tagged:
+        """Without the sentences that have another tag than the known ones, which are counted in `skips`."""
+        kept = [i for i, tags in enumerate(self.tags) if set(tags) <= set(known)]
+        if len(kept) == len(self):
+            return self
+        if not kept:
+            raise ValueError(f"{self.file}: every sentence has a tag that does not occur in the training data")
+        reason = f"{self.file}: tags not in the training data"
+        return replace(self.subset(kept), skips={**self.skips, reason: len(self) - len(kept)})
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:

@@ -175,6 +175,10 @@ def _read(config: TaggingConfig, run: Run) -> SplitData[Tagged]:
     corpora = read_splits(
         config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
     )
+    if run.skip_bad_lines:
+        labels = corpora.train.labels
+        test = corpora.test and corpora.test.only(labels)
+        corpora = corpora._replace(validation=corpora.validation.only(labels), test=test)
     tell_splits(corpora, "sentences")
     return corpora
 

@@ -123,7 +123,7 @@ class Tagger(TextPredictor):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
         """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
-        return self.evaluate(_held_data(self.path, data, skip_bad_lines))
+        return self.evaluate(_held_data(self.path, self.model.config.labels, data, skip_bad_lines))
 
 
 def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
@@ -135,15 +135,18 @@ def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
-def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Tagged:
+def _held_data(model: Path, labels: Sequence[str], data: str | None, skip_bad_lines: bool) -> Tagged:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        return told(read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines))
+        tagged = read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
+        return told(tagged.only(labels) if skip_bad_lines else tagged)
     if cldr := trained_on.get("cldr"):
         return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]
     tagged = read_conll(name, skip_bad_lines=trained_on.get("skipped", False))
+    if trained_on.get("skipped", False):
+        tagged = tagged.only(labels)
     same_test(name, trained_on["fingerprints"]["test"], fingerprint(tagged.texts))
     return tagged

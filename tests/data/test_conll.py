@@ -115,6 +115,13 @@ def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
     read.check_labels(read.labels)
     with pytest.raises(ValueError, match=r"a\.txt:7: the tag 'B-PER' does not occur in the training data"):
         read.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
+    assert read.only(read.labels) is read
+    some = read.only(["O", "B-LOC", "I-LOC", "B-ORG"])
+    assert 0 < len(some) < len(read)
+    some.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
+    assert some.skips == {f"{tmp_path / 'a.txt'}: tags not in the training data": len(read) - len(some)}
+    with pytest.raises(ValueError, match="every sentence has a tag that does not occur"):
+        read.only(["B-NONE"])
 
 
 @pytest.mark.parametrize(

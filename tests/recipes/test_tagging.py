@@ -157,7 +157,7 @@ def test_faulty_sentences_are_skipped_and_counted(
         (tmp_path / f"{name}.txt").write_text((corpus / f"{name}.txt").read_text())
     for name in ("train", "test"):
         with (tmp_path / f"{name}.txt").open("a") as file:
-            file.write("Ann I-PER\n\nBob\n")
+            file.write("\nZed B-ZED\n\n" * (name == "test") + "Ann I-PER\n\nBob\n")
     overrides = {**SMALL, "data": str(tmp_path), "training.epochs": 1}
     arguments = [f"{key}={json.dumps(value) if isinstance(value, dict) else value}" for key, value in overrides.items()]
     command = ["train", "tagging", *arguments, "--out", str(tmp_path / "run")]
@@ -165,7 +165,9 @@ def test_faulty_sentences_are_skipped_and_counted(
     assert "train.txt:" in (told := capsys.readouterr().err)
     assert "I-PER at the start of a sentence breaks IOB2" in told
     assert cli.main([*command, "--skip-bad-lines"]) == 0
-    assert "skipped 1 sentences of" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "skipped 1 sentences of" in told
+    assert "test.txt: tags not in the training data" in told
     assert cli.main(["evaluate", str(tmp_path / "run")]) == 0  # skips what the run has skipped
 
 
