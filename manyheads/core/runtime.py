@@ -53,9 +53,9 @@ def prepare(
     """Set the process up and say how it runs. `device`: a GPU where there is one, unless named."""
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(get_args(Precision))}")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}: expected 1 or more")
     if threads is not None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}: expected 1 or more")
         torch.set_num_threads(threads)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if precision == "bf16" and device == "cpu" and not torch.cpu._is_avx512_bf16_supported():

@@ -21,13 +21,17 @@ class Splits(NamedTuple):
     test: list[str]
 
 
-class Data(Protocol):
-    """What a reader yields."""
+class Skipping(Protocol):
+    """What may have been read in part."""
 
     @property
     def skips(self) -> dict[str, int]:
         """Why items were left out: the reason, and how many."""
         ...
+
+
+class Data(Skipping, Protocol):
+    """What a reader yields."""
 
     def __len__(self) -> int: ...
 

@@ -92,9 +92,8 @@ def _read(config: ReadingConfig, run: Run) -> _Corpus:
         corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
         train, test = corpus.train, corpus.test
     else:
-        train, test, *_ = read_splits(
-            config.data, skip_bad_lines=run.skip_bad_lines
-        )  # the validation data: the test data stay unseen
+        # on the validation data: the test data stay unseen
+        train, test, *_ = read_splits(config.data, skip_bad_lines=run.skip_bad_lines)
     described = {
         "data": config.data,
         "locale": None if config.data else config.locale,

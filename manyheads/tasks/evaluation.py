@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from manyheads.data.splits import Skipping
 from manyheads.tasks.metrics import Metrics
 
+S = TypeVar("S", bound=Skipping)
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 
@@ -92,19 +94,7 @@ def record_of(model: Path) -> dict[str, Any]:
     return known
 
 
-class Read(Protocol):
-    """Data that were read."""
-
-    @property
-    def skips(self) -> dict[str, int]:
-        """Why items were left out: the reason, and how many."""
-        ...
-
-
-R = TypeVar("R", bound=Read)
-
-
-def told(data: R) -> R:
+def told(data: S) -> S:
     """The data, with a line on stderr for each reason why some were left out."""
     for reason, count in data.skips.items():
         print(f"skipped {count:,} of {reason}", file=sys.stderr)

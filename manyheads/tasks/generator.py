@@ -92,19 +92,9 @@ class Generator:
         stream      told of each piece of text as soon as it is sure: the number of the text, from 0, and the piece
         The others are those of `Sampling`. Raises ValueError for a text that the model cannot read.
         """
-        if not isinstance(max_tokens, Integral):
-            raise ValueError(f"max_tokens is {max_tokens!r}: expected a whole number")
-        stop = () if stop is None else stop
-        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
-        if wrong := [each for each in stops if not isinstance(each, str)]:
-            raise ValueError(f"stop is {wrong[0]!r}: expected a string, several, or None")
-        for each in seed if isinstance(seed, Iterable) else [seed]:
-            if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < 2**63:
-                raise ValueError(f"seed is {each!r}: expected a whole number from 0 to {2**63 - 1}")
-        seeds = [int(each) for each in seed] if isinstance(seed, Iterable) else int(seed)  # NumPy's are no int
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
-        found = self.continuations(texts, sampling, max_tokens=int(max_tokens), stop=stops, seed=seeds, stream=stream)
+        found = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
         return str(found[0]) if isinstance(prompts, str) else [str(each) for each in found]
 
     def continuations(
@@ -113,17 +103,29 @@ class Generator:
         sampling: Sampling,
         *,
         max_tokens: int = 100,
-        stop: str | Sequence[str] = (),
-        seed: int | Sequence[int] = 0,
+        stop: str | Sequence[str] | None = (),
+        seed: SupportsIndex | Sequence[SupportsIndex] = 0,
         stream: Tell | None = None,
     ) -> list[Continuation]:
         """What `generate` adds to every text, and why it ends there."""
+        if not isinstance(max_tokens, Integral):
+            raise ValueError(f"max_tokens is {max_tokens!r}: expected a whole number")
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-        seeds = [seed + i for i in range(len(prompts))] if isinstance(seed, int) else list(seed)
+        for each in seed if isinstance(seed, Iterable) else [seed]:
+            if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < 2**63:
+                raise ValueError(f"seed is {each!r}: expected a whole number from 0 to {2**63 - 1}")
+        # NumPy's numbers are no int
+        if isinstance(seed, Iterable):
+            seeds = [int(each) for each in seed]
+        else:
+            seeds = [int(seed) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise ValueError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        stop = () if stop is None else stop
+        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
+        if wrong := [each for each in stops if not isinstance(each, str)]:
+            raise ValueError(f"stop is {wrong[0]!r}: expected a string, several, or None")
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)

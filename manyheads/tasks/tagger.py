@@ -136,17 +136,18 @@ def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _held_data(model: Path, labels: Sequence[str], data: str | None, skip_bad_lines: bool) -> Tagged:
+    def read(file: str, skip: bool) -> Tagged:
+        tagged = read_conll(file, skip_bad_lines=skip)
+        return tagged.only(labels) if skip else tagged
+
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        tagged = read_conll(test_among(data, find_splits), skip_bad_lines=skip_bad_lines)
-        return told(tagged.only(labels) if skip_bad_lines else tagged)
+        return told(read(test_among(data, find_splits), skip_bad_lines))
     if cldr := trained_on.get("cldr"):
         return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]
-    tagged = read_conll(name, skip_bad_lines=trained_on.get("skipped", False))
-    if trained_on.get("skipped", False):
-        tagged = tagged.only(labels)
+    tagged = read(name, trained_on.get("skipped", False))
     same_test(name, trained_on["fingerprints"]["test"], fingerprint(tagged.texts))
     return tagged

@@ -62,11 +62,7 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
     return "foreign" if out.exists() else "none"
 
 
-def _same_command(out: Path) -> str:
-    return f"the same command with --out {out} --resume"
-
-
-def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None:
+def claim(out: Path, *, resume: bool, resume_command: str) -> None:
     """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
     status = run_status(out)
     if status == "foreign":
@@ -76,7 +72,7 @@ def claim(out: Path, *, resume: bool, resume_command: str | None = None) -> None
     if not resume and status == "unfinished":
         kept = out / "state" / COMMAND  # this command may have other settings
         hint = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else resume_command
-        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint or _same_command(out)}")
+        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
     if not resume and status == "finished":
         remedy = "choose another directory (--out)"
         if not (out / "result.json").exists():
@@ -116,7 +112,7 @@ def train(
     }
     if not identity["batches"]:
         raise ValueError("there are no training batches: the training data are empty")
-    resume_command = resume_command or _same_command(out)
+    resume_command = resume_command or f"the same command with --out {out} --resume"
     claim(out, resume=resume, resume_command=resume_command)
     write_json(out / "state" / COMMAND, resume_command)
     checkpoints = Checkpoints(out / "state", say)
