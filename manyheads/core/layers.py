@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -89,6 +91,18 @@ def whole_patches(side: int, patch: int) -> int:
             f" {fitting}"
         )
     return count
+
+
+class LSTM(nn.LSTM):
+    """As PyTorch's, in the precision of its weights: under bf16 autocast a CPU has none for rows of one length."""
+
+    def forward(self, x: Any, state: tuple[Tensor, Tensor] | None = None) -> Any:
+        """x (B, T, D), or packed -> what nn.LSTM gives."""
+        weight = self.weight_ih_l0
+        if weight.device.type != "cpu":
+            return super().forward(x, state)
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.to(weight.dtype), state)
 
 
 def xavier_uniform(module: nn.Module) -> None:

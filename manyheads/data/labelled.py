@@ -218,7 +218,7 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
         if half_character(value):
             return f"{name!r} {SURROGATE[0]}", SURROGATE[1]
     value = cells.get(label)
-    if value is None or not isinstance(value, str | int) or not str(value).strip():
+    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         return f"{label!r} is {value!r}, not a label", "write a name or a whole number"
     if str(value) == "-1":
         return "the label -1 means that there is none", "label or remove the row, or the file"

@@ -77,5 +77,5 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of every text, each ending with </s>."""
+    """Ids of every text, with the special tokens that the tokenizer puts around it."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]

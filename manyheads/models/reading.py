@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Config
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import LSTM, FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
 
@@ -62,7 +62,7 @@ class Reader(nn.Module):
         directions = 2 if c.reading == "two_lstms" else 1
         if directions == 2:
             hidden = c.width * 3 // 4  # so that both directions together have about as many weights as the stack
-            self.lstms = nn.ModuleList(nn.LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
+            self.lstms = nn.ModuleList(LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
             self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
         else:
             self.positions = Positions(c.max_positions, c.width)

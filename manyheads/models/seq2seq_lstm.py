@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import TokenEmbedding
+from manyheads.core.layers import LSTM, TokenEmbedding
 
 State = tuple[Tensor, Tensor]  # of h and of c: (layers, B, D) each
 
@@ -75,7 +75,7 @@ class Seq2SeqLSTM(nn.Module):
         self.source_pad = c.pad
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad, scaled=True)
         self.encoder, self.decoder = (
-            nn.LSTM(c.width, c.width, c.layers, batch_first=True, dropout=c.dropout if c.layers > 1 else 0.0)
+            LSTM(c.width, c.width, c.layers, batch_first=True, dropout=c.dropout if c.layers > 1 else 0.0)
             for _ in range(2)
         )
         self.output_bias = nn.Parameter(torch.zeros(c.vocab))

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import TokenEmbedding, xavier_uniform
+from manyheads.core.layers import LSTM, TokenEmbedding, xavier_uniform
 from manyheads.models.text_classifier import both_logits, check_labels, units
 
 Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
         super().__init__()
-        kind = nn.LSTM if gated else nn.RNN
+        kind = LSTM if gated else nn.RNN
         self.layer = kind(width, hidden, layers, batch_first=True, bidirectional=directions == 2)
         self.directions, self.features = directions, directions * hidden
         for name, parameter in self.layer.named_parameters():

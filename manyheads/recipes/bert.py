@@ -206,6 +206,7 @@ def _task(config: PretrainingConfig, run: Run, corpora: _Corpora, route: Route) 
         model = Bert(preset(config.preset, **{**sizes, "head": _head(config), **config.model}))
     else:
         model, tokenizer = starting_from(run, _head(config))
+        tokenizer.encode_special_tokens = True  # a "[MASK]" in running text is text
     _check_length(config, model)
     special, seed = Special.of(tokenizer), config.training.seed
     inner = continuations(tokenizer.get_vocab())

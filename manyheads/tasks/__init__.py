@@ -41,7 +41,7 @@ PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {
     (TextClassifier, None): Classifier,
     (SequenceBaseline, None): Classifier,
     (Tfidf, None): Classifier,
-    (BertFeatures, "none"): Classifier,
+    (BertFeatures, "sequence"): Classifier,
     (Bert, "none"): Encoder,
     (Bert, "pooler"): Encoder,
     (Bert, "next_sentence"): Encoder,

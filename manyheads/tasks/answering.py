@@ -20,7 +20,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import token_batches
-from manyheads.data.squad import Questions
+from manyheads.data.squad import Answer, Questions
 from manyheads.tasks.attending import check_pairs
 from manyheads.tasks.passages import MAX_ANSWER, NULL, Passage, collate, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.squad_scores import squad_metrics
@@ -124,6 +124,11 @@ def _with_targets(
     targets = []
     for passage in several:
         answers = questions.items[passage.question].answers
-        span = (answers[0].start, answers[0].start + len(answers[0].text)) if answers else None
-        targets.append(target_of(passage, *span) if span else (NULL, NULL))
+        targets.append(target_of(passage, *_bare(answers[0])) if answers else (NULL, NULL))
     return several, targets
+
+
+def _bare(answer: Answer) -> tuple[int, int]:
+    """Where it begins and ends without the blanks around it, which may be part of no token."""
+    start = answer.start + len(answer.text) - len(answer.text.lstrip())
+    return start, start + len(answer.text.strip())

@@ -13,7 +13,7 @@ from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
-from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special
+from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special, continuations
 from manyheads.data.splits import check_text
 from manyheads.data.windows import Frame
 from manyheads.tasks.attending import Read, TextPredictor, side_of
@@ -127,11 +127,11 @@ class Filler(TextPredictor):
 
     def _filled(self, text: str, probability: float, words: Sequence[int]) -> Fill:
         pieces = [self.tokenizer.id_to_token(word) or "" for word in words]
-        for piece in pieces:
-            before, after = text.split(MASK, 1)
+        filled, *behind = text.split(MASK)
+        for piece, after in zip(pieces, behind, strict=True):
             inner = piece.startswith("##")
-            text = (before.rstrip() if inner else before) + piece.removeprefix("##" if inner else "") + after
-        return Fill(" ".join(pieces), probability, text)
+            filled = (filled.rstrip() if inner else filled) + piece.removeprefix("##" if inner else "") + after
+        return Fill(" ".join(pieces), probability, filled)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -149,9 +149,15 @@ class Filler(TextPredictor):
             documents = _validation(trained_on)
             name = trained_on["validation"] or trained_on["data"] or "the standard library's documentation"
             same_test(name, trained_on["fingerprints"]["validation"], fingerprint_of(documents))
-        tokenised = Documents.of(documents, self.tokenizer)
-        vocabulary = self.model.config.vocab
-        return PretrainingData(tokenised, rules, self.special, vocabulary, seed=trained_on.get("seed", 1)).epoch(0)
+        before, self.tokenizer.encode_special_tokens = self.tokenizer.encode_special_tokens, True  # as in training
+        try:
+            tokenised = Documents.of(documents, self.tokenizer)
+        finally:
+            self.tokenizer.encode_special_tokens = before
+        return PretrainingData(
+            tokenised, rules, self.special, self.model.config.vocab, seed=trained_on.get("seed", 1),
+            inner=continuations(self.tokenizer.get_vocab()),
+        ).epoch(0)  # fmt: skip
 
 
 def _best(chances: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:

@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {"vocab": 40, "labels": ("a", "b", "c"), "max_positions"
 
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(1)
-    bert: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "head": "none"}
+    bert: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "head": "sequence"}
     return {
         "textbook": TextClassifier(classifier("textbook", **SIZES)),
         "corrected": TextClassifier(classifier("corrected", **SIZES, pooling="mean")),

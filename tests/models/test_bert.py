@@ -82,7 +82,7 @@ def test_every_preset_is_counted_and_unknown_ones_are_named() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_shapes_and_every_parameter_learns(head: str) -> None:
-    model, asked = small(head), texts(head)
+    model, asked = small(head).double(), texts(head)
     output = model(*asked)
     shapes = {
         "masked_lm": (3, 9, 31), "pretraining": (3, 9, 31), "next_sentence": (3, 2), "sequence": (3, 3),
@@ -97,7 +97,9 @@ def test_shapes_and_every_parameter_learns(head: str) -> None:
     everything(output).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > (0 if name.endswith("key.bias") else 1e-6), name
+        largest = parameter.grad.abs().max()
+        # a key's bias moves all scores of a query alike
+        assert largest < 1e-9 if name.endswith("key.bias") else largest > 1e-6, name
 
 
 @pytest.mark.parametrize("head", HEADS)

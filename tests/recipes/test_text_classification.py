@@ -130,12 +130,15 @@ def test_bert_is_fine_tuned_or_read_as_it_is(data: Path, bert: Path, tmp_path: P
     encoder = (after if tuned == "all" else after.bert).encoder.state_dict()
     same = all(torch.equal(encoder[name], tensor) for name, tensor in before.encoder.state_dict().items())
     assert same == (tuned == "last")
+    predictor = manyheads.load(tmp_path / "run")
+    assert [str(best[0]) for best in predictor.classify([GOOD, BAD])] == ["good", "bad"]
+    assert evaluate(predictor)["accuracy"] == result["metrics"]["accuracy"]
     if tuned == "all":
         transformers = pytest.importorskip("transformers")
         pipeline = transformers.pipeline("text-classification", model=str(tmp_path / "run"))
         texts = [GOOD, BAD]
         theirs = [(found["label"], found["score"]) for found in pipeline(texts)]
-        ours = [(each[0].label, each[0].probability) for each in manyheads.load(tmp_path / "run").classify(texts)]
+        ours = [(each[0].label, each[0].probability) for each in predictor.classify(texts)]
         assert [label for label, _ in ours] == [label for label, _ in theirs]
         assert [p for _, p in ours] == pytest.approx([p for _, p in theirs], abs=1e-5)
 
@@ -163,6 +166,16 @@ def test_pairs_are_read_from_files_and_lines(
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
     assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
+
+
+def test_a_run_resumes_to_the_same_weights(
+    data: Path, bert: Path, tmp_path: Path, killed: Callable[[Path, Path], Path]
+) -> None:
+    settings = {**SMALL, "data": str(data), "training.epochs": 2, "batch_items": 10, "training.checkpoint_every": 7}
+    train("single-sentence", {**settings, "model.dropout": 0.1}, out=tmp_path / "whole", init=str(bert))
+    parts = killed(tmp_path / "whole", tmp_path / "parts")
+    train("single-sentence", {**settings, "model.dropout": 0.1}, out=parts, init=str(bert), resume=True)
+    assert (parts / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
 def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Path) -> None:

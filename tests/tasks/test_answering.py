@@ -115,7 +115,9 @@ def test_targets_are_the_answers_and_windows_without_them_have_none(tokenizer: T
 def test_the_answer_of_part_of_a_token_is_the_token(tokenizer: Tokenizer) -> None:
     (passage,) = passages(tokenizer, [("Who?", "Byron wrote")])
     ids = tokenizer.encode("Byron", add_special_tokens=False).ids
-    assert target_of(passage, 1, 4) <= (passage.first + len(ids) - 1,) * 2
+    first, last = target_of(passage, 1, 4)
+    assert passage.spans[first - passage.first][0] <= 1 < passage.spans[first - passage.first][1]
+    assert passage.spans[last - passage.first][0] < 4 <= passage.spans[last - passage.first][1]
     assert target_of(passage, 0, 5) == (passage.first, passage.first + len(ids) - 1)
 
 
