@@ -26,5 +26,4 @@ def imdb_1000(config: ClassificationConfig = IMDB_1000, *, run: Run) -> dict[str
     The model of `bert/imdb` fine-tuned on 1,000 labelled reviews, the epoch with the best validation accuracy kept;
     with scratch=true the same model with new weights, on the same reviews. Some minutes each on one core.
     """
-    changed = {f"model.{name}": value for name, value in config.model.items()}
-    return single_sentence(config, run=replace(run, overrides={**changed, **run.overrides}))
+    return single_sentence(config, run=run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -20,13 +21,17 @@ READ = {"last": 1, "last-four": 4}  # layers that a BiLSTM reads
 READING_RATE = 1e-3
 
 
-def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[Bert, Tokenizer]:
+def starting_from(
+    run: Run, head: Head, labels: tuple[str, ...] = (), dropouts: Mapping[str, float] | None = None
+) -> tuple[Bert, Tokenizer]:
     """The model of `--init` under a new head, with its tokenizer; what is new is told on stderr.
+
+    dropouts  the recipe's own; the user's settings come before them
 
     Raises ValueError where the model is no BERT or has no tokenizer, and where a setting is the model's own.
     """
     assert run.init is not None
-    settings = rates(run)
+    settings = {**(dropouts or {}), **rates(run)}
     loaded = directory.load(run.init)
     if not isinstance(loaded.model, Bert):
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from BERT's weights")
@@ -39,16 +44,23 @@ def starting_from(run: Run, head: Head, labels: tuple[str, ...] = ()) -> tuple[B
 
 
 def with_reader(
-    run: Run, head: Head, labels: tuple[str, ...], tuned: Tuned, *, scratch: bool = False
+    run: Run,
+    head: Head,
+    labels: tuple[str, ...],
+    tuned: Tuned,
+    *,
+    scratch: bool = False,
+    dropouts: Mapping[str, float] | None = None,
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
     """The model of `--init` under a new head and tuned as a whole; or frozen, under a BiLSTM that reads its layers.
 
-    scratch  with new weights all the same
+    scratch   with new weights all the same
+    dropouts  the recipe's own; the user's settings come before them
     """
     if tuned == "all":
-        model, tokenizer = starting_from(run, head, labels)
+        model, tokenizer = starting_from(run, head, labels, dropouts)
         return (Bert(model.config) if scratch else model), tokenizer
-    bert, tokenizer = starting_from(run, "none")
+    bert, tokenizer = starting_from(run, "none", dropouts=dropouts)
     own = {**asdict(bert.config), "head": head, "labels": labels, "read": READ[tuned], "hidden": bert.config.width}
     reader = BertFeatures(BertFeaturesConfig(**own))
     if not scratch:

@@ -192,7 +192,8 @@ def _task(config: LanguageModellingConfig, run: Run, corpora: Corpora, route: Ro
 
 def _vocabulary(config: LanguageModellingConfig, corpora: Corpora) -> Tokenizer:
     if config.tokenizer == "character":
-        return train_character(text for texts in corpora[:2] for text in texts.texts)  # not of the test data
+        # of the test data too: a character without an id has no probability that could be scored
+        return train_character(text for texts in corpora if texts is not None for text in texts.texts)
     with told_warnings():
         tokenizer = train_byte_bpe(corpora.train.texts, config.vocabulary)
     return tokenizer

@@ -86,7 +86,8 @@ def tagging(config: TaggingConfig = EMBEDDED, *, run: Run) -> dict[str, Any] | N
     """manyheads train tagging [locale=en] [data=DIR] [--init MODEL]
 
     Without data, phrases of dates, amounts and names from Unicode CLDR, with tags of their parts; what is tested are
-    combinations that training has not shown. About two minutes on two cores. With --init it trains as `conll2003` does.
+    combinations that training has not shown. About two minutes on two cores. With --init it has the
+    optimiser and schedule of `conll2003`.
     """
     if run.init:
         given = [key.removeprefix("training.") for key in run.overrides if key.startswith("training.")]

@@ -134,7 +134,8 @@ def text_classification(config: ClassificationConfig = EMBEDDED, *, run: Run) ->
     """manyheads train text-classification [data=DIR] [preset=text-classifier/textbook]
 
     Without data: which of 60 languages is a phrase of dates, amounts and names from Unicode CLDR in? What is tested are
-    combinations that training has not shown. About a minute. With --init it trains as the fine-tunings.
+    combinations that training has not shown. About a minute. With --init it has the
+    fine-tunings' optimiser and schedule.
     """
     if run.init:
         given = [key.removeprefix("training.") for key in run.overrides if key.startswith("training.")]
@@ -266,7 +267,10 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
         model, tokenizer = _new(config, corpora.train, labels)
     else:
-        model, tokenizer = with_reader(run, "sequence", labels, config.tuned, scratch=config.scratch)
+        model, tokenizer = with_reader(
+            run, "sequence", labels, config.tuned, scratch=config.scratch,
+            dropouts=config.model if config.preset is None else None,
+        )  # fmt: skip
     limit = model.config.max_positions
     if corpora.test is not None and not config.truncate:  # too long a text is told now, not after the training
         encode(tokenizer, corpora.test.texts, corpora.test.pairs, limit, truncate=False, where=corpora.test.place)

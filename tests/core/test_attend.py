@@ -221,3 +221,19 @@ def test_scores_stay_float32_under_autocast() -> None:
     expected = torch.softmax(q.double() @ k.double().transpose(-2, -1) / math.sqrt(DH), dim=-1)
     assert seen[0].dtype == torch.float32
     torch.testing.assert_close(seen[0].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_bias_that_hides_every_key_gives_zeros_too(explicit: bool, masked: bool) -> None:
+    q, k, v = inputs()
+    bias = torch.zeros(T, TK, dtype=torch.float64)
+    bias[0] = -math.inf  # nothing left by the bias alone
+    bias[1, :3] = -math.inf  # by the bias and, of the second text, by the mask
+    mask = Mask(key_lengths=LENGTHS) if masked else None
+    out = attend(q, k, v, mask=mask, bias=bias, explicit=explicit)
+    assert not out[:, :, 0].any()
+    assert out[1, :, 1].any() != masked
+    assert out[:, :, 2:].abs().min() > 0
+    out.sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))

@@ -95,6 +95,7 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
         ("c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: list where an object was expected"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n', r"c\.jsonl:2: 'text' is int, not text"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0.5}\n', r"c\.jsonl:2: 'label' is 0\.5"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', r"c\.jsonl:2: 'label' is True"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n', r"c\.jsonl:2: the label -1 means"),
     ],
 )

@@ -68,6 +68,7 @@ def test_other_decoders_keep_their_spaces() -> None:
         ((" sat on t",), "the cat"),
         (("mat,", "sat o"), "the cat "),
         (("sat o", "sat"), "the cat "),
+        (("cat sat", "t s"), "the ca"),  # complete first, in whatever tokens they come
         (("dog",), None),
         (("catnip", "mats"), None),
         (("t",), ""),

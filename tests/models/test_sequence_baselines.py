@@ -110,6 +110,14 @@ def test_what_lies_behind_a_text_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_bf16_reads_texts_of_one_length(kind: str) -> None:
+    model, tokens = small(kind).float().eval(), torch.randint(1, 20, (3, 12))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(tokens)
+    torch.testing.assert_close(found.float(), model(tokens), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_everything_learns(kind: str) -> None:
     model = small(kind, labels=("a", "b", "c"), hidden=8)
     tokens = torch.randint(1, 30, (24, 20))

@@ -54,6 +54,15 @@ def test_a_run_is_recorded_and_scored_again_alike(run: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["metrics"] == again
 
 
+def test_whole_words_and_special_tokens_in_a_text_are_scored_as_they_were_trained(text: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(text.read_text().replace("has a", "has [MASK] and [SEP] a"))
+    record = train("bert/pretraining", {"data": str(file), **SMALL, "whole_words": True}, out=tmp_path / "run")
+    again = load(tmp_path / "run").outcome().metrics
+    for name, metric in record["metrics"].items():
+        assert again[name]["value"] == pytest.approx(metric["value"], abs=1e-6), name
+
+
 def test_the_directory_opens_in_a_pipeline(run: Path) -> None:
     pipeline: Any = transformers.pipeline("fill-mask", str(run), top_k=3)
     assert pipeline.tokenizer.tokenize("The bara<br />has") == pipeline.tokenizer.tokenize("The bara has")

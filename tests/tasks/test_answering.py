@@ -121,6 +121,32 @@ def test_the_answer_of_part_of_a_token_is_the_token(tokenizer: Tokenizer) -> Non
     assert target_of(passage, 0, 5) == (passage.first, passage.first + len(ids) - 1)
 
 
+def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, route: Route) -> None:
+    context = f" {CONTEXTS[0]}\n"
+    bare, wide = (
+        Questions([Question("1", "Who?", context, (Answer(text, context.index(text)),), "0")])
+        for text in (CONTEXTS[0][-5:], CONTEXTS[0][-5:] + "\n")
+    )
+    model = reader(tokenizer, positions=200)
+    tasks = [
+        AnsweringTask(
+            model,
+            tokenizer,
+            questions,
+            questions,
+            route=route,
+            batch_tokens=400,
+            max_length=200,
+            stride=6,
+            max_query=64,
+            seed=1,
+        )
+        for questions in (bare, wide)
+    ]
+    targets = [task.batches(0)[0].targets.tolist() for task in tasks]
+    assert targets[0] == targets[1] != [[NULL, NULL]]
+
+
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_loss_and_logits_are_transformers(tmp_path: Path, tokenizer: Tokenizer, route: Route, mode: str) -> None:
     model = reader(tokenizer)
