@@ -33,7 +33,14 @@ def _classify(options: argparse.Namespace) -> None:
     if classifier.reads == "images":
         return _classify_images(classifier, options)
     documents: list[dict[str, Any]] = []
-    for number, text, labels in answered(options.rest, lambda texts: _answers(classifier, texts, options)):
+    paired: list[bool] = []  # whether the first text is a pair, and so all are, however they arrive
+
+    def answers(texts: list[str]) -> list[list[Label]]:
+        if not paired and (real := [text for text in texts if text.strip()]):
+            paired.append(classifier.takes_pairs and options.pair is None and "\t" in real[0])
+        return _answers(classifier, texts, options, any(paired))
+
+    for number, text, labels in answered(options.rest, answers):
         if not labels:
             print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
         if options.json:
@@ -59,13 +66,15 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         document(documents)
 
 
-def _answers(classifier: Any, texts: list[str], options: argparse.Namespace) -> list[list[Label]]:
+def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
     """A tab parts the two texts of a pair, for a model of pairs."""
     pairs = None
     if options.pair is not None:
         pairs = [options.pair]
-    elif any("\t" in text for text in texts) and classifier.takes_pairs:
+    elif paired:
         texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts, 1)), strict=True))
+    elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts, 1) if "\t" in text]):
+        raise ValueError(f"text {late[0]} has a tab, the first one none: give pairs only, or single texts only")
     return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
 
 

@@ -17,6 +17,7 @@ def add(verbs: Verbs) -> None:
     evaluate = verbs.add("evaluate", _evaluate, "score a model on test data", MODEL, as_json=True)
     evaluate.add_argument("--data", metavar="PATH", help="other test data than the run's own")
     evaluate.add_argument("--by-label", action="store_true", help="also how each label fares")
+    evaluate.add_argument("--truncate", action="store_true", help="cut texts that a classifier is too short for")
     _skip(evaluate)
 
     compare = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
@@ -30,9 +31,16 @@ def _skip(verb: Parser) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
+    from manyheads.tasks.classifier import Classifier
     from manyheads.tasks.evaluation import LabelOutcome
 
-    outcome = model_for("outcome", options.model).outcome(options.data, skip_bad_lines=options.skip_bad_lines)
+    model = model_for("outcome", options.model)
+    cut = {}
+    if options.truncate:
+        if not isinstance(model, Classifier):
+            raise ValueError(f"{options.model}: --truncate is for models that classify texts")
+        cut["truncate"] = True
+    outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **cut)
     if options.by_label and not isinstance(outcome, LabelOutcome):
         raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
     labels = {"labels": outcome.by_label()} if options.by_label else {}

@@ -108,10 +108,11 @@ class Classifier(TextPredictor):
             classification_metrics(predicted, truth, self.labels),
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
-        """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False) -> LabelOutcome:
+        """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file. What is
+        too long is cut with `truncate`, or where the run's training has cut it."""
         return self.evaluate(
-            self._held_data(data, skip_bad_lines), truncate=record_of(self.path).get("truncate", False)
+            self._held_data(data, skip_bad_lines), truncate=truncate or record_of(self.path).get("truncate", False)
         )
 
     def _encode(

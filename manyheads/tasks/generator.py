@@ -184,7 +184,7 @@ class Generator:
                 )
             max_tokens = most
         if max_tokens:
-            text = self.generate(text, max_tokens=max_tokens, top_k=1)
+            text = self.generate(text, max_tokens=max_tokens, temperature=0)
         self._known(text, "the text")
         found = read(self.tokenizer, text, special=False)
         return text_maps(

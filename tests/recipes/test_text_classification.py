@@ -11,7 +11,7 @@ import torch
 import manyheads
 from manyheads import cli, directory
 from manyheads.data.tokenizers import train_wordpiece
-from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.bert import Bert, BertConfig, with_head
 from manyheads.recipes import RECIPES, train
 from manyheads.tasks.evaluation import compare, evaluate
 
@@ -166,6 +166,31 @@ def test_pairs_are_read_from_files_and_lines(
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
     assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
+
+
+def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says what it was trained on, so the first text does."""
+    loaded = directory.load(bert)
+    model, _ = with_head(loaded.model, "sequence", ("a", "b"))
+    directory.save(tmp_path / "foreign", model, loaded.tokenizer)
+
+    def classify(*chunks: list[str]) -> int:
+        monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter(chunks))
+        return cli.main(["classify", str(tmp_path / "foreign")])
+
+    for chunks in ([GOOD, f"{GOOD}\tit was"],), ([GOOD], [f"{GOOD}\tit was"]):
+        assert classify(*chunks) == 2
+        assert "<stdin>:2: this text has a tab, the first one none" in capsys.readouterr().err
+    for chunks in ([f"{GOOD}\tit was", GOOD],), ([f"{GOOD}\tit was"], [GOOD]):
+        assert classify(*chunks) == 2
+        assert "<stdin>:2: this text has 0 tabs" in capsys.readouterr().err
+    assert classify(["", GOOD], [BAD]) == 0
+    long = write(tmp_path / "long", test=[("great " * 50, "a")]) / "test.tsv"
+    assert cli.main(["evaluate", str(tmp_path / "foreign"), "--data", str(long)]) == 2
+    assert "have it cut with truncate=true (--truncate)" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(tmp_path / "foreign"), "--data", str(long), "--truncate"]) == 0
 
 
 def test_a_run_resumes_to_the_same_weights(
