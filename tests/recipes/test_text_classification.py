@@ -207,6 +207,12 @@ def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Pat
     settings = {**SMALL, "data": str(data), "training.epochs": 1, "items": 20, "training.learning_rate": 1e-9}
     result = train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
     assert result["data"]["items"]["train"] == 20
+    few = train("bert/imdb-1000", {**settings, "model.dropout": 0.2}, out=tmp_path / "few", init=str(bert))
+    assert few["overrides"]["model.dropout"] == 0.2
+    own = {key: value for key, value in settings.items() if key != "items"}
+    few = train("bert/imdb-1000", {**own, "items": 10}, out=tmp_path / "own", init=str(bert))
+    assert "model.dropout" not in few["overrides"]
+    assert directory.load(tmp_path / "own").model.config.dropout == 0.1  # the recipe's, the model's is 0
     train("single-sentence", {**settings, "scratch": True}, out=tmp_path / "new", init=str(bert))
     kept, new = (directory.load(tmp_path / name).model for name in ("run", "new"))
     before = directory.load(bert).model.embedding.weight
