@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_POOL = 16  # batches
 _STRIP = 4  # batches a strip holds at least; measured on Multi30k: 2 to 6 differ little, 4 pads least
 
 
@@ -50,40 +49,15 @@ def token_batches(
     upwards = (strip + random.integers(2)) % 2 == 0
     snake = np.lexsort((random.random(len(source)), np.where(upwards, source, -source), strip))
 
-    batches = _cut(snake, longest, budget, max_sentences)
-    return [batches[i] for i in random.permutation(len(batches))]
-
-
-def pooled_batches(
-    lengths: ArrayLike, budget: int, *, seed: int, epoch: int, max_sentences: int | None = None
-) -> list[NDArray[np.int64]]:
-    """As `token_batches`, for texts of one side; alike in length are only those of a pool of about 16 batches.
-
-    The pools are drawn anew in every epoch, so a text meets other ones each time. Where all texts are sorted, few texts
-    of a length meet the same ones again and again, which costs accuracy when few examples are learned by heart.
-    """
-    longest = np.asarray(lengths, dtype=np.int64)
-    random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    shuffled = random.permutation(len(longest))
-    held = np.maximum(longest[shuffled] / budget, 1 / (max_sentences or len(longest) or 1))  # shares of a batch
-    pools = (np.cumsum(held) / _POOL).astype(np.int64)
-    by_length = shuffled[np.lexsort((longest[shuffled], pools))]
-    batches = _cut(by_length, longest, budget, max_sentences)
-    return [batches[i] for i in random.permutation(len(batches))]
-
-
-def _cut(
-    order: NDArray[np.int64], longest: NDArray[np.int64], budget: int, max_sentences: int | None
-) -> list[NDArray[np.int64]]:
-    """Batches of neighbours, as full as they get."""
-    limit = max_sentences or len(order)
+    limit = max_sentences or len(snake)
     cuts, start, width = [], 0, 0
-    for end, length in enumerate(longest[order].tolist()):
+    for end, length in enumerate(longest[snake].tolist()):
         width = max(width, length)
         if (end - start + 1) * width > budget or end - start == limit:
             cuts.append(end)
             start, width = end, length
-    return np.split(order, cuts) if len(order) else []
+    batches = np.split(snake, cuts) if len(snake) else []
+    return [batches[i] for i in random.permutation(len(batches))]
 
 
 def pad(sequences: Sequence[ArrayLike], value: int) -> NDArray[np.int64]:

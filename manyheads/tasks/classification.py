@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, pooled_batches
+from manyheads.data.batching import pad, token_batches
 from manyheads.data.labelled import Labelled
 from manyheads.data.splits import check_text
 from manyheads.tasks.metrics import Metrics
@@ -169,8 +169,9 @@ class ClassificationTask:
         return float(self._train.lengths.mean())
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        rows = pooled_batches(
-            self._train.lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
+        lengths = self._train.lengths
+        rows = token_batches(
+            lengths, lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
         )
         return _Batches(rows, self._train, self._labels, self.model.config.pad)
 
