@@ -11,7 +11,8 @@ from __future__ import annotations
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -184,3 +185,13 @@ def _check(size: int, vocabulary: int, held: str) -> None:
 def _text_is_text(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+@contextmanager
+def special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Iterator[None]:
+    """For a while, "[MASK]" in a text is text, or is the token, whatever the tokenizer takes it for otherwise."""
+    before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, as_text
+    try:
+        yield
+    finally:
+        tokenizer.encode_special_tokens = before

@@ -15,6 +15,7 @@ from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special, continuations
 from manyheads.data.splits import check_text
+from manyheads.data.tokenizers import special_tokens
 from manyheads.data.windows import Frame
 from manyheads.tasks.attending import Read, TextPredictor, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
@@ -149,11 +150,8 @@ class Filler(TextPredictor):
             documents = _validation(trained_on)
             name = trained_on["validation"] or trained_on["data"] or "the standard library's documentation"
             same_test(name, trained_on["fingerprints"]["validation"], fingerprint_of(documents))
-        before, self.tokenizer.encode_special_tokens = self.tokenizer.encode_special_tokens, True  # as in training
-        try:
+        with special_tokens(self.tokenizer, as_text=True):  # as in training
             tokenised = Documents.of(documents, self.tokenizer)
-        finally:
-            self.tokenizer.encode_special_tokens = before
         return PretrainingData(
             tokenised, rules, self.special, self.model.config.vocab, seed=trained_on.get("seed", 1),
             inner=continuations(self.tokenizer.get_vocab()),

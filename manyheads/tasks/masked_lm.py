@@ -16,6 +16,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.tokenizers import special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.loss import smoothed_cross_entropy
 
@@ -124,11 +125,8 @@ class MaskedLMTask:
 
     def save(self, out: Path) -> str:
         """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
-        before, self.tokenizer.encode_special_tokens = self.tokenizer.encode_special_tokens, False
-        try:
+        with special_tokens(self.tokenizer, as_text=False):
             return directory.save(out, self.model, self.tokenizer)
-        finally:
-            self.tokenizer.encode_special_tokens = before
 
 
 class Score(NamedTuple):
