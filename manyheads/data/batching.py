@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+R = TypeVar("R")
+B = TypeVar("B")
+
 _STRIP = 4  # batches a strip holds at least; measured on Multi30k: 2 to 6 differ little, 4 pads least
+
+
+class Lazy(Sequence[B]):
+    """An epoch's batches, each made of its rows when it is asked for."""
+
+    def __init__(self, rows: Sequence[R], make: Callable[[R], B]) -> None:
+        self._rows, self._make = rows, make
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> B:  # type: ignore[override]  # no slices
+        return self._make(self._rows[index])
 
 
 def token_batches(

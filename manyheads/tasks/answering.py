@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import token_batches
+from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.squad import Answer, Questions
 from manyheads.tasks.attending import check_pairs
 from manyheads.tasks.passages import MAX_ANSWER, NULL, Passage, collate, likeliest, passage_logits, passages, target_of
@@ -35,21 +37,6 @@ class Batch:
     segments: Tensor
     targets: Tensor
     tokens: int  # passages: each has one answer
-
-
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, collated when asked for."""
-
-    def __init__(self, rows: list[Any], several: list[Passage], targets: list[tuple[int, int]], padding: int) -> None:
-        self._rows, self._passages, self._targets, self._padding = rows, several, targets, padding
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        rows = self._rows[index]
-        padded = collate([self._passages[i] for i in rows], self._padding)
-        return Batch(*padded, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
 
 class AnsweringTask:
@@ -90,7 +77,11 @@ class AnsweringTask:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return _Batches(rows, self._train, self._targets, self.model.config.pad)
+        return Lazy(rows, self._batch)
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        padded = collate([self._train[i] for i in rows.tolist()], self.model.config.pad)
+        return Batch(*padded, torch.tensor([self._targets[i] for i in rows.tolist()]), len(rows))
 
     def loss(self, batch: Batch) -> Tensor:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)

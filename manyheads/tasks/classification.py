@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
+from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.labelled import Labelled
 from manyheads.data.splits import check_text
 from manyheads.tasks.metrics import Metrics
@@ -114,20 +114,6 @@ class Batch:
         return len(self.labels)
 
 
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, collated when asked for."""
-
-    def __init__(self, rows: list[Any], encoded: Encoded, labels: Tensor, padding: int) -> None:
-        self._rows, self._encoded, self._labels, self._padding = rows, encoded, labels, padding
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        rows = self._rows[index]
-        return Batch(*self._encoded.batch(rows, self._padding), self._labels[rows])
-
-
 class ClassificationTask:
     """What the training loop trains.
 
@@ -173,7 +159,10 @@ class ClassificationTask:
         rows = token_batches(
             lengths, lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
         )
-        return _Batches(rows, self._train, self._labels, self.model.config.pad)
+        return Lazy(rows, self._batch)
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        return Batch(*self._train.batch(rows.tolist(), self.model.config.pad), self._labels[rows])
 
     def loss(self, batch: Batch) -> Tensor:
         device = self.route.device
@@ -206,16 +195,10 @@ def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
     """(N, L) float32 on the CPU, in batches of like length."""
     lengths = encoded.lengths
     found = torch.empty(len(encoded), len(model.config.labels))
-    rows: list[int] = []
-    order = np.argsort(lengths, kind="stable").tolist()
-    with torch.inference_mode(), route.autocast():
-        for at, row in enumerate(order):
-            rows.append(row)
-            last = at + 1 == len(order)
-            if last or (len(rows) + 1) * lengths[order[at + 1]] > PREDICTING_TOKENS:
-                batch = (t if t is None else t.to(route.device) for t in encoded.batch(rows, model.config.pad))
-                found[rows] = model(*batch).float().log_softmax(-1).cpu()
-                rows = []
+    for rows in token_batches(lengths, lengths, max([PREDICTING_TOKENS, *lengths]), seed=0, epoch=0):
+        batch = (t if t is None else t.to(route.device) for t in encoded.batch(rows.tolist(), model.config.pad))
+        with torch.inference_mode(), route.autocast():
+            found[rows] = model(*batch).float().log_softmax(-1).cpu()
     return found
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy
 from manyheads.data.blocks import Stream, block_starts
 from manyheads.models.gpt import GPT
 from manyheads.models.universal import UniversalSequence
@@ -36,23 +37,6 @@ class Batch:
     @property
     def tokens(self) -> int:
         return self.write.numel()
-
-
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, collated when asked for."""
-
-    def __init__(self, starts: NDArray[np.int64], stream: Stream, block: int, rows: int) -> None:
-        self._starts = [starts[i : i + rows] for i in range(0, len(starts), rows)]
-        self._stream, self._block = stream, block
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        starts = self._starts[index]
-        blocks = np.stack([self._stream[start : start + self._block + 1] for start in starts]).astype(np.int64)
-        tokens = torch.from_numpy(blocks)  # (B, T + 1)
-        return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 class LanguageModellingTask:
@@ -88,7 +72,12 @@ class LanguageModellingTask:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
-        return _Batches(starts, self.train, self.block, self.rows)
+        return Lazy([starts[i : i + self.rows] for i in range(0, len(starts), self.rows)], self._batch)
+
+    def _batch(self, starts: NDArray[np.int64]) -> Batch:
+        blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)
+        tokens = torch.from_numpy(blocks)  # (B, T + 1)
+        return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Tensor:
         hidden = self._read(batch.read.to(self.route.device))  # (B, T, D)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
+from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.tokenizers import special_tokens
 from manyheads.models.bert import Bert
@@ -62,19 +62,6 @@ class Batch:
         return Batch(ids, lengths, segments, at, answers, follows)
 
 
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, made when asked for."""
-
-    def __init__(self, rows: list[list[int]], epoch: Epoch, padding: int) -> None:
-        self._rows, self._epoch, self._padding = rows, epoch, padding
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        return Batch.of([self._epoch[row] for row in self._rows[index]], self._padding)
-
-
 class MaskedLMTask:
     """What the training loop trains: the mean cross-entropy of the masked words, and that of the next sentence.
 
@@ -102,7 +89,7 @@ class MaskedLMTask:
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return _Batches([batch.tolist() for batch in rows], examples, self.model.config.pad)
+        return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Tensor:
         """Of the masked words; that of the next sentence is weighted so that the means of both are added."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
+from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.models.reading import Reader, Reading
@@ -55,19 +54,6 @@ class Batch:
         if reading == "two_lstms":
             asked.append((before + 1, text[before]))
         return cls(text.view_as(ids), lengths, asked)
-
-
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, made when asked for."""
-
-    def __init__(self, rows: list[Any], epoch: Epoch, reading: Reading, padding: int) -> None:
-        self._rows, self._epoch, self._reading, self._padding = rows, epoch, reading, padding
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        return Batch.of([self._epoch[int(row)] for row in self._rows[index]], self._reading, self._padding)
 
 
 class ReadingTask:
@@ -123,9 +109,10 @@ class ReadingTask:
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)
 
-    def _batches(self, examples: Epoch, seed: int, epoch: int) -> _Batches:
+    def _batches(self, examples: Epoch, seed: int, epoch: int) -> Sequence[Batch]:
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=seed, epoch=epoch)
-        return _Batches(rows, examples, self.model.config.reading, self.model.config.pad)
+        c = self.model.config
+        return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], c.reading, c.pad))
 
 
 def probe(model: Reader, tokenizer: Tokenizer, train: Tagged, test: Tagged, route: Route, *, context: bool) -> Metrics:

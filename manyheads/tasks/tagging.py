@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
+from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.windows import Frame, owners, windows
 from manyheads.tasks.entities import tagging_metrics
@@ -80,25 +81,6 @@ class Batch:
     tokens: int  # words that are read
 
 
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, collated when asked for."""
-
-    def __init__(self, rows: list[Any], several: list[WordWindow], labels: list[list[int]], padding: int) -> None:
-        self._rows, self._windows, self._labels, self._padding = rows, several, labels, padding
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        chosen = [self._windows[i] for i in self._rows[index]]
-        ids = pad([w.ids for w in chosen], self._padding)
-        labels = np.full_like(ids, IGNORED)
-        for row, window in zip(labels, chosen, strict=True):
-            row[window.positions] = [self._labels[window.sentence][word] for word in window.words]
-        lengths = torch.tensor([len(w.ids) for w in chosen])
-        return Batch(torch.from_numpy(ids), lengths, torch.from_numpy(labels), sum(len(w.words) for w in chosen))
-
-
 class TaggingTask:
     """What the training loop trains: the cross-entropy of the tags.
 
@@ -143,7 +125,16 @@ class TaggingTask:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return _Batches(rows, self._windows, self._labels, self.model.config.pad)
+        return Lazy(rows, self._batch)
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        chosen = [self._windows[i] for i in rows.tolist()]
+        ids = pad([w.ids for w in chosen], self.model.config.pad)
+        labels = np.full_like(ids, IGNORED)
+        for row, window in zip(labels, chosen, strict=True):
+            row[window.positions] = [self._labels[window.sentence][word] for word in window.words]
+        lengths = torch.tensor([len(w.ids) for w in chosen])
+        return Batch(torch.from_numpy(ids), lengths, torch.from_numpy(labels), sum(len(w.words) for w in chosen))
 
     def loss(self, batch: Batch) -> Tensor:
         ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
+from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
@@ -74,7 +74,7 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: Sequence[int], model: Translating) -> Batch:
+    def batch(self, rows: NDArray[np.int64], model: Translating) -> Batch:
         c = model.config
         sources = [self._cut(self.sources[int(i)]) for i in rows]
         targets = [self._cut(self.targets[int(i)]) for i in rows]
@@ -88,19 +88,6 @@ class Corpus:
 
     def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return ids if len(ids) <= self.limit else np.append(ids[: self.limit - 1], ids[-1])
-
-
-class _Batches(Sequence[Batch]):
-    """An epoch's batches, collated when asked for."""
-
-    def __init__(self, rows: list[Any], corpus: Corpus, model: Translating) -> None:
-        self._rows, self._corpus, self._model = rows, corpus, model
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
-        return self._corpus.batch(self._rows[index], self._model)
 
 
 class TranslationTask:
@@ -136,7 +123,7 @@ class TranslationTask:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
-        return _Batches(rows, self.train, self.model)
+        return Lazy(rows, lambda each: self.train.batch(each, self.model))
 
     def loss(self, batch: Batch) -> Tensor:
         loss, thoughts = self._loss(batch, self.smoothing)
@@ -150,7 +137,8 @@ class TranslationTask:
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
         total, tokens = 0.0, 0
         steps: dict[str, float] = {}
-        for batch in _Batches(rows, corpus, self.model):
+        for each in rows:
+            batch = corpus.batch(each, self.model)
             with self.route.autocast():
                 loss, thoughts = self._loss(batch, 0.0)
             total += float(loss)
