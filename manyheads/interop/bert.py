@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
 from manyheads.interop.family import Family
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
@@ -130,15 +131,8 @@ _ACTIVATION = Choice(
 )
 # What no forward pass of theirs reads, and what `_infer` does.
 _IGNORED = """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache tokenizer_class
-    initializer_range gradient_checkpointing chunk_size_feed_forward output_attentions output_hidden_states return_dict
-    torchscript use_bfloat16 _attn_implementation_autoset finetuning_task task_specific_params prefix id2label label2id
-    num_labels _num_labels bos_token_id eos_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id
-    cross_attention_hidden_size pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
-    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id tf_legacy_loss output_past
+    decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head
 """
 BERT = Family(
     "bert", BertConfig, Bert,
@@ -165,7 +159,7 @@ BERT = Family(
             "is_encoder_decoder": False, "tie_encoder_decoder": False, "pooler_type": "first_token_transform",
             "directionality": "bidi",
         },
-        ignored=frozenset(_IGNORED.split()),
+        ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
     ),
     _weights,
     architecture=lambda config: _ARCHITECTURES.get(config.head, "BertModel"),

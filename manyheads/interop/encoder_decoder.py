@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
+from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
 from manyheads.interop.family import Family, own_family
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.transformer import Transformer, TransformerConfig
@@ -119,22 +120,18 @@ _MAY_BE_MISSING = {"add_cross_attention": False, "tie_encoder_decoder": False, "
 # What no forward pass of theirs reads: bookkeeping, the heads of other tasks, defaults for generating (ours are options
 # of the verbs), and flags that their code has forgotten.
 _IGNORED = """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache init_std
-    _attn_implementation_autoset output_attentions output_hidden_states return_dict torchscript use_bfloat16
-    gradient_checkpointing chunk_size_feed_forward tf_legacy_loss tokenizer_class prefix task_specific_params
-    finetuning_task problem_type id2label label2id num_labels _num_labels classif_dropout classifier_dropout
-    cross_attention_hidden_size save_step extra_pos_embeddings add_bias_logits force_bos_token_to_be_generated
-    bos_token_id sep_token_id cls_token_id unk_token_id forced_bos_token_id forced_eos_token_id bad_words_ids max_length
-    min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
-    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
-    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens
+    add_bias_logits classif_dropout classifier_dropout extra_pos_embeddings force_bos_token_to_be_generated init_std
+    problem_type save_step
 """
 
 
 def _settings(rows: tuple[Setting | Choice, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
     return Settings(
-        (*_COMMON, *rows), _FIXED_HERE | ours, _FIXED_THERE | theirs, _MAY_BE_MISSING, frozenset(_IGNORED.split())
+        (*_COMMON, *rows),
+        _FIXED_HERE | ours,
+        _FIXED_THERE | theirs,
+        _MAY_BE_MISSING,
+        ANY_TEXT_MODEL | set(_IGNORED.split()),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
 from manyheads.interop.family import Family, own_family
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
@@ -107,16 +108,9 @@ def _vocabularies(config: GPTConfig) -> tuple[int, int]:
 # What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
 # and defaults for generating.
 _IGNORED = """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path use_cache tokenizer_class
-    initializer_range gradient_checkpointing chunk_size_feed_forward output_attentions output_hidden_states return_dict
-    torchscript use_bfloat16 _attn_implementation_autoset finetuning_task task_specific_params prefix id2label label2id
-    num_labels _num_labels problem_type predict_special_tokens output_past reorder_and_upcast_attn
-    summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout is_decoder
-    bos_token_id pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id cross_attention_hidden_size
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
-    output_scores return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
-    begin_suppress_tokens bad_words_ids forced_bos_token_id forced_eos_token_id tf_legacy_loss
+    decoder_start_token_id is_decoder output_past pad_token_id predict_special_tokens problem_type
+    reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj
 """
 
 
@@ -140,7 +134,11 @@ def _settings(
     )  # fmt: skip
     tolerated = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
     return Settings(
-        (*common, *rows), ours, theirs | {"tie_word_embeddings": True}, tolerated, frozenset(_IGNORED.split())
+        (*common, *rows),
+        ours,
+        theirs | {"tie_word_embeddings": True},
+        tolerated,
+        ANY_TEXT_MODEL | set(_IGNORED.split()),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from manyheads.interop import timm
+from manyheads.interop.bookkeeping import ANY_MODEL
 from manyheads.interop.family import Family
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
@@ -50,10 +51,7 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 
 
 _IGNORED = """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path initializer_range
-    id2label label2id num_labels _num_labels out_features out_indices _out_features _out_indices stage_names
-    output_attentions output_hidden_states return_dict torchscript finetuning_task task_specific_params
-    _attn_implementation_autoset chunk_size_feed_forward
+    _out_features _out_indices out_features out_indices stage_names
 """
 RESNET = Family(
     "resnet", ResNetConfig, ResNet,
@@ -71,7 +69,7 @@ RESNET = Family(
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
         tolerated={"problem_type": "single_label_classification", "is_encoder_decoder": False},
-        ignored=frozenset(_IGNORED.split()),
+        ignored=ANY_MODEL | set(_IGNORED.split()),
     ),
     _weights,
     architecture=lambda config: _ARCHITECTURES[not config.labels],

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from manyheads.interop import timm
+from manyheads.interop.bookkeeping import ANY_MODEL
 from manyheads.interop.family import Family, own_family
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
@@ -121,10 +122,7 @@ _ROWS = (
 )
 # What no forward pass of theirs reads, and what `_infer` does; encoder_stride is for masked images.
 _IGNORED = """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path initializer_range
-    id2label label2id num_labels _num_labels encoder_stride pooler_output_size fused gradient_checkpointing
-    output_attentions output_hidden_states return_dict torchscript finetuning_task task_specific_params
-    _attn_implementation_autoset chunk_size_feed_forward
+    encoder_stride fused pooler_output_size
 """
 
 
@@ -137,7 +135,7 @@ def _family(model_type: str, distilled: bool) -> Family:
             theirs_only={"qkv_bias": True},
             tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
                        "is_encoder_decoder": False},
-            ignored=frozenset(_IGNORED.split()),
+            ignored=ANY_MODEL | set(_IGNORED.split()),
         ),
         _weights(model_type),
         architecture=_architecture,
