@@ -6,6 +6,7 @@ tokenizer: a mark at the end of a word is a word of its own where the tokenizer 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.splits import check_text
+from manyheads.generation.text import UNSURE
 
 SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
 
@@ -55,7 +57,38 @@ def read(tokenizer: Tokenizer, text: str, pair: str | None = None, *, special: b
     return Read(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
 
 
-def side_of(encoding: Encoding, texts: Sequence[str]) -> Side:
+class Written(NamedTuple):
+    """What an `Encoding` would tell of ids whose text, encoded, need not give them again."""
+
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    word_ids: list[int]
+    sequence_ids: list[int | None]
+
+
+def read_ids(tokenizer: Tokenizer, ids: list[int]) -> Read:
+    """Tokens that a model wrote."""
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    text, ends = "", list[int]()
+    for after in range(1, len(ids) + 1):  # the text of a token can depend on those before it
+        text = tokenizer.decode(ids[:after])
+        ends.append(len(text.removesuffix(UNSURE)))
+    starts = [0, *ends[:-1]]
+    for at in reversed(range(len(ids) - 1)):  # parts of a character are shown as the whole one's
+        if starts[at] >= ends[at] and ids[at] not in special:
+            ends[at] = ends[at + 1]
+    words = tokenizer.pre_tokenizer.pre_tokenize_str(text) if tokenizer.pre_tokenizer else []
+    borders = [start for _, (start, _) in words]
+    written = Written(
+        [tokenizer.id_to_token(each) or f"[{each}]" for each in ids],
+        list(zip(starts, ends, strict=True)),
+        [bisect_right(borders, start) for start in starts],
+        [None if each in special else 0 for each in ids],
+    )
+    return Read(ids, [0] * len(ids), side_of(written, (text,)))
+
+
+def side_of(encoding: Encoding | Written, texts: Sequence[str]) -> Side:
     """The tokens of a text, or of two, as they are shown, and the words that they are part of."""
     tokens: list[str] = []
     words: list[int] = []

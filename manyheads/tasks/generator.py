@@ -21,7 +21,7 @@ from manyheads.data.splits import check_text, only_test, splits_among
 from manyheads.data.store import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
-from manyheads.tasks.attending import read, text_maps
+from manyheads.tasks.attending import read, read_ids, text_maps
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.language_modelling import text_metrics, token_losses
 
@@ -174,22 +174,31 @@ class Generator:
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
         check_text(text, "the text")
-        count, room = len(self.tokenizer.encode(text, add_special_tokens=False).ids), self.model.config.max_positions
-        if max_tokens and count + max_tokens > room:
-            most = max(0, room - count)
-            if not truncate:
+        ids, room = self._known(text, "the text").ids, self.model.config.max_positions
+        if not max_tokens:
+            found = read(self.tokenizer, text, special=False)
+        else:
+            ids = ids or self.encode([text])[0]  # what an empty text begins with
+            if len(ids) + max_tokens > room and not truncate:
                 raise ValueError(
-                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {most:,}: the text has "
-                    f"{count:,} tokens, the model takes {room:,}"
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}: the "
+                    f"text has {len(ids):,} tokens, the model takes {room:,}"
                 )
-            max_tokens = most
-        if max_tokens:
-            text = self.generate(text, max_tokens=max_tokens, temperature=0)
-        self._known(text, "the text")
-        found = read(self.tokenizer, text, special=False)
+            found = read_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
+            text = self.tokenizer.decode(found.ids)
         return text_maps(
             self, found, text, truncate=truncate, causal=True, layers=layers, heads=heads, axis=axis
         )  # fmt: skip
+
+    def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
+        """How a text goes on, as far as the model's positions go."""
+        room = self.model.config.max_positions
+        steps = sample(
+            self.model.start, self.model.step, [ids], Sampling(temperature=0), context=room,
+            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self._end,
+        )  # fmt: skip
+        with self.route.autocast():
+            return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
         """How many bits the test texts, or those of `data`, take; compared piece by piece."""

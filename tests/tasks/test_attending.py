@@ -1,6 +1,8 @@
 """The verb `attend` of every predictor, and what its tokens and words are."""
 
 import io
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from manyheads import cli, directory
 from manyheads.analysis.sides import SPECIAL
 from manyheads.core.tap import record
+from manyheads.data.subword import train_bpe
+from manyheads.data.tokenizers import train_byte_bpe, train_character, train_unigram
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT, preset
 from manyheads.tasks import load
-from manyheads.tasks.attending import read
+from manyheads.tasks.attending import read, read_ids
 from tests.interop import reference
 
 
@@ -143,7 +147,7 @@ def test_a_filler_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
     assert found.ids == predictor._encode("A [MASK] barks", 1)
 
 
-def test_a_language_model_reads_bytes_as_characters(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_language_model_reads_bytes_as_characters(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokenizer = byte_level()
     config = GPTConfig(vocab=tokenizer.get_vocab_size(), width=8, layers=1, heads=2, max_positions=20)
@@ -156,10 +160,9 @@ def test_a_language_model_reads_bytes_as_characters(tmp_path: Path, monkeypatch:
     assert layer.keys.words == tuple(sorted(layer.keys.words))
     assert len(set(layer.keys.words)) == 5  # to, the space, bé, the new line, or
     longer = generator.attend("to be", max_tokens=3)
-    assert len(longer["self"][0].keys) > len(tokenizer.encode("to be").ids)
+    assert len(longer["self"][0].keys) == len(tokenizer.encode("to be").ids) + 3
     with pytest.raises(ValueError, match=r"the text has 2\d tokens, the model takes 20: shorten it"):
         generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz")
-    monkeypatch.setattr(generator, "generate", lambda text, max_tokens, **_: text + "z" * max_tokens)
     count = len(tokenizer.encode("to be").ids)
     with pytest.raises(
         ValueError, match=rf"is 9,999: expected at most {20 - count}: the text has {count} tokens, the m"
@@ -168,6 +171,30 @@ def test_a_language_model_reads_bytes_as_characters(tmp_path: Path, monkeypatch:
     assert len(generator.attend("to be", max_tokens=9999, truncate=True)["self"][0].keys) == 20
     assert len(generator.attend("to be", max_tokens=20 - count)["self"][0].keys) == 20
     assert len(generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz", truncate=True)["self"][0].keys) == 20
+
+
+TRAINERS: list[Callable[[list[str]], Tokenizer]] = [
+    train_character, partial(train_byte_bpe, vocabulary=300), partial(train_bpe, vocabulary=60),
+    partial(train_unigram, vocabulary=33),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("train", TRAINERS)
+def test_ids_are_shown_as_the_text_that_gives_them(train: Callable[[list[str]], Tokenizer]) -> None:
+    tokenizer = train(["to be or not to be", "dogs bark, unaffably, and often.", "a man\nis here bé 😀x"] * 5)
+    for text in ("to bé\nor not", "dogs bark 😀x often.", "\n\nor"):
+        expected = read(tokenizer, text, special=False)
+        assert read_ids(tokenizer, expected.ids) == expected
+
+
+def test_tokens_that_no_text_gives_are_shown_as_they_were_written() -> None:
+    tokenizer = byte_level()
+    whole = tokenizer.encode("to", add_special_tokens=False).ids
+    ids = [tokenizer.token_to_id(each) for each in "to"]
+    assert len(whole) < len(ids)  # else the text would give them again
+    found = read_ids(tokenizer, ids)
+    assert (found.ids, found.side.tokens) == (ids, ("t", "o"))
+    assert len(set(found.side.words)) == 1
 
 
 def test_blanks_part_words_where_the_tokenizer_does_not() -> None:
