@@ -16,6 +16,14 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
+NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()])
+SPLITTER = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Metaspace(),
+        pre_tokenizers.Punctuation("isolated"),  # so no piece can spell a special token
+        pre_tokenizers.Digits(individual_digits=True),
+    ]
+)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -25,16 +33,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     corpus can give fewer ids than asked (a warning says so). Raises ValueError when the characters alone do not fit.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(),
-            pre_tokenizers.Punctuation("isolated"),
-            pre_tokenizers.Digits(individual_digits=True),
-        ]
-    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - 1,  # <pad> comes last

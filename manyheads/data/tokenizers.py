@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from manyheads.data.subword import END, PAD, UNKNOWN
+from manyheads.data.subword import END, NORMALIZER, PAD, SPLITTER, UNKNOWN
 
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's: between documents, and where generation ends
@@ -89,18 +89,8 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-    normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()]
-    )
-    splitter = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(),
-            pre_tokenizers.Punctuation("isolated"),  # so no piece can spell a special token
-            pre_tokenizers.Digits(individual_digits=True),
-        ]
-    )
     words = Counter(
-        word for text in _texts(texts) for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        word for text in _texts(texts) for word, _ in SPLITTER.pre_tokenize_str(NORMALIZER.normalize_str(text))
     )
     needed = len(set().union(*words)) + 3
     if needed > vocabulary:
@@ -117,7 +107,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     # rounded, because a reader of JSON need not give back all digits of a float
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = Tokenizer(models.Unigram(scores, unk_id=1))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # only <pad> is new
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])

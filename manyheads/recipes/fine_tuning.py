@@ -79,7 +79,7 @@ def reading_rate(training: TrainingConfig, tuned: Tuned, run: Run) -> TrainingCo
 def rates(run: Run) -> dict[str, Any]:
     """The dropout rates among the settings: all else is given by the model to start from, and a ValueError says so."""
     given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
-    fixed = {"preset", "vocabulary", "tokens", "lowercase", "joint"} & set(run.overrides)
+    fixed = {"preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint"} & set(run.overrides)
     fixed |= {f"model.{name}" for name in given if not name.endswith("dropout")}
     if fixed:
         raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")

@@ -22,6 +22,7 @@ from manyheads.data.parallel import Pairs, find_splits, read_parallel, read_spli
 from manyheads.data.report import corpus_report
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
+from manyheads.data.tokenizers import train_unigram
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.fine_tuning import rates
 from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
@@ -38,6 +39,7 @@ class TranslationConfig:
     data          a directory with train, val and test files, or one corpus (see `data/parallel.py`);
                   None: the embedded corpus, of `size` training pairs
     preset        of `models/transformer.py`; `model` overrides its fields
+    tokenizer     "bpe" (Sennrich 2016) or "unigram" (Kudo 2018)
     vocabulary    ids of the joint vocabulary, or of each one with joint=false
     batch_tokens  padded tokens of a micro-batch, on each side
     max_length    tokens a training sentence may have; a longer one is an error, or is cut with truncate=true
@@ -52,6 +54,7 @@ class TranslationConfig:
     size: int = 30_000
     preset: str = "tiny"
     model: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Literal["bpe", "unigram"] = "bpe"
     vocabulary: int = 2000
     joint: bool = True
     batch_tokens: int = 2048
@@ -257,9 +260,10 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
 
 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
+    learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
     with told_warnings():
-        first = train_bpe([*pairs.sources, *pairs.targets] if config.joint else pairs.sources, config.vocabulary)
-        second = None if config.joint else train_bpe(pairs.targets, config.vocabulary)
+        first = learn([*pairs.sources, *pairs.targets] if config.joint else pairs.sources, config.vocabulary)
+        second = None if config.joint else learn(pairs.targets, config.vocabulary)
     return first, second
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 import manyheads
@@ -181,6 +182,20 @@ def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
     translator = manyheads.load(tmp_path / "run")
     assert translator.family == "manyheads-transformer"
     assert torch.count_nonzero(translator.model.source_embedding.weight[translator.model.source_pad]) == 0
+
+
+def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "data": str(corpus), "tokenizer": "unigram", "training.steps": 250}
+    result = train("translation", {**settings, "training.learning_rate": 5e-3}, out=tmp_path / "run")
+    assert result["metrics"]["exact_match"]["value"] > 0.9
+    assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["type"] == "Unigram"
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert (
+        theirs("one red dog 7")["input_ids"] == manyheads.load(tmp_path / "run").tokenizer.encode("one red dog 7").ids
+    )
+    given = {"data": str(corpus), "tokenizer": "unigram"}
+    with pytest.raises(ValueError, match="tokenizer: given by the model to start from"):
+        train("translation", given, out=tmp_path / "tuned", init=str(tmp_path / "run"))
 
 
 def test_long_training_sentences_are_told_or_cut(corpus: Path, tmp_path: Path) -> None:
