@@ -75,16 +75,13 @@ def _about(name: str, recipe: Recipe, as_json: bool) -> None:
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Dotted keys and their values, as they are given to `train`."""
+    from manyheads.recipes.run import setting_words
+
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            words = (
-                map(str, value)
-                if isinstance(value, list)
-                else ["none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)]
-            )
-            yield prefix + name, ",".join(words)
+            yield prefix + name, "none" if value is None else setting_words(value)
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -33,7 +33,8 @@ def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str,
         if count and width % count == 0:
             found[f"A heads={count}"] = (both("heads", count), {})
     for size in (width // heads // 4, width // heads // 2):  # 16, 32 beside 64
-        found[f"B key_width={size}"] = ({"key_width": size}, {})
+        if size:
+            found[f"B key_width={size}"] = ({"key_width": size}, {})
     for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):  # 2, 4, 8 beside 6
         found[f"C layers={count}"] = (both("layers", count), {})
     for size in (width // 2, width * 2):
@@ -54,12 +55,14 @@ def ablate(config: TranslationConfig = ABLATE, *, run: Run) -> str | dict[str, A
     A small run for every row, each resumable in a directory of its own below --out, and the table of validation
     perplexity and BLEU. At this budget only large effects show; equal rows are equal within a seed's noise.
     """
+    if run.init is not None:
+        raise ValueError(f"{run.recipe} trains a new model for every row: leave --init out")
     if run.dry_run:
         return {"rows": list(rows(config)), "each": translation(config, run=run)}
     lines = [f"{'row':24} {'parameters':>12} {'perplexity':>11} {'BLEU':>7} {'seconds':>8}"]
     for name, (model, settings) in rows(config).items():
         out = run.out / name.replace(" ", "-").replace("=", "-")
-        row = replace(run, out=out, resume=run_status(out) != "none")
+        row = replace(run, out=out, resume=run_status(out) != "none", whole=run)
         result = translation(replace(config, model={**config.model, **model}, **settings), run=row)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None

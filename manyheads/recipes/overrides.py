@@ -244,8 +244,11 @@ def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, 
 def _load(setting: Setting, value: Any) -> Any:
     if isinstance(value, list):
         return [_load(setting, item) for item in value]
+    text = cast(str, value)
+    if "," in text and text[:1] not in "[{(\"'":  # a list, as where a list is expected
+        text = f"[{text}]"
     try:
-        return _numbers(yaml.safe_load(cast(str, value)))
+        return _numbers(yaml.safe_load(text))
     except yaml.YAMLError as error:
         raise setting.error(f"cannot be read as a value: {value!r}") from error
 

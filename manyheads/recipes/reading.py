@@ -105,7 +105,7 @@ def _read(config: ReadingConfig, run: Run) -> _Corpus:
 
 def _train(name: Reading, config: ReadingConfig, run: Run, corpus: _Corpus, route: Route) -> dict[str, Any] | None:
     """One reader in a directory of its own, and what a probe finds in its features."""
-    run = replace(run, out=run.out / name, resume=run_status(run.out / name) != "none")
+    run = replace(run, out=run.out / name, resume=run_status(run.out / name) != "none", whole=run)
     seed, vocabulary = config.training.seed, corpus.tokenizer.get_vocab_size()
     torch.manual_seed(seed)
     model = Reader(ReaderConfig(vocabulary, name, **config.model))

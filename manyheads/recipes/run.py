@@ -29,6 +29,7 @@ class Run:
 
     precision    "float32", "bf16", or None: what the recipe prefers
     max_minutes  stop after so long, resumable; never shapes a schedule
+    whole        the run that this one is a part of, which is what the user resumes
     overrides    the settings that differ from the recipe's, by dotted key, as `result.json` keeps them
     """
 
@@ -41,12 +42,16 @@ class Run:
     precision: str | None = None
     skip_bad_lines: bool = False
     compile: bool = False
+    whole: Run | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
 
     @property
     def resume_command(self) -> str:
         """The command that goes on with this run."""
-        words = ["manyheads", "train", self.recipe, *(f"{key}={_word(value)}" for key, value in self.overrides.items())]
+        if self.whole is not None:
+            return self.whole.resume_command
+        settings = (f"{key}={setting_words(value)}" for key, value in self.overrides.items())
+        words = ["manyheads", "train", self.recipe, *settings]
         for option, value in (("--out", self.out), ("--init", self.init), ("--precision", self.precision)):
             words += [option, str(value)] if value is not None else []
         for option, given in (("--skip-bad-lines", self.skip_bad_lines), ("--compile", self.compile)):
@@ -158,7 +163,9 @@ def plan(
     }
 
 
-def _word(value: Any) -> str:
+def setting_words(value: Any) -> str:
+    """A setting's value as it is given behind `key=`; what has no two items would not look like a list."""
     if isinstance(value, (list, tuple)):
-        return ",".join(_word(item) for item in value)
-    return str(value) if isinstance(value, str) else json.dumps(value)
+        items = ",".join(setting_words(item) for item in value)
+        return items if len(value) > 1 else f"[{items}]"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -74,6 +74,14 @@ def write_json(path: Path, value: Any) -> None:
         file.write((json.dumps(value, indent=1) + "\n").encode())
 
 
+def read_json(path: Path) -> Any:
+    """Raises ValueError that names the file, where it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise ValueError(f"{path} is damaged: {error}; delete it: --resume goes on from the last checkpoint") from error
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write a safetensors file and return its SHA-256, tensor by tensor: the whole is never held a second time."""
     header: dict[str, Any] = {}

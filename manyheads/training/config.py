@@ -34,7 +34,9 @@ class TrainingConfig:
     accumulate: int = 1  # micro-batches in an effective batch
     average: int = 1  # the last N weight snapshots, the final weights among them, are averaged at the end
     average_every: int | None = None  # steps between snapshots; None: checkpoint_every
-    ema: float | None = None  # decay, such as 0.9999, of a moving average of the weights, which then are the final ones
+    # decay, such as 0.9999, of a moving average of the weights, which then are the final ones; (1 + step) / (10 + step)
+    # as long as that is less, so that a short run is not averaged with its beginning
+    ema: float | None = None
     validate_every: int | None = None  # steps; None: at the end of every epoch
     checkpoint_every: int = 500  # steps
     log_every: int = 50  # steps

@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.training.checkpoints import Checkpoints, disk_errors_told, mean_tensors, write_json
+from manyheads.training.checkpoints import Checkpoints, disk_errors_told, mean_tensors, read_json, write_json
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
@@ -45,6 +45,13 @@ class Summary:
     weights: str  # which weights the model directory holds
     metrics: dict[str, float]
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        found = read_json(path)
+        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
+            raise ValueError(f"{path} is damaged; delete it: --resume goes on from the last checkpoint")
+        return cls(**found)
+
 
 def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
     """What `out` holds: nothing, a run of ours, or something else."""
@@ -71,7 +78,7 @@ def claim(out: Path, *, resume: bool, resume_command: str) -> None:
         )
     if not resume and status == "unfinished":
         kept = out / "state" / COMMAND  # this command may have other settings
-        hint = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else resume_command
+        hint = read_json(kept) if kept.exists() else resume_command
         raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
     if not resume and status == "finished":
         remedy = "choose another directory (--out)"
@@ -129,7 +136,7 @@ def train(
     done = out / "state" / "finished.json"
     if done.exists() and (found is None or found[0]["config"] == identity["config"]):
         say(f"{out}: this run is finished; nothing to resume")
-        return Summary(**json.loads(done.read_text(encoding="utf-8")))
+        return Summary.read(done)
     done.unlink(missing_ok=True)  # a budget was raised: the run goes on
     if found:
         content, tensors = found
@@ -139,6 +146,8 @@ def train(
     else:
         if resume:
             say(f"{out}: nothing to resume, starting from the beginning")
+        if config.metric is not None:
+            _watched(config, _validate(task))  # a name that it does not have is told now, not after an epoch
         seed_all(config.seed)
 
     started, seconds_before = time.monotonic(), counters.seconds
@@ -197,7 +206,7 @@ def train(
             optimiser.step()
             optimiser.zero_grad()
             if config.ema is not None:
-                follow(moving, model, config.ema)
+                follow(moving, model, min(config.ema, (1 + counters.step) / (10 + counters.step)))
 
             counters.step += 1
             counters.epoch, counters.index = epoch, index
@@ -356,7 +365,7 @@ def _name_not_finite(model: nn.Module, step: int, norm: Tensor, resume_command: 
     first = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), "the loss")
     return (
         f"step {step}: training is no longer finite (gradient norm {norm.item():g}); first bad tensor: {first}; "
-        "the last good checkpoint is kept; try a smaller learning_rate, a longer warmup or clip"
+        "start anew with a smaller learning_rate, a longer warmup or clip; the last good checkpoint is kept"
     )
 
 

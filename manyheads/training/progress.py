@@ -108,13 +108,15 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The entries of a metrics.jsonl; a line cut off by a kill is left out."""
+    """The entries of a metrics.jsonl; a line that is none, such as one cut off by a kill, is left out."""
     entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
     return entries
 
 

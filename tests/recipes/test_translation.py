@@ -231,6 +231,16 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "E-learned-positions"))
     assert two["parameters"] - one["parameters"] == 512 * 32
     assert load_file(tmp_path / "a" / "E-learned-positions" / "model.safetensors")
+    with pytest.raises(ValueError, match="trains a new model for every row: leave --init out"):
+        train("translation/ablate", {}, out=tmp_path / "b", init=str(tmp_path / "a" / "base"))
+
+
+def test_a_stopped_ablation_names_the_command_of_the_whole(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1}
+    assert train("translation/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
+    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
 
 
 def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:

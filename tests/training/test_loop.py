@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from manyheads.training import NonFiniteError, TrainingConfig, run_status, train
 from manyheads.training.optimisers import optimiser
@@ -116,13 +116,18 @@ def test_the_final_weights_are_the_mean_of_the_last_snapshots(tmp_path):
 
 def test_the_moving_average_is_that_of_torch(tmp_path):
     task = ToyTask()
-    reference = AveragedModel(task.model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
-    task.before_loss = lambda call: reference.update_parameters(task.model)  # the first one copies
-    final = trained(task, tmp_path, steps=25, ema=0.8)
+
+    def follow(moving: Any, latest: Any, updates: Any) -> Any:
+        decay = min(0.6, float(updates) / (float(updates) + 9))  # binds from the 14th on; the first one copies
+        return decay * moving + (1 - decay) * latest
+
+    reference = AveragedModel(task.model, avg_fn=follow)
+    task.before_loss = lambda call: reference.update_parameters(task.model)
+    final = trained(task, tmp_path, steps=25, ema=0.6)
     last = load_file(tmp_path / "state" / "checkpoint-00000025.safetensors")
     for name, tensor in final.items():
         before = reference.module.state_dict()[name]
-        torch.testing.assert_close(tensor, 0.8 * before + 0.2 * last[f"model.{name}"], rtol=0, atol=1e-6)
+        torch.testing.assert_close(tensor, 0.6 * before + 0.4 * last[f"model.{name}"], rtol=0, atol=1e-6)
     assert not torch.allclose(final["third.weight"], last["model.third.weight"], atol=1e-3)
     summary = json.loads((tmp_path / "state" / "finished.json").read_text())
     assert summary["weights"] == "averaged"
@@ -168,6 +173,7 @@ def test_the_mean_wins_where_it_validates_better(tmp_path):
 def test_an_unknown_metric_is_named(tmp_path):
     with pytest.raises(ValueError, match="the validation has no metric 'bleu'; it has loss"):
         trained(ToyTask(), tmp_path, steps=10, metric="bleu")
+    assert run_status(tmp_path) == "none"  # told before the first step
 
 
 def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"a": 1}\n[]\n"x"\n{"step": 2, "lo')
     assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
 
 

@@ -68,6 +68,18 @@ def test_a_crash_leaves_no_trace_in_the_result(tmp_path, whole):
     assert outcome(tmp_path / "run") == whole
 
 
+def test_a_damaged_end_is_named(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
+    run(tmp_path, config=config)
+    for content in (b"{}", b"not json", b"\xff"):
+        (tmp_path / "state" / "finished.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"finished\.json is damaged.*--resume goes on from the last checkpoint"):
+            run(tmp_path, config=config, resume=True)
+    (tmp_path / "state" / "finished.json").unlink()
+    run(tmp_path, config=config, resume=True)
+    assert json.loads((tmp_path / "state" / "finished.json").read_text())["step"] == 3
+
+
 def test_metrics_are_complete_and_without_doubles(whole):
     steps = [entry["step"] for entry in whole[1] if "loss" in entry]
     assert steps == list(range(7, 61, 7))
