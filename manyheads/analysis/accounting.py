@@ -164,8 +164,8 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     The rate is per token of the last length; an image, of the size that the model is meant for, is one token.
     `scores` are those of attention and the mixing of values.
     """
-    lengths = lengths or (LENGTH,)
     config: Any = model.config
+    lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
         twin: Any = type(model)(config).eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from typing import Any
 
 from manyheads.cli.models import model_for
 from manyheads.cli.output import document, print_metrics, table
@@ -18,6 +19,8 @@ def add(verbs: Verbs) -> None:
     evaluate.add_argument("--data", metavar="PATH", help="other test data than the run's own")
     evaluate.add_argument("--by-label", action="store_true", help="also how each label fares")
     evaluate.add_argument("--truncate", action="store_true", help="cut texts that a classifier is too short for")
+    evaluate.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
+                          help="of --data, for texts with labels (and pair=NAME; default: as in training)")  # fmt: skip
     _skip(evaluate)
 
     compare = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
@@ -30,17 +33,25 @@ def _skip(verb: Parser) -> None:
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
 
 
+def _columns(given: str) -> dict[str, str]:
+    found = dict(part.split("=", 1) for part in given.split(",") if "=" in part)
+    if len(found) != given.count(",") + 1 or not found.keys() <= {"text", "pair", "label"}:
+        raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), got {given!r}")
+    return found
+
+
 def _evaluate(options: argparse.Namespace) -> None:
+    from manyheads.data.labelled import Columns
     from manyheads.tasks.classifier import Classifier
     from manyheads.tasks.evaluation import LabelOutcome
 
     model = model_for("outcome", options.model)
-    cut = {}
-    if options.truncate:
-        if not isinstance(model, Classifier):
-            raise ValueError(f"{options.model}: --truncate is for models that classify texts")
-        cut["truncate"] = True
-    outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **cut)
+    more: dict[str, Any] = {"truncate": True} if options.truncate else {}
+    if options.columns is not None:
+        more["columns"] = Columns(**options.columns)
+    if more and not isinstance(model, Classifier):
+        raise ValueError(f"{options.model}: --{next(iter(more))} is for models that classify texts")
+    outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **more)
     if options.by_label and not isinstance(outcome, LabelOutcome):
         raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
     labels = {"labels": outcome.by_label()} if options.by_label else {}

@@ -51,8 +51,8 @@ def token_batches(
     if len(longest) and longest.max() > budget:
         worst = int(longest.argmax())
         raise ValueError(
-            f"sentence {worst + 1:,} has {longest[worst]:,} tokens but a batch takes {budget:,}; raise the budget or"
-            " shorten it"
+            f"sentence {worst + 1:,} has {longest[worst]:,} tokens but a batch takes {budget:,}; raise batch_tokens"
+            " or shorten it"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
     # cut the target lengths into strips of about _STRIP batches, so that a batch spans little of a strip's other side

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from manyheads.data.splits import UTF8, held_out, only_test, splits_among
 
+TABLES = (".jsonl", ".parquet", ".csv", ".tsv")
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -59,6 +61,8 @@ def read_texts(path: str | Path, *, skip_bad_files: bool = False) -> Texts:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or directory; give a text file, or a directory of them")
+    if path.is_file() and path.suffix.lower() in TABLES:
+        raise ValueError(f"{path}: a table, but running text is expected: write its texts into a .txt file")
     below = (file for file in sorted(path.rglob("*")) if file.is_file())
     shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     texts, files, skipped = [], [], []

@@ -171,7 +171,11 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path) -> Entry:
         return Entry(place, value, label)
     if isinstance(value, str) and value:
         path = folder / value
-        if not path.is_file():
+        try:
+            there = path.is_file()
+        except OSError:  # such as a name of a thousand characters
+            return Entry(place, None, label, f"{value[:40]!r}... is no path of an image", "write its bytes or its path")
+        if not there:
             return Entry(place, None, label, f"{path}: no such image file", "correct the path")
         return Entry(place, path, label)
     return Entry(place, None, label, f"the image is {type(value).__name__}", "write its bytes or its path")

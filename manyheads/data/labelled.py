@@ -199,9 +199,11 @@ def _choose(columns: Columns, row: _Row, file: Path) -> tuple[str, str | None, s
     label = columns.label or next((name for name in _LABELS if name in there), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
+        apart = " (which looks separated by ';': separate it by ',')" if len(there) == 1 and ";" in there[0] else ""
         raise ValueError(
-            f"{file}:{row.number}: no column for {missing}: it has {', '.join(map(repr, there))}; name the columns in"
-            " a header, or give columns.text=NAME columns.label=NAME (and columns.pair=NAME)"
+            f"{file}:{row.number}: no column for {missing}: it has {', '.join(map(repr, there))}{apart}; name"
+            " the columns in a header, or give columns.text=NAME columns.label=NAME (and columns.pair=NAME); to"
+            " evaluate: --columns text=NAME,label=NAME"
         )
     return text, pair, label
 
@@ -217,7 +219,7 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
             return f"{name!r} is blank", "fill in or remove the row"
         if half_character(value):
             return f"{name!r} {SURROGATE[0]}", SURROGATE[1]
-    value = cells.get(label)
+    value = _whole(cells.get(label))
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         return f"{label!r} is {value!r}, not a label", "write a name or a whole number"
     if str(value) == "-1":
@@ -227,8 +229,13 @@ def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names:
     return "", ""
 
 
-def _label(value: str | int, names: Sequence[str]) -> str:
-    text = str(value).strip()
+def _whole(value: Any) -> Any:
+    """1.0 is 1: a column of numbers, some of which were missing, is one of floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _label(value: str | float, names: Sequence[str]) -> str:
+    text = str(_whole(value)).strip()
     return names[int(text)] if names and text.isdecimal() and int(text) < len(names) else text
 
 

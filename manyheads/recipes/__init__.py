@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -245,7 +246,7 @@ def train(
         raise ValueError("out is empty: give a directory, or leave it out for runs/RECIPE")
     settings = from_file(config) if config else []
     settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
-    resolved = apply(default, settings)
+    resolved = _one_budget(apply(default, settings), {setting.key for setting in settings})
     run = Run(
         recipe, Path(f"runs/{recipe}" if out is None else out), init, resume, dry_run, max_minutes, precision,
         skip_bad_lines, compile, overrides=_changed(as_dict(default), as_dict(resolved)),
@@ -254,12 +255,24 @@ def train(
     return function(resolved, run=run)
 
 
+def _one_budget(config: Any, given: set[str]) -> Any:
+    """Of steps and epochs, what is given alone replaces the recipe's other, which would end the run sooner or later."""
+    for given_one, other in (("steps", "epochs"), ("epochs", "steps")):
+        alone = f"training.{given_one}" in given and f"training.{other}" not in given
+        if alone and getattr(config.training, given_one) is not None:
+            config = replace(config, training=replace(config.training, **{other: None}))
+    return config
+
+
 def _check(config: Any, run: Run) -> None:
     """Raises a ValueError for what no recipe can use."""
     for name in ("batch_tokens", "threads"):
         if (value := getattr(config, name, None)) is not None and value < 1:
             raise ValueError(f"{name} is {value}: expected 1 or more")
-    if getattr(config, "data", None) is not None and (idle := EMBEDDED_ONLY & run.overrides.keys()):
+    data = getattr(config, "data", None)
+    if run.dry_run and data is not None and not any(Path(data).parent.glob(f"{escape(Path(data).name)}*")):
+        raise ValueError(f"data={data}: no such file or directory")
+    if data is not None and (idle := EMBEDDED_ONLY & run.overrides.keys()):
         raise ValueError(f"{', '.join(sorted(idle))}: of the embedded corpus, and data are given: leave it out")
 
 

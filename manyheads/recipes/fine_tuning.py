@@ -93,4 +93,7 @@ def warmed_up(training: TrainingConfig, run: Run, batches: int) -> TrainingConfi
         return training
     steps = [training.steps, training.epochs and training.epochs * math.ceil(batches / training.accumulate)]
     shortest = min((n for n in steps if n is not None), default=None)
-    return training if shortest is None else replace(training, warmup=min(training.warmup, math.ceil(shortest / 10)))
+    if shortest is None or (tenth := math.ceil(shortest / 10)) >= training.warmup:
+        return training
+    print(f"warm-up: {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}", file=sys.stderr)
+    return replace(training, warmup=tenth)

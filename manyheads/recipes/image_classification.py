@@ -231,6 +231,8 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         model = planned_model(config) if run.init is None else _started(config, run)[0]
         return plan(run, config, model, config.batch_items, unit="image", items=config.items)
+    if config.teacher is None and (idle := {"distillation", "share", "temperature"} & run.overrides.keys()):
+        raise ValueError(f"{', '.join(sorted(idle))}: without effect, as there is no teacher: give teacher=RUN")
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read

@@ -109,6 +109,12 @@ def identity(config: Any, run: Run, fingerprints: Mapping[str, str], use: tuple[
     return {**settings, "init": run.init, "fingerprints": fingerprints}
 
 
+def refuse_width(run: Run) -> None:
+    """For recipes that give the schedule the width of their model."""
+    if "training.width" in run.overrides:
+        raise ValueError("training.width: it is the width of the model, so leave it out")
+
+
 def tell_splits(splits: SplitData[Any], what: str) -> None:
     """Which data were held out, and which were skipped, on stderr; `what` names the data."""
     if splits.held_out:

@@ -25,7 +25,7 @@ from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.data.tokenizers import train_unigram
 from manyheads.models.transformer import Transformer, TransformerConfig, preset
 from manyheads.recipes.fine_tuning import rates
-from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
+from manyheads.recipes.run import Run, carry_out, identity, plan, refuse_width, told_warnings
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.translation import Corpus, TranslationTask
 from manyheads.tasks.translator import Translator
@@ -66,6 +66,15 @@ class TranslationConfig:
     alpha: float = 0.6
     threads: int | None = None
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, width=128))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing is {self.smoothing}: expected a share, from 0 to below 1")
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha}: expected 0 or more")
+        for name, least in (("vocabulary", 4), ("max_length", 2), ("beam", 1), ("size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected {least} or more")
 
 
 EMBEDDED = TranslationConfig(
@@ -153,8 +162,10 @@ def _require_data(config: TranslationConfig, run: Run, expected: str) -> None:
 
 def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     """Corpus -> report -> vocabulary -> model -> training -> test -> result.json."""
+    refuse_width(run)
     if run.dry_run:
-        return plan(run, config, planned_model(config), config.batch_tokens)
+        model = planned_model(config) if run.init is None else _starting_from(run)[1]
+        return plan(run, config, model, config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
@@ -217,6 +228,8 @@ def _read(config: TranslationConfig, run: Run) -> _Corpora:
     if splits.validation is None:
         print(f"no validation data: {len(validation):,} pairs of the training data are held out", file=sys.stderr)
     paths = splits.test
+    if len(paths) > 1:
+        print(f"several test sets: the first, {paths[0]}, is scored, {', '.join(paths[1:])} are not", file=sys.stderr)
     test = read_parallel(paths[0], *languages, skip_bad_lines=skip) if paths else None
     for pairs in (training, validation, test):
         for reason, count in (pairs.skips if pairs else {}).items():
@@ -232,12 +245,10 @@ def _task(config: TranslationConfig, run: Run, corpora: _Corpora, route: Route) 
         tokenizer, target_tokenizer = _vocabularies(config, corpora.train)
         model = Transformer(_model_config(config, tokenizer, target_tokenizer or tokenizer))
     else:
-        loaded = directory.load(run.init)
-        if loaded.tokenizer is None or loaded.target_tokenizer is None:
-            raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
+        loaded, model = _starting_from(run)
+        assert loaded.tokenizer is not None
         tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
-        model = _continued(loaded.model, run)
     limit = min(config.max_length, model.config.max_positions)
 
     def tokenised(pairs: Pairs, limit: int = limit) -> Corpus:
@@ -284,9 +295,16 @@ def planned_model(config: TranslationConfig) -> Transformer:
         )
 
 
-def _continued(model: Transformer, run: Run) -> Transformer:
-    """The model to start from, with the dropout that the user asks for."""
-    changed = Transformer(replace(model.config, **rates(run)))
-    changed.load_state_dict(model.state_dict())
-    print(f"starting from {run.init}: all {len(model.state_dict())} tensors are its own, none is new", file=sys.stderr)
-    return changed
+def _starting_from(run: Run) -> tuple[directory.Loaded, Transformer]:
+    """What the directory holds, and its model with the dropout that the user asks for."""
+    assert run.init is not None
+    dropouts, loaded = rates(run), directory.load(run.init)
+    if not isinstance(loaded.model, Transformer):
+        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from a translator's weights")
+    if loaded.tokenizer is None or loaded.target_tokenizer is None:
+        raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
+    changed = Transformer(replace(loaded.model.config, **dropouts))
+    weights = loaded.model.state_dict()
+    changed.load_state_dict(weights)
+    print(f"starting from {run.init}: all {len(weights)} tensors are its own, none is new", file=sys.stderr)
+    return loaded, changed

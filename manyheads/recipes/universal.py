@@ -20,7 +20,7 @@ from manyheads.data.subword import END, PAD
 from manyheads.models import seq2seq_lstm, transformer, universal
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.universal import Universal
-from manyheads.recipes.run import Run, carry_out, identity, plan
+from manyheads.recipes.run import Run, carry_out, identity, plan, refuse_width
 from manyheads.tasks.algorithmic import ROOM, AlgorithmicTask, length_metrics, measure, tests_fingerprint
 from manyheads.tasks.metrics import Metrics
 from manyheads.tasks.pondering import pondering
@@ -129,17 +129,23 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
     """Strings -> model -> training -> longer strings -> result.json, lengths.png and steps.txt."""
     if run.init is not None:
         raise ValueError(f"{run.recipe} trains its own model: leave out --init")
+    refuse_width(run)
     if config.lengths[0] < SHORTEST[algorithm]:
         raise ValueError(f"lengths begins with {config.lengths[0]}: {algorithm} needs {SHORTEST[algorithm]} or more")
     if run.dry_run:
         return plan(run, config, planned_model(config), config.batch_tokens)
     claim(run.out, resume=run.resume, resume_command=run.resume_command)
-    planned_model(config)  # so that a wrong setting is told before anything is made
+    planned: Any = planned_model(config)  # so that a wrong setting is told before anything is made
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     seed = config.training.seed
     train = algorithmic_pairs(algorithm, config.size, config.longest, seed=seed, split="train")
     validation = algorithmic_pairs(algorithm, VALIDATED, config.longest, seed=seed, split="validation")
     tests = pairs_by_length(algorithm, config.lengths, config.tested, seed=seed)
+    longest = 1 + max(len(text) for pairs in tests.values() for text in (*pairs.sources, *pairs.targets))  # and its end
+    if longest > planned.config.max_positions:
+        raise ValueError(
+            f"network.max_positions is {planned.config.max_positions}: the longest of lengths needs {longest}"
+        )
     task = _task(config, run, train, validation, route)
     fingerprints = {"train": fingerprint([*train.sources, *train.targets])[:16]}
     described = {

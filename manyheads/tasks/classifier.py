@@ -84,6 +84,9 @@ class Classifier(TextPredictor):
             raise ValueError("several texts go with several second texts: expected a list of strings, got one string")
         if pairs is not None and len(texts) != len(pairs):
             raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
+        for each in (*texts, *(pairs or ())):
+            if not isinstance(each, str):
+                raise ValueError(f"a text is a {type(each).__name__}: expected a string; second texts are `pairs`")
         real = [i for i, text in enumerate(texts) if text.strip()]
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
@@ -108,11 +111,18 @@ class Classifier(TextPredictor):
             classification_metrics(predicted, truth, self.labels),
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False) -> LabelOutcome:
+    def outcome(
+        self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
+        columns: Columns | None = None,
+    ) -> LabelOutcome:  # fmt: skip
         """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file. What is
-        too long is cut with `truncate`, or where the run's training has cut it."""
+        too long is cut with `truncate`, or where the run's training has cut it; `columns` of `data` are named as the
+        training's unless given."""
+        if columns is not None and data is None:
+            raise ValueError("columns are those of other data: name them too, with --data")
         return self.evaluate(
-            self._held_data(data, skip_bad_lines), truncate=truncate or record_of(self.path).get("truncate", False)
+            self._held_data(data, columns, skip_bad_lines),
+            truncate=truncate or record_of(self.path).get("truncate", False),
         )
 
     def _encode(
@@ -124,10 +134,10 @@ class Classifier(TextPredictor):
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _held_data(self, data: str | None, skip_bad_lines: bool) -> Labelled:
+    def _held_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
         trained_on = self._trained_on
         names = () if any(label.isdecimal() for label in self.labels) else self.labels  # a number is no index then
-        columns = Columns(**trained_on.get("columns", {}))
+        columns = columns or Columns(**trained_on.get("columns", {}))
         if data is not None:
             test = test_among(data, partial(find_files, suffixes=FILES))
             return told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))

@@ -119,6 +119,9 @@ def compare(
 ) -> dict[str, Any]:
     """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), the items
     that changed most."""
+    if type(first) is not type(second):
+        kinds = ", ".join(f"{each.path} is a {type(each).__name__}" for each in (first, second))
+        raise ValueError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
         remedy = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"

@@ -59,6 +59,8 @@ class ImageClassifier:
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
+        if not isinstance(images, list | tuple):
+            raise ValueError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
         found = []

@@ -31,7 +31,7 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
-        return torch.optim.SGD(groups, momentum=config.betas[0], nesterov=True, fused=True)
+        return torch.optim.SGD(groups, momentum=config.betas[0], nesterov=config.betas[0] > 0, fused=True)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 

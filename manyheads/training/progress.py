@@ -131,7 +131,7 @@ def draw_losses(out: Path) -> None:
     entries = read_metrics(out / "metrics.jsonl")
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss per target token")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss")
     training = [(e["step"], e["loss"]) for e in entries if "loss" in e]
     validation = [(e["step"], e["validation"]["loss"]) for e in entries if "loss" in e.get("validation", {})]
     for label, points, marker in (("training", training, ""), ("validation", validation, "o")):

@@ -78,6 +78,23 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
     assert label_order(["b", "10", "a"]) == ("10", "a", "b")
 
 
+def test_a_missing_number_does_not_make_the_others_strange(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [0.0, None, 1.0]}), file)
+    with pytest.raises(ValueError, match=r"a\.parquet:2: 'label' is None, not a label"):
+        read_labelled(file)
+    assert read_labelled(file, skip_bad_lines=True).labels == ["0", "1"]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [0.5]}), file)
+    with pytest.raises(ValueError, match=r"a\.parquet:1: 'label' is 0\.5, not a label"):
+        read_labelled(file)
+
+
+def test_semicolons_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text;label\na;1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="looks separated by ';': separate it by ','"):
+        read_labelled(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

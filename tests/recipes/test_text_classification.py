@@ -193,6 +193,39 @@ def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
     assert cli.main(["evaluate", str(tmp_path / "foreign"), "--data", str(long), "--truncate"]) == 0
 
 
+def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded = directory.load(bert)
+    model, _ = with_head(loaded.model, "sequence", ("a", "b"))
+    directory.save(tmp_path / "foreign", model, loaded.tokenizer)
+    (tmp_path / "other.csv").write_text(f"id,review,sentiment\n1,{GOOD},a\n2,{BAD},b\n", encoding="utf-8")
+    command = ["evaluate", str(tmp_path / "foreign"), "--data", str(tmp_path / "other.csv")]
+    assert cli.main(command) == 2
+    assert "to evaluate: --columns text=NAME,label=NAME" in capsys.readouterr().err
+    assert cli.main([*command, "--columns", "text=review,label=sentiment"]) == 0
+    assert "2 labels, 2 items" in capsys.readouterr().out
+    assert cli.main([*command, "--columns", "words=review"]) == 2
+    assert "expected text=NAME,label=NAME" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="a text is a tuple: expected a string; second texts are `pairs`"):
+        manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
+
+
+def test_the_users_budget_replaces_the_recipes(tmp_path: Path) -> None:
+    def budget(recipe: str, **given: int) -> tuple[int | None, int | None]:
+        settings = {f"training.{name}": value for name, value in given.items()}
+        training = train(recipe, settings, out=tmp_path, dry_run=True)["config"]["training"]
+        return training["steps"], training["epochs"]
+
+    assert budget("text-classification") == (None, 4)
+    assert budget("text-classification", steps=7) == (7, None)
+    assert budget("text-classification", steps=7, epochs=2) == (7, 2)
+    assert budget("translation", epochs=2) == (None, 2)
+
+
+def test_a_dry_run_looks_whether_the_data_are_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="data=.*nope: no such file or directory"):
+        train("text-classification", {"data": str(tmp_path / "nope")}, out=tmp_path, dry_run=True)
+
+
 def test_a_run_resumes_to_the_same_weights(
     data: Path, bert: Path, tmp_path: Path, killed: Callable[[Path, Path], Path]
 ) -> None:
