@@ -106,6 +106,11 @@ def test_flops_are_those_of_the_formulas(name: str, source: int, target: int) ->
     assert counted["parts"]["encoder.scores"] == c.encoder_layers * 4 * source * source * c.width
 
 
+def test_a_model_of_few_positions_is_counted_at_all_of_them() -> None:
+    model = Transformer(TransformerConfig(source_vocab=9, target_vocab=9, max_positions=12, pad=0, end=1, start=0))
+    assert flops(model) == flops(model, 12)
+
+
 def test_parts_tell_how_they_come_about() -> None:
     found = summary(preset_model("transformer/base"))
     part = "decoder.feed_forward.expand"

@@ -96,5 +96,7 @@ def test_bad_input(tmp_path: Path) -> None:
         read_texts(write(tmp_path / "e", {"x": ""}))
     with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
         read_corpora(write(tmp_path / "one", {"x": "y"}))
+    with pytest.raises(ValueError, match=r"a\.jsonl: a table, but running text is expected"):
+        read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
     with pytest.raises(ValueError, match="the share to hold out is 1.5"):
         read_corpora(tmp_path, share=1.5)

@@ -210,6 +210,7 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
     ("row", "match"),
     [
         ({"image": "i/9.png", "label": "cat"}, r":1: .*i/9.png: no such image file; correct"),
+        ({"image": "iVBORw0KGgo" * 500, "label": "cat"}, r":1: 'iVBORw0KGgo.*'\.\.\. is no path of an image; write"),
         (
             {"image": "c.jsonl", "label": "cat"},
             r":1: .*c.jsonl: not an image \(.*\); remove it, convert it if it is one of another kind, or skip such",

@@ -239,6 +239,8 @@ def test_settings_that_nothing_would_read_are_refused(run: Path, data: Path, tmp
         train("image-classification",
               {**SMALL, "data": str(data), "teacher": str(run), "model": {**TINY, "distilled": True, "fused": "none"}},
               out=tmp_path / "x2")  # fmt: skip
+    with pytest.raises(ValueError, match="distillation, temperature: without effect, as there is no teacher"):
+        train("image-classification", {"distillation": "soft", "temperature": 9.0}, out=tmp_path / "x5")
     with pytest.raises(ValueError, match="starts from no model"):
         train("conv-attention/theorem", {}, out=tmp_path / "x3", init=str(run))
     with pytest.raises(ValueError, match="alphas are nan"):

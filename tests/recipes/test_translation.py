@@ -198,6 +198,35 @@ def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
         train("translation", given, out=tmp_path / "tuned", init=str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"smoothing": 2.0}, "smoothing is 2.0: expected a share"),
+        ({"beam": 0}, "beam.*expected 1 or more"),
+        ({"alpha": -1.0}, "alpha.*expected 0 or more"),
+        ({"training.width": 99}, "it is the width of the model"),
+    ],
+)
+def test_settings_that_no_run_can_have(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        train("translation", settings, out=tmp_path / "run", dry_run=True)
+
+
+def test_a_dry_run_plans_the_model_to_start_from(run: Path, tmp_path: Path) -> None:
+    planned = train("translation", {}, out=tmp_path / "x", init=str(run), dry_run=True)
+    assert planned["parameters"] == sum(p.numel() for p in manyheads.load(run).model.parameters())
+    with pytest.raises(ValueError, match="no config.json"):
+        train("translation", {}, out=tmp_path / "x", init=str(tmp_path), dry_run=True)
+
+
+def test_runs_of_different_kinds_are_not_compared(run: Path) -> None:
+    class Other:
+        path = run
+
+    with pytest.raises(ValueError, match="is a Translator, .* is a Other: only models that do the same"):
+        compare(manyheads.load(run), Other())  # type: ignore[arg-type]
+
+
 def test_long_training_sentences_are_told_or_cut(corpus: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 1, "max_length": 3}
     with pytest.raises(ValueError, match=r"train\.en: .* longer than 3 tokens, the first is sentence 1 .*truncate"):

@@ -180,6 +180,10 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             train("universal/addition", {**TINY, "lengths": [4], **settings}, out=tmp_path / "x")
+    with pytest.raises(ValueError, match="max_positions is 12: the longest of lengths needs"):
+        train("universal/copy", {**TINY, "network.max_positions": 12, "lengths": [4, 40]}, out=tmp_path / "z")
+    with pytest.raises(ValueError, match=r"training\.width: it is the width of the model"):
+        train("universal/copy", {**TINY, "training.width": 99}, out=tmp_path / "z")
     with pytest.raises(ValueError, match="trains its own model"):
         train("universal/copy", TINY, out=tmp_path / "y", init=str(tmp_path))
 
