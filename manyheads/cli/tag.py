@@ -17,13 +17,20 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     verb = verbs.add("tag", _tag, "tag the words of texts, or of stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, its word/TAG pairs out")
+    verb.add_argument(
+        "--words", action="store_true", help='texts are words already, with blanks between: "U.S." is one'
+    )
 
 
 def _tag(options: argparse.Namespace) -> None:
     tagger = model_for("tag", options.model)
     documents: list[dict[str, Any]] = []
     tagged: TaggedText
-    for _, text, tagged in answered(options.rest, tagger.tag):
+
+    def answers(texts: list[str]) -> list[TaggedText]:
+        return tagger.tag([text.split() for text in texts] if options.words else texts)
+
+    for _, text, tagged in answered(options.rest, answers):
         if options.json:
             entities = [entity._asdict() for entity in tagged.entities]
             documents.append({"text": text, "words": [word._asdict() for word in tagged.words], "entities": entities})

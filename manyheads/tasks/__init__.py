@@ -64,8 +64,6 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     loaded = load_directory(model)
     head = getattr(loaded.model.config, "head", None)
     if (type(loaded.model), head) not in PREDICTORS:
-        raise ValueError(
-            f"{model}: a {loaded.family} model with the head {head!r} predicts nothing by itself: train it for a task "
-            "with --init"
-        )
+        kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
+        raise ValueError(f"{model}: a {kind} predicts nothing by itself: train it for a task with --init")
     return PREDICTORS[type(loaded.model), head](loaded, prepare(precision, threads))

@@ -68,6 +68,14 @@ def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tag", str(run), "Bob went to New York!", "Ann"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Bob/B-PER went/O to/O New/B-LOC York/I-LOC !/O"
+    assert cli.main(["tag", str(run), "--words", "Bob went to U.S. York!", ""]) == 0
+    assert [pair.rpartition("/")[0] for pair in capsys.readouterr().out.split()] == [
+        "Bob",
+        "went",
+        "to",
+        "U.S.",
+        "York!",
+    ]
     assert cli.main(["tag", str(run), "--json", "Bob went to New York!"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
     assert document["words"][4].keys() == {"text", "tag", "probability", "start", "end"}
