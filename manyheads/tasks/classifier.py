@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -140,7 +141,13 @@ class Classifier(TextPredictor):
         columns = columns or Columns(**trained_on.get("columns", {}))
         if data is not None:
             test = test_among(data, partial(find_files, suffixes=FILES))
-            return told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
+            found = told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
+            written = read_labelled(test, columns, skip_bad_lines=True).labels if names else []
+            numbers = {str(i) for i in range(len(names))} - set(names)
+            if indices := sorted(numbers & set(written)):
+                print(f"{test}: the labels {', '.join(indices[:4])}{' ...' * (len(indices) > 4)} are taken for "
+                      f"{', '.join(names[int(i)] for i in indices[:4])}", file=sys.stderr)  # fmt: skip
+            return found
         if cldr := trained_on.get("cldr"):
             return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
         if not trained_on.get("test"):

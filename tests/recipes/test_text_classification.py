@@ -202,7 +202,12 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     assert cli.main(command) == 2
     assert "to evaluate: --columns text=NAME,label=NAME" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "text=review,label=sentiment"]) == 0
-    assert "2 labels, 2 items" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "2 labels, 2 items" in shown.out
+    assert not shown.err
+    (tmp_path / "numbers.csv").write_text(f"text,label\n{GOOD},0\n{BAD},b\n", encoding="utf-8")
+    assert cli.main([*command[:2], "--data", str(tmp_path / "numbers.csv")]) == 0
+    assert "the labels 0 are taken for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
     assert "expected text=NAME,label=NAME" in capsys.readouterr().err
     with pytest.raises(ValueError, match="a text is a tuple: expected a string; second texts are `pairs`"):
