@@ -46,7 +46,7 @@ FINE_TUNING = TrainingConfig(
 class ClassificationConfig:
     """What a classification run is made of.
 
-    data          a directory with train, val and test files, or one file: .tsv, .csv, .jsonl or .parquet with the columns
+    data          a directory with train, val and test files, or one file: .tsv, .csv, .jsonl, .parquet; its columns are
                   text and label, or sentence1, sentence2 and label (other names: `data/labelled.py`);
                   None: the embedded corpus, of about `size` training phrases
     columns       names of the columns: columns.text, columns.pair and columns.label
