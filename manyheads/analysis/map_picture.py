@@ -1,6 +1,7 @@
-"""Attention maps as a picture, PNG or SVG: every head at a glance, or one with its tokens; lines as Vaswani drew them.
+"""Attention maps as a picture, PNG or SVG: every head at a glance, its tokens where there is room for them.
 
-Of an image it shows where one patch, or the class token, looks: the stronger, the more orange.
+Lines are as Vaswani drew them. Of an image a picture shows where one patch, or the class token, looks: the stronger, the
+more orange.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg")
 NAMED = 4  # maps of a picture, up to which tokens have their names
 LONGEST = 80  # tokens that have theirs
+SIZE, SMALLEST = 8.0, 5.0  # points of a name; of more maps, names at the outer edges where they are no smaller
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
 FAINT = 0.02  # of the largest weight: no line
 MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
@@ -74,7 +76,9 @@ def draw(
             elif pictured:
                 _overlay(panel, layer, column, query, maps.picture)
             else:
-                _matrix(panel, layer, column, named)
+                edge = SIZE if named else _edge_size(layer, columns)
+                below = named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
+                _matrix(panel, layer, column, edge if named or column == 0 else 0.0, edge if below else 0.0)
             if row == 0 and style == "matrix":
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
@@ -156,7 +160,14 @@ def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, f
     return 1.5 + 0.2 * min(keys, LONGEST), 1.4 + 0.2 * min(queries, LONGEST)
 
 
-def _matrix(panel: Axes, layer: Layer, head: int, named: bool) -> None:
+def _edge_size(layer: Layer, columns: int) -> float:
+    """Points that a name has beside a small map; 0 where it could not be read."""
+    points = 0.8 * 72 * _size(layer, False, "matrix", columns)[0] / max(layer.weights.shape[2:])
+    return min(SIZE, points) if points >= SMALLEST else 0.0
+
+
+def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float) -> None:
+    """`queries` and `keys`: points of their names, 0 for none."""
     weights = layer.weights[0, head]
     signed = bool((weights < 0).any())
     most = float(np.abs(weights).max()) or 1.0
@@ -164,10 +175,13 @@ def _matrix(panel: Axes, layer: Layer, head: int, named: bool) -> None:
     shown = np.where(layer.halted[:, None], np.nan, weights)  # nothing, on grey
     panel.imshow(shown, cmap=colours, vmin=lowest, vmax=most, aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")
-    if named and max(weights.shape) <= LONGEST:
+    if max(weights.shape) > LONGEST:
+        return
+    if keys:
         panel.set_xticks(range(len(layer.keys)), _names(layer.keys), rotation=60, ha="right", rotation_mode="anchor",
-                         fontsize=8, parse_math=False)  # fmt: skip
-        panel.set_yticks(range(len(layer.queries)), _names(layer.queries), fontsize=8, parse_math=False)
+                         fontsize=keys, parse_math=False)  # fmt: skip
+    if queries:
+        panel.set_yticks(range(len(layer.queries)), _names(layer.queries), fontsize=queries, parse_math=False)
 
 
 def _lines(panel: Axes, layer: Layer) -> None:

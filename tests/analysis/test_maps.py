@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,16 @@ def test_a_picture_names_its_layers_heads_and_steps(tmp_path: Path) -> None:
     assert {"layer 3", "head 7", "a (1)"} <= set(drawn(tmp_path, layer).splitlines())
     steps = [replace(layer, step=step) for step in (1, 2)]
     assert {"step 1", "step 2"} <= set(drawn(tmp_path, *steps).splitlines())
+
+
+def test_many_maps_have_the_names_of_a_short_text_at_the_edges(tmp_path: Path) -> None:
+    def names(tokens: int) -> Counter[str]:
+        side = Side(tuple(f"token{i}" for i in range(tokens)), tuple(range(tokens)))
+        layers = [Layer("x", i, np.ones((1, 2, tokens, tokens), np.float32), (0, 1), side, side) for i in range(3)]
+        return Counter(drawn(tmp_path, *layers).splitlines())
+
+    assert names(12)["token3"] == 3 + 2  # beside each layer's first head, below each of the last layer's
+    assert "token3" not in names(40)
 
 
 def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
