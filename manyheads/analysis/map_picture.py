@@ -1,7 +1,7 @@
 """Attention maps as a picture, PNG or SVG: every head at a glance, its tokens where there is room for them.
 
-Lines are as Vaswani drew them. Of an image a picture shows where one patch, or the class token, looks: the stronger, the
-more orange.
+Lines are as Vaswani drew them. Of an image a picture shows where one patch, or the class token, looks: the stronger,
+the more orange.
 """
 
 from __future__ import annotations
