@@ -270,7 +270,8 @@ def _check(config: Any, run: Run) -> None:
         if (value := getattr(config, name, None)) is not None and value < 1:
             raise ValueError(f"{name} is {value}: expected 1 or more")
     data = getattr(config, "data", None)
-    if run.dry_run and data is not None and not any(Path(data).parent.glob(f"{escape(Path(data).name)}*")):
+    first = None if data is None else Path(data.split(",")[0])  # two files may be named, or what their names begin with
+    if run.dry_run and first is not None and not any(first.parent.glob(f"{escape(first.name)}*")):
         raise ValueError(f"data={data}: no such file or directory")
     if data is not None and (idle := EMBEDDED_ONLY & run.overrides.keys()):
         raise ValueError(f"{', '.join(sorted(idle))}: of the embedded corpus, and data are given: leave it out")

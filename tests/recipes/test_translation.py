@@ -212,6 +212,13 @@ def test_settings_that_no_run_can_have(settings: dict[str, Any], message: str, t
         train("translation", settings, out=tmp_path / "run", dry_run=True)
 
 
+def test_a_dry_run_finds_two_named_files(corpus: Path, tmp_path: Path) -> None:
+    for data in (f"{corpus}/train.en,{corpus}/train.de", f"{corpus}/train"):
+        assert train("translation", {"data": data}, out=tmp_path / "x", dry_run=True)["parameters"]
+    with pytest.raises(ValueError, match="no such file or directory"):
+        train("translation", {"data": f"{corpus}/nope.en,{corpus}/train.de"}, out=tmp_path / "x", dry_run=True)
+
+
 def test_a_dry_run_plans_the_model_to_start_from(run: Path, tmp_path: Path) -> None:
     planned = train("translation", {}, out=tmp_path / "x", init=str(run), dry_run=True)
     assert planned["parameters"] == sum(p.numel() for p in manyheads.load(run).model.parameters())
