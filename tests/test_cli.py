@@ -14,7 +14,7 @@ import pytest
 
 from manyheads import cli
 from manyheads.cli import lines
-from manyheads.tasks.translator import Translation
+from manyheads.tasks.translation.predictor import Translation
 
 VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert")
 

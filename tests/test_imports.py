@@ -17,6 +17,7 @@ LAYERS = [
     ("bench", "serve"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
+RUNS = ("run.py", "ablation.py", "few_labels.py", "receptive_field.py", "theorem.py")
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (
@@ -57,6 +58,9 @@ def room_of(file: Path) -> str:
 
 def forbidden(file: Path, tree: ast.AST) -> set[str]:
     rooms = set(imported(tree)) - {"__version__"}
+    parts = file.relative_to(PACKAGE).parts
+    if len(parts) == 3 and parts[0] == "tasks" and parts[2] in ("recipes.py", *RUNS):
+        rooms -= {"recipes"}  # what is trained stands in its room, and uses the skeleton of all runs
     return set() if room_of(file) == FACADE else rooms - allowed(room_of(file))
 
 

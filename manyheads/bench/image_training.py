@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from manyheads.analysis import accounting
 from manyheads.bench import command
 from manyheads.core.runtime import prepare, products_per_second
-from manyheads.recipes import image_classification as recipes
+from manyheads.tasks.images import run as recipes
 from manyheads.training.optimisers import optimiser
 from manyheads.training.record import hardware
 

@@ -12,7 +12,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.tasks.classifier import Label
+    from manyheads.tasks.classification.predictor import Label
 
 
 def add(verbs: Verbs) -> None:

@@ -11,7 +11,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.tasks.filler import Fill
+    from manyheads.tasks.masked_words.predictor import Fill
 
 
 def add(verbs: Verbs) -> None:

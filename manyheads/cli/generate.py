@@ -13,7 +13,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.tasks.generator import Continuation
+    from manyheads.tasks.language.predictor import Continuation
 
 
 def add(verbs: Verbs) -> None:

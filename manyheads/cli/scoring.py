@@ -42,7 +42,7 @@ def _columns(given: str) -> dict[str, str]:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from manyheads.data.labelled import Columns
-    from manyheads.tasks.classifier import Classifier
+    from manyheads.tasks.classification.predictor import Classifier
     from manyheads.tasks.evaluation import LabelOutcome
 
     model = model_for("outcome", options.model)

@@ -11,7 +11,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
 
 if TYPE_CHECKING:
-    from manyheads.tasks.tagger import TaggedText
+    from manyheads.tasks.tagging.predictor import TaggedText
 
 
 def add(verbs: Verbs) -> None:

@@ -12,7 +12,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.tasks.translator import Translation, Translator
+    from manyheads.tasks.translation.predictor import Translation, Translator
 
 
 def add(verbs: Verbs) -> None:

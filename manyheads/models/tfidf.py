@@ -3,7 +3,7 @@
     counts of the words -> 1 + log(count), times the inverse document frequency -> unit length -> linear -> logits
 
 Spärck Jones 1972, Salton & Buckley 1988, in scikit-learn's formulas (TfidfTransformer, LogisticRegression), which also
-fits it (`tasks/tfidf.py`). The order of the words does not matter, nor do unknown ones.
+fits it (`tasks/classification/tfidf.py`). The order of the words does not matter, nor do unknown ones.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ _DEVLIN = "Devlin et al. 2018"
 _CHOLLET = "Chollet 2021"
 _IMDB = "data=DIR: train and test of IMDB, with the columns text and label"
 _GPT2 = "Radford et al. 2019"
-_TRANSLATION = "manyheads.recipes.translation:"
-_LANGUAGE = "manyheads.recipes.language_modelling:"
-_CLASSIFICATION = "manyheads.recipes.text_classification:"
-_TAGGING = "manyheads.recipes.tagging:"
-_ANSWERING = "manyheads.recipes.question_answering:"
-_BERT = "manyheads.recipes.bert:"
-_IMAGES = "manyheads.recipes.image_classification:"
-_UNIVERSAL = "manyheads.recipes.universal:"
+_TRANSLATION = "manyheads.tasks.translation.run:"
+_LANGUAGE = "manyheads.tasks.language.run:"
+_CLASSIFICATION = "manyheads.tasks.classification.run:"
+_TAGGING = "manyheads.tasks.tagging.run:"
+_ANSWERING = "manyheads.tasks.answering.run:"
+_BERT = "manyheads.tasks.masked_words.run:"
+_IMAGES = "manyheads.tasks.images.run:"
+_UNIVERSAL = "manyheads.tasks.digits.run:"
 _DEHGHANI = "Dehghani et al. 2018"
 _CIFAR10 = "data=DIR: train and test of CIFAR-10, with the columns image and label"
 
@@ -78,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
         _TRANSLATION + "wmt14_big", _VASWANI, "the paper's big model, 300,000 steps", "data=DIR: WMT14 training files"
     ),
     "translation/ablate": Recipe(
-        "manyheads.recipes.ablation:ablate", _VASWANI,
+        "manyheads.tasks.translation.ablation:ablate", _VASWANI,
         "the rows of the paper's table 3 at a small budget, on any corpus",
     ),
     "bert/pretraining": Recipe(
@@ -89,19 +89,19 @@ RECIPES: dict[str, Recipe] = {
         "data=PATH: IMDB's unsupervised.parquet",
     ),
     "bert/imdb-1000": Recipe(
-        "manyheads.recipes.few_labels:imdb_1000", _DEVLIN,
+        "manyheads.tasks.classification.few_labels:imdb_1000", _DEVLIN,
         "what that is worth: its fine-tuning on 1,000 labelled reviews, or scratch=true",
         "data=DIR: train and test of IMDB, and --init RUN of bert/imdb",
     ),
     "reading": Recipe(
-        "manyheads.recipes.reading:reading", _DEVLIN,
+        "manyheads.tasks.directions.run:reading", _DEVLIN,
         "the paper's figure 3: both directions at once, left to right, two LSTMs, compared by their features",
     ),
     "text-classification": Recipe(
         _CLASSIFICATION + "text_classification", _CHOLLET, "which of 60 languages is a phrase in, or your labels"
     ),
     "text-classification/receptive-field": Recipe(
-        "manyheads.recipes.receptive_field:receptive_field", _CHOLLET,
+        "manyheads.tasks.classification.receptive_field:receptive_field", _CHOLLET,
         "nothing: how far stacked convolutions see, and attention, measured by gradient",
     ),
     "imdb/textbook": Recipe(
@@ -171,7 +171,7 @@ RECIPES: dict[str, Recipe] = {
         "data=FILE: tiny-shakespeare's input.txt",
     ),
     "conv-attention/theorem": Recipe(
-        "manyheads.recipes.conv_attention:theorem", "Cordonnier et al. 2020",
+        "manyheads.tasks.images.theorem:theorem", "Cordonnier et al. 2020",
         "nothing: how exactly attention computes 3 x 3, 5 x 5 and 7 x 7 convolutions, by its sharpness",
     ),
     "image-classification": Recipe(

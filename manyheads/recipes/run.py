@@ -17,7 +17,7 @@ from torch import nn
 from manyheads.analysis import accounting
 from manyheads.core.runtime import Route, prepare, products_per_second
 from manyheads.data.splits import SplitData
-from manyheads.tasks.metrics import Metrics
+from manyheads.tasks.evaluation import Metrics
 from manyheads.training import Summary, Task, TrainingConfig, train, write_result
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates

@@ -21,14 +21,14 @@ from manyheads.models.tfidf import Tfidf
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal, UniversalSequence
 from manyheads.models.vit import ViT
-from manyheads.tasks.answerer import Answerer
-from manyheads.tasks.classifier import Classifier
+from manyheads.tasks.answering.predictor import Answerer
+from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.encoder import Encoder
-from manyheads.tasks.filler import Filler
-from manyheads.tasks.generator import Generator
-from manyheads.tasks.image_classifier import ImageClassifier
-from manyheads.tasks.tagger import Tagger
-from manyheads.tasks.translator import Translator
+from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.tasks.language.predictor import Generator
+from manyheads.tasks.masked_words.predictor import Filler
+from manyheads.tasks.tagging.predictor import Tagger
+from manyheads.tasks.translation.predictor import Translator
 
 # what a model is good for, by its class and, where it can have several, its head
 PREDICTORS: dict[tuple[type[Any], str | None], type[Any]] = {

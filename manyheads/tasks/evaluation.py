@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from manyheads.data.splits import Skipping
-from manyheads.tasks.metrics import Metrics
 
 S = TypeVar("S", bound=Skipping)
+Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 

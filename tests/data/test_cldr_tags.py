@@ -8,7 +8,7 @@ from babel.dates import format_date
 
 from manyheads.data.cldr_tags import NAMES, TaggedCorpus, cldr_tagged
 from manyheads.data.conll import Tagged, fault_of
-from manyheads.tasks.entities import entities
+from manyheads.tasks.tagging.metrics import entities
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.tasks.translator import held_data
+from manyheads.tasks.translation.predictor import held_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])

@@ -1,0 +1,1 @@
+"""Answers to questions as spans of a text."""

@@ -1,0 +1,113 @@
+"""A trained reader in use: a question and a text in, the most probable answers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.splits import check_text, test_among
+from manyheads.data.squad import Questions, find_splits, read_squad
+from manyheads.data.store import fingerprint
+from manyheads.tasks.answering.metrics import best, f1, squad_metrics
+from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
+from manyheads.tasks.attending import Read, TextPredictor, check_pairs
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+
+
+class AnsweringOutcome(Outcome):
+    unit = "F1 of an answer"
+
+
+class Answerer(TextPredictor):
+    """A model with start and end logits, with its tokenizer: what `manyheads.load` gives for it.
+
+    reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code
+    """
+
+    def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
+        super().__init__(loaded, route)
+        limits = READING | (reading or record_of(self.path).get("reading", {}))
+        self._reading = limits | {"max_length": min(limits["max_length"], self.model.config.max_positions)}
+
+    def _read(self, text: str, pair: str | None) -> Read:
+        if pair is None:
+            raise ValueError("a question is read with its context: give the context as pair (--pair TEXT)")
+        return super()._read(text, pair)
+
+    def answer(
+        self,
+        question: str,
+        context: str,
+        nbest: int = 20,
+        max_answer: int = MAX_ANSWER,
+        null_threshold: float | None = None,
+    ) -> list[FoundAnswer]:
+        """The `nbest` most probable answers, the best first; the context may be of any length.
+
+        max_answer      tokens that an answer has at most
+        null_threshold  no answer (an empty text) is one of the answers, and comes first if its score exceeds that of
+                        the best span by more than this; None: there always is an answer
+        """
+        for name, text in (("question", question), ("context", context)):
+            if not text.strip():
+                raise ValueError(f"the {name} is blank: give a text")
+            check_text(text, f"the {name}")
+        tokens, words = (len(self.tokenizer.encode(text, add_special_tokens=False)) for text in (question, context))
+        if tokens > (read := self._reading["max_query"]):
+            raise ValueError(f"the question has {tokens:,} tokens, the model reads {read}: shorten it")
+        if not words:
+            raise ValueError("the context is blank to the tokenizer: give a text")
+        return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
+
+    def answers(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        nbest: int = 20,
+        max_answer: int = MAX_ANSWER,
+        null_threshold: float | None = None,
+    ) -> list[list[FoundAnswer]]:
+        """As `answer`, for every pair of a question and its context."""
+        for setting, count in (("nbest", nbest), ("max_answer", max_answer)):
+            if count < 1:
+                raise ValueError(f"{setting} is {count}: expected 1 or more")
+        if null_threshold is not None and math.isnan(null_threshold):
+            raise ValueError(f"null_threshold is {null_threshold}: expected a number, or None")
+        check_pairs(self.model, self.path)
+        for number, pair in enumerate(pairs, 1):
+            for name, text in zip(("question", "context"), pair, strict=True):
+                check_text(text, f"{name} {number}")
+        several = passages(self.tokenizer, pairs, **self._reading)
+        logits = passage_logits(self.model, several, self.route)
+        return likeliest(several, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
+
+    def evaluate(self, questions: Questions) -> AnsweringOutcome:
+        """Answer the questions and score the best answers; none is an answer where the data have such questions."""
+        items = questions.items
+        threshold = 0.0 if questions.impossible else None
+        found = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
+        outputs = [several[0].text for several in found]
+        truths = [[answer.text for answer in item.answers] for item in items]
+        return AnsweringOutcome(
+            [item.question for item in items], outputs, [" | ".join(several) for several in truths],
+            [best(f1, guess, several) for guess, several in zip(outputs, truths, strict=True)],
+            squad_metrics(outputs, truths),
+        )  # fmt: skip
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> AnsweringOutcome:
+        """On the run's test data, or on `data`: a JSON file as SQuAD's, or a directory with a test file."""
+        return self.evaluate(_held_data(self.path, data, skip_bad_lines))
+
+
+def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Questions:
+    trained_on = record_of(model).get("data", {})
+    if data is not None:
+        return told(read_squad(test_among(data, find_splits), skip_bad_lines=skip_bad_lines))
+    if not trained_on.get("test"):
+        raise ValueError(f"{model} was trained without test data: name some with --data FILE")
+    name = trained_on["test"][0]
+    questions = read_squad(name, skip_bad_lines=trained_on.get("skipped", False))
+    same_test(name, trained_on["fingerprints"]["test"], fingerprint(questions.texts))
+    return questions

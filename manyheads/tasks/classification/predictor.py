@@ -1,0 +1,158 @@
+"""A trained classifier in use: texts or pairs in, labels with their probabilities out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, overload
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.cldr_languages import cldr_languages
+from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
+from manyheads.data.splits import find_files, test_among
+from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import TextPredictor
+from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
+from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label and how probable the model finds it."""
+
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class Classifier(TextPredictor):
+    """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
+
+    reads: ClassVar = "texts"
+
+    done: ClassVar = "classified"
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        super().__init__(loaded, route)
+        self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return f"Classifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.model.config.labels)
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether it tells two texts apart, and has not been trained on single ones."""
+        return getattr(self.model.config, "segment_types", 1) > 1 and self._trained_on.get("pairs", True)
+
+    @overload
+    def classify(
+        self, texts: str, pairs: str | None = None, *, top: int = 1, truncate: bool = False
+    ) -> list[Label]: ...
+    @overload
+    def classify(
+        self, texts: list[str], pairs: list[str] | None = None, *, top: int = 1, truncate: bool = False
+    ) -> list[list[Label]]: ...
+    def classify(
+        self,
+        texts: str | list[str],
+        pairs: str | list[str] | None = None,
+        *,
+        top: int = 1,
+        truncate: bool = False,
+    ) -> list[Label] | list[list[Label]]:
+        """The `top` most probable labels of every text, best first; none of a blank text.
+
+        pairs     the second text of each, for a model of pairs
+        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        """
+        if isinstance(texts, str):
+            if not (pairs is None or isinstance(pairs, str)):
+                raise ValueError(f"one text goes with one second text: expected a string, got a {type(pairs).__name__}")
+            return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
+        if isinstance(pairs, str):
+            raise ValueError("several texts go with several second texts: expected a list of strings, got one string")
+        if pairs is not None and len(texts) != len(pairs):
+            raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
+        for each in (*texts, *(pairs or ())):
+            if not isinstance(each, str):
+                raise ValueError(f"a text is a {type(each).__name__}: expected a string; second texts are `pairs`")
+        real = [i for i, text in enumerate(texts) if text.strip()]
+        for i, pair in enumerate(pairs or ()):
+            if bool(pair.strip()) != bool(texts[i].strip()):
+                raise ValueError(f"text {i + 1} and its second text: one is blank, the other is not")
+        seconds = None if pairs is None else [pairs[i] for i in real]
+        encoded = self._encode([texts[i] for i in real], seconds, truncate, lambda i: f"text {real[i] + 1}")
+        scores = log_probabilities(self.model, encoded, self.route)
+        best, at = scores.exp().topk(min(top, len(self.labels)), dim=1)
+        found: list[list[Label]] = [[] for _ in texts]
+        for i, values, indices in zip(real, best.tolist(), at.tolist(), strict=True):
+            found[i] = [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)]
+        return found
+
+    def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
+        """Classify the texts and score the labels against those given."""
+        truth = label_ids(data, self.labels).tolist()
+        encoded = self._encode(data.texts, data.pairs, truncate, data.place)
+        predicted = log_probabilities(self.model, encoded, self.route).argmax(1).tolist()
+        return LabelOutcome(
+            data.inputs, [self.labels[i] for i in predicted], list(data.labels),
+            [float(a == b) for a, b in zip(predicted, truth, strict=True)],
+            classification_metrics(predicted, truth, self.labels),
+        )  # fmt: skip
+
+    def outcome(
+        self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
+        columns: Columns | None = None,
+    ) -> LabelOutcome:  # fmt: skip
+        """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file. What is
+        too long is cut with `truncate`, or where the run's training has cut it; `columns` of `data` are named as the
+        training's unless given."""
+        if columns is not None and data is None:
+            raise ValueError("columns are those of other data: name them too, with --data")
+        return self.evaluate(
+            self._held_data(data, columns, skip_bad_lines),
+            truncate=truncate or record_of(self.path).get("truncate", False),
+        )
+
+    def _encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool, where: Callable[[int], str]
+    ) -> Encoded:
+        if pairs is not None and not self.takes_pairs:
+            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+        if pairs is None and texts and self._trained_on.get("pairs", False):
+            raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
+        return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
+
+    def _held_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
+        trained_on = self._trained_on
+        names = () if any(label.isdecimal() for label in self.labels) else self.labels  # a number is no index then
+        columns = columns or Columns(**trained_on.get("columns", {}))
+        if data is not None:
+            test = test_among(data, partial(find_files, suffixes=FILES))
+            found = told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
+            written = read_labelled(test, columns, skip_bad_lines=True).labels if names else []
+            numbers = {str(i) for i in range(len(names))} - set(names)
+            if indices := sorted(numbers & set(written)):
+                print(f"{test}: the labels {', '.join(indices[:4])}{' ...' * (len(indices) > 4)} are taken for "
+                      f"{', '.join(names[int(i)] for i in indices[:4])}", file=sys.stderr)  # fmt: skip
+            return found
+        if cldr := trained_on.get("cldr"):
+            return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
+        if not trained_on.get("test"):
+            raise ValueError(f"{self.path} was trained without test data: name some with --data FILE")
+        name = trained_on["test"][0]
+        held = read_labelled(name, columns, names=names, skip_bad_lines=trained_on.get("skipped", False))
+        same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.inputs, *held.labels]))
+        return held

@@ -1,0 +1,226 @@
+"""Classification of texts and pairs of texts: the cross-entropy of their labels.
+
+Any model serves whose `forward(tokens, lengths, segments)` gives a logit for each of `config.labels`: the textbook's
+classifier and its rivals, and BERT, which reads pairs as one sequence with two segments (Devlin 2018, section 4.1).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.labelled import Labelled
+from manyheads.data.splits import check_text
+from manyheads.tasks.evaluation import Metrics
+
+_CHUNK = 2000  # texts that are tokenised at a time
+PREDICTING_TOKENS = 8192  # padded tokens that are classified at once
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of texts or pairs with the tokenizer's special tokens; `segments` where there are pairs."""
+
+    ids: list[NDArray[np.int32]]
+    segments: list[NDArray[np.int32]] | None
+    cut: int  # how many were longer than the limit
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(ids) for ids in self.ids], dtype=np.int64)
+
+    def batch(self, rows: Sequence[int], padding: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """tokens (B, T), lengths (B,), segments (B, T) or None."""
+        tokens = torch.from_numpy(pad([self.ids[i] for i in rows], padding))
+        lengths = torch.tensor([len(self.ids[i]) for i in rows])
+        segments = None if self.segments is None else torch.from_numpy(pad([self.segments[i] for i in rows], 0))
+        return tokens, lengths, segments
+
+
+def encode(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    limit: int | None,
+    *,
+    truncate: bool,
+    where: Callable[[int], str] = lambda i: f"text {i + 1:,}",
+) -> Encoded:
+    """Tokens of every text or pair, cut to `limit` where asked: of a pair, the longer text is cut.
+
+    A text of which the tokenizer leaves nothing is one unknown token. Raises ValueError for longer ones, unless they
+    may be cut, and for what is no valid Unicode; `where` names an item.
+    """
+    for several in (texts, pairs or ()):
+        for i, text in enumerate(several):
+            check_text(text, where(i))
+    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
+    ids: list[NDArray[np.int32]] = []
+    segments: list[NDArray[np.int32]] = []
+    longer: list[tuple[int, int]] = []
+    for first in range(0, len(texts), _CHUNK):
+        part: Any = list(texts[first : first + _CHUNK])
+        if pairs is not None:
+            part = list(zip(part, pairs[first : first + _CHUNK], strict=True))
+        encodings: list[Encoding] = tokenizer.encode_batch(part)
+        if limit is not None and (over := [i for i, e in enumerate(encodings) if len(e.ids) > limit]):
+            longer += [(first + i, len(encodings[i].ids)) for i in over]
+            tokenizer.enable_truncation(limit)
+            try:
+                for i in over if truncate else ():
+                    encodings[i] = tokenizer.encode_batch([part[i]])[0]
+            finally:
+                tokenizer.no_truncation()
+        ids += [np.array(e.ids or [unknown], dtype=np.int32) for e in encodings]
+        segments += [np.array(e.type_ids or [0], dtype=np.int32) for e in encodings]
+    if longer and not truncate:
+        index, length = longer[0]
+        others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""
+        raise ValueError(
+            f"{where(index)} has {length:,} tokens, the limit is {limit:,}{others}: shorten it, or have it cut with "
+            "truncate=true (--truncate)"
+        )
+    return Encoded(ids, None if pairs is None else segments, len(longer))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded texts (B, T) with lengths (B,), segments (B, T) of pairs, and labels (B,)."""
+
+    ids: Tensor
+    lengths: Tensor
+    segments: Tensor | None
+    labels: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """What the loss is summed over: items."""
+        return len(self.labels)
+
+
+class ClassificationTask:
+    """What the training loop trains.
+
+    batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
+    max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        train: Labelled,
+        validation: Labelled,
+        *,
+        route: Route,
+        batch_tokens: int,
+        batch_items: int | None,
+        max_length: int | None,
+        truncate: bool,
+        seed: int,
+    ) -> None:
+        self.model, self.tokenizer, self.route = model.to(route.device), tokenizer, route
+        self.batch_tokens, self.batch_items, self.seed = batch_tokens, batch_items, seed
+        labels = model.config.labels
+
+        def encoded(data: Labelled) -> Encoded:
+            found = encode(tokenizer, data.texts, data.pairs, max_length, truncate=truncate, where=data.place)
+            if found.cut:
+                told = f"{found.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens"
+                print(f"{data.file or 'the corpus'}: {told}", file=sys.stderr)
+            return found
+
+        self._train, self._labels = encoded(train), label_ids(train, labels)
+        self._validation, self._validation_labels = encoded(validation), label_ids(validation, labels)
+        self._forward = route.compile(self.model.forward)
+
+    @property
+    def tokens_per_item(self) -> float:
+        return float(self._train.lengths.mean())
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        lengths = self._train.lengths
+        rows = token_batches(
+            lengths, lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
+        )
+        return Lazy(rows, self._batch)
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        return Batch(*self._train.batch(rows.tolist(), self.model.config.pad), self._labels[rows])
+
+    def loss(self, batch: Batch) -> Tensor:
+        device = self.route.device
+        segments = None if batch.segments is None else batch.segments.to(device)
+        logits = self._forward(batch.ids.to(device), batch.lengths.to(device), segments)  # (B, L)
+        return F.cross_entropy(logits.float(), batch.labels.to(device), reduction="sum")
+
+    def validate(self) -> dict[str, float]:
+        """The loss per item, accuracy and F1."""
+        scores = log_probabilities(self.model, self._validation, self.route)
+        truth = self._validation_labels
+        metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.model.config.labels)
+        loss = float(F.nll_loss(scores, truth))
+        return {"loss": loss, **{name: metric["value"] for name, metric in metrics.items()}}
+
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
+
+
+def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
+    """The index of every label (N,). Raises ValueError, with its place, for one that the model has not."""
+    index = {label: i for i, label in enumerate(labels)}
+    for i, label in enumerate(data.labels):
+        if label not in index:
+            raise ValueError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
+    return torch.tensor([index[label] for label in data.labels])
+
+
+def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
+    """(N, L) float32 on the CPU, in batches of like length."""
+    lengths = encoded.lengths
+    found = torch.empty(len(encoded), len(model.config.labels))
+    for rows in token_batches(lengths, lengths, max([PREDICTING_TOKENS, *lengths]), seed=0, epoch=0):
+        batch = (t if t is None else t.to(route.device) for t in encoded.batch(rows.tolist(), model.config.pad))
+        with torch.inference_mode(), route.autocast():
+            found[rows] = model(*batch).float().log_softmax(-1).cpu()
+    return found
+
+
+def classification_metrics(predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str]) -> Metrics:
+    """accuracy, and f1: of two labels the F1 of the second, the positive one (as GLUE scores MRPC), of more the mean of
+    all that occur."""
+    guess, right = np.array(predicted), np.array(truth)
+    if not len(right):
+        raise ValueError("there is nothing to score: the test data are empty")
+
+    def f1(label: int) -> float:
+        hits = int(((guess == label) & (right == label)).sum())
+        either = int((guess == label).sum() + (right == label).sum())
+        return 2 * hits / either if either else 0.0
+
+    if len(labels) == 2:
+        score, signature = f1(1), f"of the label {labels[1]!r}"
+    else:
+        occurring = sorted({*predicted, *truth})
+        score, signature = float(np.mean([f1(label) for label in occurring])), "mean of the labels, unweighted"
+    counted = f"{len(labels)} labels, {len(right):,} items"
+    return {
+        "accuracy": {"value": float((guess == right).mean()), "signature": counted},
+        "f1": {"value": score, "signature": signature},
+    }

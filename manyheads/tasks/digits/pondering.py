@@ -1,0 +1,51 @@
+"""How long a Universal Transformer thinks about every position of a text and of its translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from manyheads.models.universal import Universal
+from manyheads.tasks.translation.predictor import Translator
+
+
+@dataclass(frozen=True)
+class Pondering:
+    """Of each stack ("encoder", "decoder") the tokens that it read, and the steps that each of them took."""
+
+    stacks: dict[str, list[tuple[str, int]]]
+
+    def __str__(self) -> str:
+        """Two lines a stack: its tokens, and the steps below them."""
+        lines = []
+        for stack, positions in self.stacks.items():
+            columns = [(token, str(steps)) for token, steps in positions]
+            widths = [max(map(len, column)) for column in columns]
+            for name, row in zip((stack, "steps"), zip(*columns, strict=True), strict=True):
+                cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+                lines.append(f"{name:8}" + " ".join(cells))
+        return "\n".join(lines)
+
+
+@torch.inference_mode()
+def pondering(translator: Translator, source: str, target: str | None = None) -> Pondering:
+    """The steps that each token of a text took, and each one of its translation (None: the greedy one).
+
+    Where the steps are fixed, every position takes all of them. Raises ValueError for a model that has none, and for
+    texts that it cannot read.
+    """
+    model = translator.model
+    if not isinstance(model, Universal):
+        raise ValueError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
+    target = translator.translate(source, beam=1) if target is None else target
+    sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
+    ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
+    read = [ids[0], [model.config.start, *ids[1][:-1]]]
+    given, written = (torch.tensor([each], device=translator.route.device) for each in read)
+    _, thoughts = model.think(given, None, written)
+    found = {}
+    for (tokenizer, _), stack, each in zip(sides, ("encoder", "decoder"), read, strict=True):
+        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(each)
+        found[stack] = list(zip(map(str, map(tokenizer.id_to_token, each)), steps, strict=True))
+    return Pondering(found)

@@ -1,0 +1,170 @@
+"""Training a reader on plain text, and asking what its features know: a linear probe of the words' tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.conll import Tagged
+from manyheads.data.pretraining import Epoch, Example, PretrainingData
+from manyheads.models.reading import Reader, Reading
+from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.tasks.tagging.task import WordWindow, word_windows
+
+TEXTS = 64  # that are read at once when nothing is trained
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded texts (B, T) with lengths (B,), as the reader sees them; for each direction of its features, the positions
+    (among the B * T) that it predicts from, and the words that it should predict, (N,) each."""
+
+    ids: Tensor
+    lengths: Tensor
+    asked: list[tuple[Tensor, Tensor]]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(words) for _, words in self.asked)
+
+    @classmethod
+    def of(cls, examples: Sequence[Example], reading: Reading, padding: int) -> Batch:
+        lengths = torch.tensor([len(e.tokens) for e in examples])
+        ids = torch.from_numpy(pad([e.tokens for e in examples], padding))
+        starts = torch.arange(len(ids)) * ids.shape[1]
+        masked = torch.cat([starts[row] + torch.tensor(e.positions) for row, e in enumerate(examples)])
+        answers = torch.tensor([answer for e in examples for answer in e.answers])
+        if reading == "bidirectional":
+            return cls(ids, lengths, [(masked, answers)])
+        text = ids.flatten().scatter(0, masked, answers)  # as it was before words were masked
+        at = torch.arange(ids.shape[1])
+        before = (at < lengths[:, None] - 1).flatten().nonzero().flatten()  # all but the last token of each text
+        asked = [(before, text[before + 1])]
+        if reading == "two_lstms":
+            asked.append((before + 1, text[before]))
+        return cls(text.view_as(ids), lengths, asked)
+
+
+class ReadingTask:
+    """What the training loop trains: the mean cross-entropy of what the way of reading predicts.
+
+    All readers are given the same texts in the same batches; which words are masked matters to one of them.
+    """
+
+    def __init__(
+        self,
+        model: Reader,
+        tokenizer: Tokenizer,
+        train: PretrainingData,
+        validation: PretrainingData,
+        *,
+        route: Route,
+        batch_tokens: int,
+        seed: int,
+    ) -> None:
+        self.model, self.tokenizer = model.to(route.device), tokenizer
+        self.train, self.validation = train, validation
+        self.route, self.batch_tokens, self.seed = route, batch_tokens, seed
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        return self._batches(self.train.epoch(epoch), self.seed, epoch)
+
+    def loss(self, batch: Batch) -> Tensor:
+        found = self.model.directions(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
+        losses = [
+            smoothed_cross_entropy(
+                self.model.transformed(features.flatten(0, 1)[at.to(self.route.device)], direction),
+                self.model.embedding.weight, self.model.output_bias, words.to(self.route.device),
+                smoothing=0.0, pad=None,
+            )
+            for direction, (features, (at, words)) in enumerate(zip(found, batch.asked, strict=True))
+        ]  # fmt: skip
+        return torch.stack(losses).sum()
+
+    def validate(self) -> dict[str, float]:
+        """The loss per predicted word. Losses of different readings are of different tasks."""
+        total, words = 0.0, 0
+        for batch in self._batches(self.validation.epoch(0), 0, 0):
+            total += self.loss(batch).item()
+            words += batch.tokens
+        return {"loss": total / words}
+
+    @property
+    def tokens_per_prediction(self) -> float:
+        """Tokens that are read for each word that is predicted."""
+        batches = list(self._batches(self.validation.epoch(0), 0, 0))
+        return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.tokens for batch in batches)
+
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
+
+    def _batches(self, examples: Epoch, seed: int, epoch: int) -> Sequence[Batch]:
+        rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=seed, epoch=epoch)
+        c = self.model.config
+        return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], c.reading, c.pad))
+
+
+def probe(model: Reader, tokenizer: Tokenizer, train: Tagged, test: Tagged, route: Route, *, context: bool) -> Metrics:
+    """How well a linear classifier of frozen features tags words: a word's features are those of its first token.
+
+    context  False: of the token embeddings alone, which know nothing of the text around
+    """
+    model.eval()
+    labels = sorted({tag for tags in (*train.tags, *test.tags) for tag in tags})
+    index = {label: i for i, label in enumerate(labels)}
+    known = torch.tensor([index[tag] for tags in train.tags for tag in tags])
+    features, asked = (word_features(model, tokenizer, each.words, route, context=context) for each in (train, test))
+    best = iter(linear_probe(features, known, asked, len(labels)).tolist())
+    return tagging_metrics([[labels[next(best)] for _ in words] for words in test.words], test.tags)
+
+
+@torch.no_grad()
+def word_features(
+    model: Reader, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], route: Route, *, context: bool
+) -> Tensor:
+    """(words of all sentences, D), on the CPU."""
+    c = model.config
+    found = [torch.zeros(len(sentence), c.width) for sentence in sentences]
+    windows: list[WordWindow] = word_windows(tokenizer, sentences, c.max_positions)
+    for first in range(0, len(windows), TEXTS):
+        part = windows[first : first + TEXTS]
+        ids = torch.from_numpy(pad([window.ids for window in part], c.pad)).to(route.device)
+        lengths = torch.tensor([len(window.ids) for window in part], device=route.device)
+        features = (model(ids, lengths) if context else model.embedding(ids)).float().cpu()  # (B, T, D)
+        for row, window in zip(features, part, strict=True):
+            found[window.sentence][window.words] = row[window.positions]
+    return torch.cat(found)
+
+
+def linear_probe(features: Tensor, labels: Tensor, asked: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
+    """The likeliest label (M,) of each row of `asked` (M, D), by softmax regression on features (N, D) and labels (N,).
+
+    Features are scaled to zero mean and unit variance; `decay` is that of ridge regression. The loss is convex, and
+    L-BFGS is run close to its minimum, so neither a seed nor a learning rate is chosen.
+    """
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
+    known, asked = ((x - mean) / deviation for x in (features, asked))
+    weight = torch.zeros(known.shape[1], classes, requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(known @ weight + bias, labels) + decay * weight.square().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    optimiser.step(closure)
+    with torch.no_grad():
+        return (asked @ weight + bias).argmax(1)

@@ -1,0 +1,156 @@
+"""A trained image model in use: images in, labels with their probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, overload
+
+import numpy as np
+import torch
+from PIL import Image
+
+from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps
+from manyheads.core.runtime import Route
+from manyheads.data.image_decoding import plain_image
+from manyheads.data.image_files import find_splits
+from manyheads.data.image_loader import ImageLoader
+from manyheads.data.images import ImageData, Preprocessing, digits, open_image, read_images
+from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import image_maps
+from manyheads.tasks.classification.predictor import Label
+from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
+from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
+
+
+class ImageClassifier:
+    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+
+    reads: ClassVar = "images"
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if not loaded.model.config.labels:
+            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
+        self.model = loaded.model.to(route.device).eval()
+        self.path, self.family, self.route = loaded.path, loaded.family, route
+        self.preprocessing = preprocessing_of(loaded)
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return (
+            f"ImageClassifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.model.config.labels)
+
+    @overload
+    def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
+    @overload
+    def classify(self, images: list[str | Path | Image.Image] | list[str], *, top: int = 1) -> list[list[Label]]: ...
+    def classify(
+        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str], *, top: int = 1
+    ) -> list[Label] | list[list[Label]]:
+        """The `top` most probable labels of every image, best first. Images are files, or opened by Pillow.
+
+        Raises ValueError for a file that holds no image.
+        """
+        if isinstance(images, str | Path | Image.Image):
+            return self.classify([images], top=top)[0]
+        if not isinstance(images, list | tuple):
+            raise ValueError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
+        found = []
+        for first in range(0, len(images), SCORED):
+            part = [_plain(each) for each in images[first : first + SCORED]]
+            batch = torch.from_numpy(np.stack([self.preprocessing.array(image) for image in part]))  # (B, C, Y, X)
+            with torch.inference_mode(), self.route.autocast():
+                scores = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()
+            best, at = scores.topk(min(top, len(self.labels)))
+            for values, indices in zip(best.tolist(), at.tolist(), strict=True):
+                found.append([Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)])
+        return found
+
+    def attend(
+        self,
+        image: str | Path | Image.Image,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+
+        layers, heads  their numbers, None for all
+        """
+        opened = _plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
+
+    def evaluate(self, data: ImageData) -> LabelOutcome:
+        """Classify the images and score the labels against those given."""
+        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
+        scores = log_probabilities(self.model, loader, self.route)
+        predicted = scores.argmax(1).tolist()
+        return LabelOutcome(
+            [data.place(i) for i in range(len(data))], [self.labels[i] for i in predicted], list(data.labels),
+            [float(a == b) for a, b in zip(predicted, loader.labels.tolist(), strict=True)],
+            image_metrics(scores, torch.from_numpy(loader.labels)),
+        )  # fmt: skip
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
+        """On the run's test data, or on `data`: images in any form that training reads, or a directory with tests."""
+        return self.evaluate(self._held_data(data, skip_bad_lines))
+
+    def _held_data(self, data: str | None, skip_bad_lines: bool) -> ImageData:
+        trained_on: dict[str, Any] = record_of(self.path).get("data", {})
+        own = () if any(label.isdecimal() for label in self.labels) else self.labels
+        names = tuple(trained_on.get("names", own))
+        if data is not None:
+            return told(read_images(_tests_of(data), names=names, skip_bad_lines=skip_bad_lines))
+        if "digits" in trained_on:
+            test = digits(trained_on["digits"]).test
+            assert test is not None
+            return test
+        if not trained_on.get("test"):
+            raise ValueError(f"{self.path} was trained without test data: name some with --data PATH")
+        name = trained_on["test"][0]
+        held = read_images(name, names=names, skip_bad_lines=trained_on.get("skipped", False))
+        same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.keys, *held.labels]))
+        return held
+
+
+def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
+    """What a model directory says of its images; where it says nothing, their size and the means of its family."""
+    config = loaded.model.config
+    if loaded.preprocessing is not None:
+        try:
+            found = Preprocessing.from_dict(loaded.preprocessing)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"{loaded.path}: {error}") from None
+        if found.channels != config.channels:
+            raise ValueError(
+                f"{loaded.path}: preprocessor_config.json is for {found.channels} channels, the model for "
+                f"{config.channels}: copy both from one model"
+            )
+        return found
+    half = (0.5,) * config.channels
+    return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
+
+
+def _plain(image: str | Path | Image.Image) -> Image.Image:
+    """Upright and in plain colours, whether it is still in its file or opened by the caller."""
+    if isinstance(image, Image.Image):
+        return plain_image(image)
+    return open_image(image)
+
+
+def _tests_of(data: str) -> str:
+    """The test images of a directory of splits; of anything else, all there is."""
+    try:
+        return next(iter(find_splits(data).test), data)
+    except FileNotFoundError:
+        return data

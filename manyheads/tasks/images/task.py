@@ -1,0 +1,112 @@
+"""Training a model that tells what is in an image, alone or from a teacher; and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.augmentation import Augmentation
+from manyheads.data.image_loader import ImageBatch, ImageLoader
+from manyheads.data.images import ImageData, Preprocessing
+from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.images.distillation import Teacher
+
+TOP = 5  # the right label among so many is a success for `top5`
+SCORED = 256  # images that are scored at once
+
+
+class ImageClassificationTask:
+    """What the training loop trains: cross-entropy with the labels, which may be mixed and smoothed, and with what a
+    teacher says.
+
+    smoothing  share of the labels that is spread evenly (Szegedy 2016)
+    workers    processes that decode and change images
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        preprocessing: Preprocessing,
+        train: ImageData,
+        validation: ImageData,
+        *,
+        route: Route,
+        batch_items: int,
+        augmentation: Augmentation,
+        smoothing: float,
+        teacher: Teacher | None,
+        workers: int,
+        seed: int,
+    ) -> None:
+        self.model, self.preprocessing, self.route = model.to(route.device), preprocessing, route
+        self.smoothing, self.teacher = smoothing, teacher
+        if teacher is not None:
+            teacher.model.to(route.device)
+        labels = model.config.labels
+        self._train = ImageLoader(
+            train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed, workers=workers
+        )
+        self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
+        self._forward = route.compile(self.model.forward)
+
+    def batches(self, epoch: int) -> Sequence[ImageBatch]:
+        return self._train.epoch(epoch)
+
+    def loss(self, batch: ImageBatch) -> Tensor:
+        device = self.route.device
+        images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
+        labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
+        found = self._forward(images)
+        by_class, by_distillation = found if isinstance(found, tuple) else (found, found)
+        true = self._cross_entropy(by_class, labels)
+        if self.teacher is not None:
+            share = self.teacher.share
+            return (1 - share) * true + share * self.teacher.loss(by_distillation.float(), images)
+        if by_distillation is by_class:
+            return true
+        return (true + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
+
+    def validate(self) -> dict[str, float]:
+        """The loss per image, top1 and top5."""
+        scores = log_probabilities(self.model, self._validation, self.route)
+        metrics = image_metrics(scores, torch.from_numpy(self._validation.labels))
+        return {name: metric["value"] for name, metric in metrics.items()}
+
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._train.close()
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=self.smoothing)
+
+
+@torch.inference_mode()
+def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
+    """(N, L) float32 on the CPU, in the order of the images."""
+    model.eval()
+    with route.autocast():
+        found = [model(torch.from_numpy(batch.images).to(route.device)) for batch in images.epoch()]
+    return torch.cat([logits.float().log_softmax(-1).cpu() for logits in found])
+
+
+def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
+    """loss, top1 and top5 of log-probabilities (N, L) against labels (N,). Of fewer labels than five top5 is 1."""
+    if not len(truth):
+        raise ValueError("there is nothing to score: the test data are empty")
+    counted = f"{scores.shape[1]} labels, {len(truth):,} images"
+    best = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
+    return {
+        "loss": {"value": float(F.nll_loss(scores, truth)), "signature": counted},
+        "top1": {"value": float(best[:, 0].double().mean()), "signature": counted},
+        "top5": {"value": float(best.any(1).double().mean()), "signature": counted},
+    }

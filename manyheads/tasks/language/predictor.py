@@ -1,0 +1,292 @@
+"""From a trained language model to texts that go on, and to how well it predicts given ones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import Literal, NamedTuple, SupportsIndex, TypeVar
+
+import numpy as np
+from tokenizers import Encoding
+
+from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps
+from manyheads.core.runtime import Route
+from manyheads.data.corpora import Texts, read_corpora, read_texts
+from manyheads.data.splits import check_text, only_test, splits_among
+from manyheads.data.store import fingerprint
+from manyheads.generation import Sampling, TextStream, sample
+from manyheads.models.gpt import GPT
+from manyheads.tasks.attending import read, read_ids, text_maps
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.language.task import text_metrics, token_losses
+
+GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
+PIECE = 1000  # characters of a text at least, up to the end of a line, that two models are compared by
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a text went on. `reason`: it ended itself, met a stop string, or had as many tokens as were asked for."""
+
+    prompt: str
+    text: str
+    tokens: int
+    reason: Literal["end", "stop", "length"]
+
+    def __str__(self) -> str:
+        return self.prompt + self.text
+
+
+class Held(NamedTuple):
+    """Test data, and the windows that they are read in."""
+
+    texts: Texts
+    context: int
+    stride: int
+
+
+P = TypeVar("P", str, list[str])
+Tell = Callable[[int, str], None]  # the number of a text, and a piece of it
+
+
+class TextOutcome(Outcome):
+    unit = "log2 probability a byte"  # minus the bits: more is better
+
+
+class Generator:
+    """A trained language model with its tokenizer: what `manyheads.load` gives for GPT and GPT-2."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if loaded.tokenizer is None:
+            raise ValueError(f"{loaded.path} has no tokenizer.json: no text can be read or written without one")
+        self.model: GPT = loaded.model.to(route.device).eval()
+        self.tokenizer, self.path, self.family, self.route = loaded.tokenizer, loaded.path, loaded.family, route
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        return f"Generator({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
+
+    def generate(
+        self,
+        prompts: P,
+        *,
+        max_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: str | Sequence[str] | None = (),
+        seed: SupportsIndex | Sequence[SupportsIndex] = 0,
+        stream: Tell | None = None,
+    ) -> P:
+        """Every text and how it goes on, in their order; an empty one begins as texts of the training data do.
+
+        max_tokens  at most; a text that outgrows the model's positions goes on from its latter half
+        stop        a string, or several: the first to appear ends the text before it; None: nothing does
+        seed        of the first text; the following ones have the following numbers. Or one for every text.
+        stream      told of each piece of text as soon as it is sure: the number of the text, from 0, and the piece
+        The others are those of `Sampling`. Raises ValueError for a text that the model cannot read.
+        """
+        sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        found = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
+        return str(found[0]) if isinstance(prompts, str) else [str(each) for each in found]
+
+    def continuations(
+        self,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        *,
+        max_tokens: int = 100,
+        stop: str | Sequence[str] | None = (),
+        seed: SupportsIndex | Sequence[SupportsIndex] = 0,
+        stream: Tell | None = None,
+    ) -> list[Continuation]:
+        """What `generate` adds to every text, and why it ends there."""
+        if not isinstance(max_tokens, Integral):
+            raise ValueError(f"max_tokens is {max_tokens!r}: expected a whole number")
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+        for each in seed if isinstance(seed, Iterable) else [seed]:
+            if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < 2**63:
+                raise ValueError(f"seed is {each!r}: expected a whole number from 0 to {2**63 - 1}")
+        # NumPy's numbers are no int
+        if isinstance(seed, Iterable):
+            seeds = [int(each) for each in seed]
+        else:
+            seeds = [int(seed) + i for i in range(len(prompts))]
+        if len(seeds) != len(prompts):
+            raise ValueError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
+        stop = () if stop is None else stop
+        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
+        if wrong := [each for each in stops if not isinstance(each, str)]:
+            raise ValueError(f"stop is {wrong[0]!r}: expected a string, several, or None")
+        encoded = self.encode(prompts)
+        context = self.model.config.max_positions
+        longest = max(map(len, encoded), default=0)
+        rows = max(1, GENERATED_TOKENS // min(context, longest + max_tokens))
+        found: list[Continuation] = []
+        for first in range(0, len(encoded), rows):
+            group = range(first, min(first + rows, len(encoded)))
+            texts = [TextStream(self.tokenizer, encoded[i], stops) for i in group]
+
+            def tell(row: int, piece: str, first: int = first) -> None:
+                if stream is not None and piece:
+                    stream(first + row, piece)
+
+            def over(row: int, token: int, texts: list[TextStream] = texts, tell: Tell = tell) -> bool:
+                tell(row, texts[row].push(token))
+                return texts[row].stopped
+
+            given = sample(
+                self.model.start, self.model.step, [encoded[i] for i in group], sampling, context=context,
+                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self._end, over=over,
+            )  # fmt: skip
+            with self.route.autocast():
+                counts = Counter(row for step in given for row, _ in step)
+            for row, text in enumerate(texts):
+                tell(row, text.finish())
+                reason: Literal["end", "stop", "length"] = (
+                    "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
+                )
+                found.append(Continuation(prompts[first + row], text.text, counts[row], reason))
+        return found
+
+    def attend(
+        self,
+        text: str,
+        *,
+        max_tokens: int = 0,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+        truncate: bool = False,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model reads a text, from left to right.
+
+        max_tokens     so many tokens, the likeliest ones, are added to the text first
+        layers, heads  their numbers, None for all
+        truncate       cut a text that is longer than the model takes, instead of raising a ValueError
+        """
+        check_text(text, "the text")
+        ids, room = self._known(text, "the text").ids, self.model.config.max_positions
+        if not max_tokens:
+            found = read(self.tokenizer, text, special=False)
+        else:
+            ids = ids or self.encode([text])[0]  # what an empty text begins with
+            if len(ids) + max_tokens > room and not truncate:
+                raise ValueError(
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}: the "
+                    f"text has {len(ids):,} tokens, the model takes {room:,}"
+                )
+            found = read_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
+            text = self.tokenizer.decode(found.ids)
+        return text_maps(
+            self, found, text, truncate=truncate, causal=True, layers=layers, heads=heads, axis=axis
+        )  # fmt: skip
+
+    def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
+        """How a text goes on, as far as the model's positions go."""
+        room = self.model.config.max_positions
+        steps = sample(
+            self.model.start, self.model.step, [ids], Sampling(temperature=0), context=room,
+            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self._end,
+        )  # fmt: skip
+        with self.route.autocast():
+            return [token for step in steps for _, token in step]
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
+        """How many bits the test texts, or those of `data`, take; compared piece by piece."""
+        texts, context, stride = held_data(self.path, data, self.model.config.max_positions, skip_bad_lines)
+        return self.score(texts, context=context, stride=stride)
+
+    def score(self, texts: Texts, *, context: int, stride: int) -> TextOutcome:
+        """Predict every token of the texts, in windows of `context` tokens, one every `stride` (see `token_losses`)."""
+        pieces: list[str] = []
+        ids: list[int] = []
+        owners: list[int] = []  # of each token, its piece
+        for number, text in enumerate(texts.texts, 1):
+            encoding = self._known(text, f"test text {number}")
+            if self._end is not None:
+                ids.append(self._end)
+                owners.append(max(0, len(pieces) - 1))  # where it ends the text before
+            cuts = _pieces(text)
+            starts = [start for start, _ in encoding.offsets]
+            owners += (np.searchsorted(cuts, starts, "right") + len(pieces) - 1).tolist()
+            ids += encoding.ids
+            pieces += [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+        # the very first token is not predicted: it is the end token, or else its bytes do not count
+        sizes = np.array([len(piece.encode()) for piece in pieces])
+        if self._end is None:
+            sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
+        losses = token_losses(self.model, np.array(ids), self.route, context=context, stride=stride)
+        bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
+        metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
+        told = [f"{each:.3f} bits a byte" for each in bits]
+        return TextOutcome(pieces, told, [""] * len(pieces), (-bits).tolist(), metrics)
+
+    @property
+    def _end(self) -> int | None:
+        """The end token, where the tokenizer has it too."""
+        end = self.model.config.end
+        return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
+
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """The ids of every prompt, at least one each. Raises ValueError for a text that the model cannot read."""
+        encoded, room = [], self.model.config.max_positions
+        for number, text in enumerate(prompts, 1):
+            check_text(text, f"text {number}")
+            ids = self._known(text, f"text {number}").ids
+            if len(ids) > room:
+                raise ValueError(f"text {number} has {len(ids):,} tokens, the model takes {room:,}: shorten it")
+            if not ids and self._end is None:
+                raise ValueError(f"text {number} is empty, and this vocabulary has no token that texts begin with")
+            encoded.append(ids or [int(self._end or 0)])
+        return encoded
+
+    def _known(self, text: str, name: str) -> Encoding:
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        unknown = getattr(self.tokenizer.model, "unk_token", None)
+        if unknown is not None and unknown in encoding.tokens:
+            start, after = encoding.offsets[encoding.tokens.index(unknown)]
+            raise ValueError(f"{name} has {text[start:after]!r} at character {start + 1}: it is not in the vocabulary")
+        return encoding
+
+
+def held_data(model: Path, data: str | None, positions: int, skip_bad_lines: bool) -> Held:
+    """What a run is tested on, as its result.json tells; or `data`, as training takes it: of a directory with splits,
+    the test data. Raises ValueError for a model that was not trained here, unless `data` is given."""
+    record = record_of(model)
+    known, windows = record.get("data", {}), record.get("windows", {})
+    context = windows.get("context", positions)
+    stride = windows.get("stride", max(1, context // 2))
+    if data is not None:
+        if Path(data).is_dir():  # of tests, or of other texts
+            data = only_test(data, splits_among(Path(data), [p.name for p in Path(data).iterdir()]).test) or data
+        return Held(told(read_texts(data, skip_bad_files=skip_bad_lines)), context, stride)
+    if "scored" not in known:
+        raise ValueError(f"{model} has no result.json that tells its test data: name some with --data")
+    corpora = read_corpora(
+        known["path"], validation=known["validation"], test=known["test"], share=known["share"],
+        skip_bad_files=known["skip_bad_files"],
+    )  # fmt: skip
+    texts = corpora.validation if known["scored"] == "validation" else corpora.test
+    if texts is None:
+        raise ValueError(f"{model} was trained without test data: name some with --data")
+    name = known["test"] if known["scored"] == "test" else known["validation"]
+    same_test(name or known["path"] or "Python's standard library", known["fingerprints"][known["scored"]],
+              fingerprint(texts.texts))  # fmt: skip
+    return Held(texts, context, stride)
+
+
+def _pieces(text: str) -> list[int]:
+    """Where the pieces of a text begin."""
+    cuts = [0]
+    while (end := text.find("\n", cuts[-1] + PIECE)) >= 0 and end + 1 < len(text):
+        cuts.append(end + 1)
+    return cuts

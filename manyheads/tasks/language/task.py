@@ -1,0 +1,151 @@
+"""Language modelling as a task: from running text to a model that predicts the next token, and what it costs to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy
+from manyheads.data.blocks import Stream, block_starts
+from manyheads.models.gpt import GPT
+from manyheads.models.universal import UniversalSequence
+from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.loss import CHUNK, smoothed_cross_entropy
+
+SCORED_TOKENS = 16_384  # that are read at once when a text is scored
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Blocks: what the model reads and what it should write, each (B, T)."""
+
+    read: Tensor
+    write: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return self.write.numel()
+
+
+class LanguageModellingTask:
+    """What the training loop trains: the cross-entropy of every next token, and what a Universal one's thinking costs.
+
+    train, validation  streams of token ids (`data/blocks.py`); `validation_bytes` the UTF-8 bytes that the latter says
+    block, rows        tokens of a block, and blocks of a micro-batch
+    random             blocks from anywhere, or one behind the other (see `block_starts`)
+    """
+
+    def __init__(
+        self,
+        model: GPT | UniversalSequence,
+        tokenizer: Tokenizer,
+        train: Stream,
+        validation: Stream,
+        validation_bytes: int,
+        *,
+        route: Route,
+        block: int,
+        rows: int,
+        random: bool,
+        seed: int,
+    ) -> None:
+        if block > model.config.max_positions:
+            raise ValueError(f"blocks of {block} tokens do not fit a model of {model.config.max_positions} positions")
+        self.model = model.to(route.device)
+        self.tokenizer, self.train, self.validation = tokenizer, train, validation
+        self.validation_bytes = validation_bytes
+        self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
+        read: Any = self.model.think if isinstance(self.model, UniversalSequence) else self.model.hidden
+        self._read: Any = route.compile(read)
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
+        return Lazy([starts[i : i + self.rows] for i in range(0, len(starts), self.rows)], self._batch)
+
+    def _batch(self, starts: NDArray[np.int64]) -> Batch:
+        blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)
+        tokens = torch.from_numpy(blocks)  # (B, T + 1)
+        return Batch(tokens[:, :-1], tokens[:, 1:])
+
+    def loss(self, batch: Batch) -> Tensor:
+        hidden = self._read(batch.read.to(self.route.device))  # (B, T, D)
+        ponder: Tensor | float = 0.0
+        if isinstance(self.model, UniversalSequence):
+            hidden, thoughts = hidden
+            ponder = self.model.ponder_cost(thoughts)
+        target = batch.write.to(self.route.device).flatten()
+        loss = smoothed_cross_entropy(
+            hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
+        )
+        return loss + batch.tokens * ponder
+
+    def validate(self) -> dict[str, float]:
+        """Every token of the validation data once, in blocks as in training."""
+        losses = token_losses(self.model, self.validation, self.route, context=self.block, stride=self.block)
+        found = text_metrics(losses, self.validation_bytes, "")
+        return {name: metric["value"] for name, metric in found.items()}
+
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, self.tokenizer)
+
+
+@torch.no_grad()
+def token_losses(
+    model: GPT | UniversalSequence, stream: Stream, route: Route, *, context: int, stride: int
+) -> NDArray[np.float64]:
+    """-ln p of every token of a stream (N,) but the first, given up to `context` tokens before it: (N - 1,).
+
+    The stream is read in windows of `context` tokens, one every `stride`; each scores what those before it have not. So
+    a token is scored once, behind at least context - stride others where the text has so many.
+    """
+    if not 0 < stride <= context <= model.config.max_positions:
+        raise ValueError(
+            f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
+            f" {model.config.max_positions} positions"
+        )
+    total = len(stream) - 1
+    losses = np.empty(max(total, 0))
+    begins = range(0, max(min(total, 1), total - context + stride), stride)
+    whole = [begin for begin in begins if begin + context <= total]
+    rows = max(1, SCORED_TOKENS // context)
+    groups = [whole[i : i + rows] for i in range(0, len(whole), rows)] + [[b] for b in begins[len(whole) :]]
+    for group in groups:
+        length = min(context, total - group[0])
+        windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
+        tokens = torch.from_numpy(windows).to(route.device)  # (B, T + 1)
+        with route.autocast():
+            hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
+        pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
+        found = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
+        for begin, row in zip(group, found.view(len(group), length).double().cpu().numpy(), strict=True):
+            first = context - stride if begin else 0
+            losses[begin + first : begin + length] = row[first:]
+    return losses
+
+
+def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
+    """Of the losses of all tokens, which together say `size` UTF-8 bytes: loss (nats a token), perplexity, and
+    bits_per_byte, which texts of any vocabulary can be compared by."""
+    if not len(losses):
+        raise ValueError("there is nothing to score: the text has no token after another")
+    total = float(losses.sum())
+    loss = total / len(losses)
+    values: dict[str, tuple[float, str]] = {
+        "loss": (loss, "nats a token"),
+        "perplexity": (math.exp(loss) if loss < 700 else math.inf, "a token"),
+        "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
+    }
+    tokens = f"{len(losses):,} tokens{how}"
+    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in values.items()}

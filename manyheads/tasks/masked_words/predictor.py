@@ -1,0 +1,174 @@
+"""A masked language model in use: texts with [MASK] in, the likeliest words for it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nlargest
+from typing import Any, NamedTuple, overload
+
+import torch
+
+from manyheads import directory
+from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.core.runtime import Route
+from manyheads.data.batching import pad
+from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
+from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special, continuations
+from manyheads.data.splits import check_text
+from manyheads.data.tokenizers import special_tokens
+from manyheads.data.windows import Frame
+from manyheads.tasks.attending import Read, TextPredictor, side_of
+from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.masked_words.task import mean_scores, scores
+
+TEXTS = 32  # that are filled at once
+
+
+class Fill(NamedTuple):
+    """A word for the mask; where a text has several masks, a word for each, separated by blanks.
+
+    probability  of several words the product: each mask is filled without regard to what the others become
+    text         with the mask replaced; a piece that goes on with a word joins it
+    """
+
+    token: str
+    probability: float
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class FillOutcome(Outcome):
+    unit = "share of the masked words that are right"
+
+
+class Filler(TextPredictor):
+    """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        super().__init__(loaded, route)
+        self.special = Special.of(self.tokenizer)
+
+    @overload
+    def fill(self, texts: str, top: int = 5) -> list[Fill]: ...
+    @overload
+    def fill(self, texts: list[str], top: int = 5) -> list[list[Fill]]: ...
+    def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
+        """The `top` likeliest words for the [MASK] of every text, best first.
+
+        Raises ValueError for a text without [MASK], and for one that is longer than the model takes.
+        """
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
+        if isinstance(texts, str):
+            return self.fill([texts], top)[0]
+        encoded = [self._encode(text, number) for number, text in enumerate(texts, 1)]
+        found: list[list[Fill]] = []
+        for first in range(0, len(texts), TEXTS):
+            ids = encoded[first : first + TEXTS]
+            batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
+            masked = batch == self.special.mask
+            with torch.inference_mode(), self.route.autocast():
+                states = self.model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
+                logits = self.model.words(states[masked]).float()  # (N, V), row after row
+            chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))
+            counts = masked.sum(1).tolist()
+            for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False):
+                found.append([self._filled(text, *each) for each in _best(p.tolist(), w.tolist(), top)])
+        return found
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> FillOutcome:
+        """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
+        epoch = self._held(data, skip_bad_lines)
+        found = list(scores(self.model, epoch, self.route, 128 * TEXTS))
+        values = mean_scores(found)
+        rules = f"{sum(len(score.words) for score in found):,} masked words, at most {epoch.lengths.max()} tokens"
+        return FillOutcome(
+            [self._decode(score.example.tokens) for score in found],
+            [self._decode(score.words) for score in found],
+            [self._decode(score.example.answers) for score in found],
+            [score.right / len(score.words) for score in found],
+            {name: {"value": value, "signature": rules} for name, value in values.items()},
+        )
+
+    def _encode(self, text: str, number: int) -> list[int]:
+        check_text(text, f"text {number}")
+        parts = text.split(MASK)
+        if len(parts) == 1:
+            raise ValueError(f"text {number} has no {MASK}: put one where a word is to be filled in")
+        ids: list[int] = []
+        for encoding in self.tokenizer.encode_batch(parts, add_special_tokens=False):
+            ids += [*encoding.ids, self.special.mask]
+        framed, _ = Frame.of(self.tokenizer).around(ids[:-1])
+        room = self.model.config.max_positions
+        if len(framed) > room:
+            raise ValueError(f"text {number} has {len(framed)} tokens, the model takes {room}: shorten it")
+        return framed
+
+    def _read(self, text: str, pair: str | None) -> Read:
+        """With [MASK] as the token, whatever the tokenizer takes it for."""
+        if pair is not None or MASK not in text:
+            return super()._read(text, pair)
+        check_text(text, "the text")
+        ids: list[int] = []
+        tokens: list[str] = []
+        words: list[int] = []
+        for part in text.split(MASK):
+            encoding = self.tokenizer.encode(part, add_special_tokens=False)
+            side, first = side_of(encoding, (part,)), max(words, default=SPECIAL) + 1
+            ids += [*encoding.ids, self.special.mask]
+            tokens += [*side.tokens, MASK]
+            words += [*(first + word for word in side.words), first + len(side)]
+        frame = Frame.of(self.tokenizer)
+        before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
+        around = [SPECIAL] * len(before), [SPECIAL] * len(after)
+        side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
+        return Read(*frame.around(ids[:-1]), side)
+
+    def _filled(self, text: str, probability: float, words: Sequence[int]) -> Fill:
+        pieces = [self.tokenizer.id_to_token(word) or "" for word in words]
+        filled, *behind = text.split(MASK)
+        for piece, after in zip(pieces, behind, strict=True):
+            inner = piece.startswith("##")
+            filled = (filled.rstrip() if inner else filled) + piece.removeprefix("##" if inner else "") + after
+        return Fill(" ".join(pieces), probability, filled)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def _held(self, data: str | None, skip_bad_lines: bool) -> Epoch:
+        """The first epoch over the documents that the run has held out, or over those of `data`."""
+        trained_on: dict[str, Any] = record_of(self.path).get("data", {})
+        length = min(Rules().length, self.model.config.max_positions)
+        rules = Rules(**trained_on.get("rules", {"length": length, "next_sentence": False}))
+        if data is not None:
+            documents = read_documents(data, column=trained_on.get("column", "text"), skip_bad_lines=skip_bad_lines)
+        elif not trained_on:
+            raise ValueError(f"{self.path} was not trained here: name a text to mask words in with --data FILE")
+        else:
+            documents = _validation(trained_on)
+            name = trained_on["validation"] or trained_on["data"] or "the standard library's documentation"
+            same_test(name, trained_on["fingerprints"]["validation"], fingerprint_of(documents))
+        with special_tokens(self.tokenizer, as_text=True):  # as in training
+            tokenised = Documents.of(documents, self.tokenizer)
+        return PretrainingData(
+            tokenised, rules, self.special, self.model.config.vocab, seed=trained_on.get("seed", 1),
+            inner=continuations(self.tokenizer.get_vocab()),
+        ).epoch(0)  # fmt: skip
+
+
+def _best(chances: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
+    """The likeliest combinations of a word for every mask, given each mask's likeliest words (M, count)."""
+    found: list[tuple[float, list[int]]] = [(1.0, [])]
+    for p, w in zip(chances, words, strict=True):
+        longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in found for i in range(len(p)))
+        found = nlargest(count, longer, key=lambda each: each[0])
+    return found
+
+
+def _validation(trained_on: dict[str, Any]) -> list[Document]:
+    """Of a run, by what its result.json says of its data."""
+    path, column = trained_on["validation"] or trained_on["data"], trained_on["column"]
+    documents = standard_library() if path is None else read_documents(path, column=column, skip_bad_lines=True)
+    return documents if trained_on["validation"] else split_documents(documents)[1]

@@ -1,0 +1,1 @@
+"""Tags of the words of a text."""

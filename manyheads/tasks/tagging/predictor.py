@@ -1,0 +1,153 @@
+"""A trained tagger in use: texts in, their words with tags and their entities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple, overload
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.cldr_tags import cldr_tagged
+from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
+from manyheads.data.splits import check_text, test_among
+from manyheads.data.store import fingerprint
+from manyheads.tasks.attending import TextPredictor
+from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
+from manyheads.tasks.tagging.task import tag_log_probabilities, word_windows
+
+
+class TaggedWord(NamedTuple):
+    """A word of a text at the characters `start` to `end`; the probability is that of its tag."""
+
+    text: str
+    tag: str
+    probability: float
+    start: int
+    end: int
+
+
+class FoundEntity(NamedTuple):
+    """The words of an entity, as characters of the text; the probability is the mean of its words'."""
+
+    kind: str
+    text: str
+    probability: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """A text with the tag of each word; prints as word/TAG pairs."""
+
+    text: str
+    words: list[TaggedWord]
+
+    @property
+    def entities(self) -> list[FoundEntity]:
+        found = []
+        for kind, first, end in entities([word.tag for word in self.words]):
+            inside = self.words[first:end]
+            start, stop = inside[0].start, inside[-1].end
+            probability = sum(word.probability for word in inside) / len(inside)
+            found.append(FoundEntity(kind, self.text[start:stop], probability, start, stop))
+        return found
+
+    def __str__(self) -> str:
+        return " ".join(f"{word.text}/{word.tag}" for word in self.words)
+
+
+class TaggingOutcome(Outcome):
+    unit = "entity F1 of a sentence"
+
+
+class Tagger(TextPredictor):
+    """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
+
+    reading  max_length: tokens of a window; None: as in training, else what the model takes
+    """
+
+    done: ClassVar = "tagged"
+
+    def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
+        super().__init__(loaded, route)
+        reading = reading or record_of(self.path).get("reading", {})
+        longest = self.model.config.max_positions
+        self._limit = min(longest, reading.get("max_length", longest))
+
+    @overload
+    def tag(self, texts: str) -> TaggedText: ...
+    @overload
+    def tag(self, texts: list[str] | list[list[str]]) -> list[TaggedText]: ...
+    def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
+        """The words of every text with their tags, in their order. Texts may be of any length.
+
+        A text is split into words by `data.conll.words_of`: at spaces, marks at the ends of a word apart. It may be
+        given as a list of words instead; its characters are then counted in the words joined by spaces.
+        """
+        if isinstance(texts, str):
+            return self.tag([texts])[0]
+        whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        for number, text in enumerate(whole, 1):
+            check_text(text, f"text {number}")
+        spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
+        sentences = [[text[a:b] for a, b in each] for text, each in zip(whole, spans, strict=True)]
+        windows = word_windows(self.tokenizer, sentences, self._limit)
+        scores = tag_log_probabilities(self.model, windows, list(map(len, sentences)), self.route)
+        labels = self.model.config.labels
+        found = []
+        for text, each, score in zip(whole, spans, scores, strict=True):
+            best, at = score.exp().max(1)
+            rows = zip(each, best.tolist(), at.tolist(), strict=True)
+            found.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
+        return found
+
+    def evaluate(self, tagged: Tagged) -> TaggingOutcome:
+        """Tag the sentences and score the tags against those given."""
+        tagged.check_labels(self.model.config.labels)
+        found = self.tag(tagged.words)
+        predicted = [[word.tag for word in text.words] for text in found]
+        quality = []
+        for guess, truth in zip(predicted, tagged.tags, strict=True):
+            counts = count_entities([guess], [truth])[""]
+            quality.append(counts.f1 if counts.found or counts.wanted else 1.0)
+        references = [
+            " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
+            for words, tags in zip(tagged.words, tagged.tags, strict=True)
+        ]
+        metrics = tagging_metrics(predicted, tagged.tags)
+        return TaggingOutcome([text.text for text in found], list(map(str, found)), references, quality, metrics)
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
+        """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
+        return self.evaluate(_held_data(self.path, self.model.config.labels, data, skip_bad_lines))
+
+
+def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the words begin and end when joined by spaces."""
+    spans, at = [], 0
+    for word in words:
+        spans.append((at, at + len(word)))
+        at += len(word) + 1
+    return spans
+
+
+def _held_data(model: Path, labels: Sequence[str], data: str | None, skip_bad_lines: bool) -> Tagged:
+    def read(file: str, skip: bool) -> Tagged:
+        tagged = read_conll(file, skip_bad_lines=skip)
+        return tagged.only(labels) if skip else tagged
+
+    trained_on = record_of(model).get("data", {})
+    if data is not None:
+        return told(read(test_among(data, find_splits), skip_bad_lines))
+    if cldr := trained_on.get("cldr"):
+        return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
+    if not trained_on.get("test"):
+        raise ValueError(f"{model} was trained without test data: name some with --data FILE")
+    name = trained_on["test"][0]
+    tagged = read(name, trained_on.get("skipped", False))
+    same_test(name, trained_on["fingerprints"]["test"], fingerprint(tagged.texts))
+    return tagged

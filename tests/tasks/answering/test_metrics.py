@@ -1,0 +1,85 @@
+"""SQuAD's scores: cases worked by hand from the published scripts, and torchmetrics' word."""
+
+import random
+
+import pytest
+
+from manyheads.tasks.answering.metrics import best, exact, f1, normalised, squad_metrics
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Panthers'\tdefense!", "panthers defense"),
+        ("an apple a day", "apple day"),
+        ("Theatre and another", "theatre and another"),  # whole words only
+        ("a-the b", "athe b"),  # punctuation goes first: what it parted is one word
+        ("308", "308"),
+        ("U.S.A.", "usa"),
+        ("“quoted” – dash", "“quoted” – dash"),  # ASCII punctuation only
+        ("the", ""),
+        ("!?", ""),
+        ("A\u00a0b", "b"),
+        ("THE Été", "été"),
+    ],
+)
+def test_normalising(text: str, expected: str) -> None:
+    assert normalised(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "em", "score"),
+    [
+        ("The 308 points.", "308 points", 1, 1),
+        ("308", "308 points", 0, 2 / 3),  # precision 1, recall 1/2
+        ("gave up just 308", "308 points", 0, 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2)),
+        ("to be or not to be", "be", 0, 2 / 7),  # a word counts as often as both have it
+        ("be be", "to be or not to be", 0, 2 * 2 / 8),
+        ("yes", "no", 0, 0),
+        ("", "no", 0, 0),
+        ("", "", 1, 1),
+        ("the", "", 1, 1),
+    ],
+)
+def test_single_answers(guess: str, truth: str, em: int, score: float) -> None:
+    assert exact(guess, truth) == em
+    assert f1(guess, truth) == pytest.approx(score)
+
+
+def test_the_best_of_several_and_none() -> None:
+    assert best(f1, "Santa Clara", ["California", "Santa Clara, California", "the Santa Clara"]) == 1
+    assert best(exact, "x", ["y", "X."]) == 1
+    assert best(exact, "", []) == 1  # version 2: no answer is right
+    assert best(f1, "something", []) == 0
+    assert best(f1, "", ["something"]) == 0
+    assert best(exact, "", ["the"]) == 1  # normalising leaves nothing of it: as in version 2's script
+
+
+def test_means_and_their_signature() -> None:
+    metrics = squad_metrics(["308", "", "x"], [["308 points", "308 in all"], [], ["y"]])
+    assert metrics["squad_f1"]["value"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert metrics["squad_em"]["value"] == pytest.approx(1 / 3)
+    assert metrics["squad_f1"]["signature"] == "SQuAD's script, 3 questions, 1 without an answer"
+    with pytest.raises(ValueError, match="nothing to score"):
+        squad_metrics([], [])
+
+
+def test_as_torchmetrics_scores_them() -> None:
+    """Its SQuAD is the script of version 1, where every question has an answer that normalising leaves."""
+    text = pytest.importorskip("torchmetrics.functional.text", reason="needs torchmetrics: pip install torchmetrics")
+    draw = random.Random(0)
+    pieces = ["the", "a", "An", "Giant", "giant's", "308", "-", "3.5", ",", "beat", "Beat.", "é", "\n", "U.S."]
+
+    def phrase() -> str:
+        return " ".join(draw.choices(pieces, k=draw.randint(0, 6)))
+
+    guesses = [phrase() for _ in range(500)]
+    truths = [[f"{phrase()} giant {phrase()}" for _ in range(draw.randint(1, 3))] for _ in guesses]
+    told = text.squad(
+        [{"id": str(i), "prediction_text": guess} for i, guess in enumerate(guesses)],
+        [{"id": str(i), "answers": {"text": several, "answer_start": [0]}} for i, several in enumerate(truths)],
+    )
+    ours = squad_metrics(guesses, truths)
+    assert 0 < ours["squad_em"]["value"] < ours["squad_f1"]["value"] < 1
+    assert 100 * ours["squad_em"]["value"] == pytest.approx(told["exact_match"].item(), rel=1e-6)
+    assert 100 * ours["squad_f1"]["value"] == pytest.approx(told["f1"].item(), rel=1e-6)
