@@ -28,17 +28,21 @@ EXTRAS = (
 
 def allowed(room: str) -> set[str]:
     if room in ASIDE or room == "results":
-        return {room, "core"} if room == "training" else {room}  # it runs on the machine that core/runtime.py knows
+        # training runs on the machine that core/runtime.py knows
+        return {room, "core.config", *(["core"] if room == "training" else [])}
     level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
     assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
-    below = {name for rooms in LAYERS[:level] for name in rooms} | {room}
+    below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config"}
     if level > LAYERS.index(("directory",)):
         below |= set(ASIDE)
     return below | {"results"} if room in ("recipes", "bench", "cli") else below
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The rooms of manyheads that a file names in imports, type-checking and function-local ones included."""
+    """The rooms of manyheads that a file names in imports, type-checking and function-local ones included.
+
+    `core.config`, of which the data's settings are made, imports no more than the standard library: a room by itself.
+    """
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -49,7 +53,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             names = [f"manyheads.{a.name}" for a in node.names] if module == "manyheads" else [module]
         for name in names:
             if name.startswith("manyheads."):
-                yield name.split(".")[1]
+                yield "core.config" if name.startswith("manyheads.core.config") else name.split(".")[1]
 
 
 def room_of(file: Path) -> str:

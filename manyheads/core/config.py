@@ -1,4 +1,15 @@
-"""What the configurations of all models share: values of the declared types and in range, and presets by name."""
+"""What all configurations share: every field states its type and its range, and one walker checks them.
+
+    @dataclass(frozen=True)
+    class GPTConfig(Config):
+        vocab: Vocabulary
+        end: TokenId | None = None      # an id of `vocab`, or none
+        width: Size = 768
+        heads: Heads = 12               # divides `width`
+        dropout: Rate = 0.1
+
+Every number has a largest value, so that a mistyped one is told before anything is read or allocated.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +17,75 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-LARGEST = 2**31 - 1
-TOKENS = ("pad", "end", "start", "source_pad", "unknown")  # ids, which begin at 0, as numbers of layers do
+LARGEST_PARAMETERS = 10**12  # of a model; GPT-3 has 1.75e11
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `least` to `most`; `above` leaves out the least, `below` the most."""
+
+    least: float
+    most: float
+    above: bool = False
+    below: bool = False
+
+    def contains(self, value: float) -> bool:
+        over = value > self.least if self.above else value >= self.least
+        return over and (value < self.most if self.below else value <= self.most)
+
+    def __str__(self) -> str:
+        return f"{'above' if self.above else 'from'} {self.least} {'to below' if self.below else 'to'} {self.most}"
+
+
+@dataclass(frozen=True)
+class Below:
+    """Numbers from 0 to below the value of another field, which stands before this one: ids of a vocabulary."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Divides:
+    """Numbers that divide the value of another field, which stands before this one."""
+
+    field: str
+
+
+Size = Annotated[int, Range(1, 2**20)]  # of a vector: the width of a model, its hidden units, channels
+Layers = Annotated[int, Range(1, 1000)]
+Heads = Annotated[int, Range(1, 2**12), Divides("width")]
+Length = Annotated[int, Range(1, 1_000_000)]  # of a text in tokens
+Pixels = Annotated[int, Range(1, 100_000)]
+Vocabulary = Annotated[int, Range(1, 10_000_000)]
+TokenId = Annotated[int, Below("vocab")]
+Count = Annotated[int, Range(1, 10**9)]  # of what takes time, not memory: steps, epochs, items
+Rate = Annotated[float, Range(0, 1)]  # a share or a probability
+Positive = Annotated[float, Range(0, 10**9, above=True)]
+Epsilon = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes and choices of a model. Raises ValueError for a value that is not of its field's type, or out of range:
-    sizes are at least 1, rates of dropout from 0 to 1, other numbers finite and, but for a bias, not negative."""
+    """Sizes and choices. Raises ValueError for a value that is not what its field states."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, list):
-                object.__setattr__(self, f.name, value := tuple(value))
-            if fault := _fault(f.name, value, hints[f.name]):
-                raise ValueError(f"{f.name} is {str(value)[:40]!r}: expected {fault}")
+        checked(self)
+
+
+def checked(config: Any) -> None:
+    """Raises ValueError, with the field's name, for the first field of a dataclass whose value is not of its stated
+    type and range. Lists, as JSON gives them, become tuples where tuples are stated."""
+    kind: Any = type(config)
+    for name, hint in _hints(kind).items():
+        value = getattr(config, name)
+        if isinstance(value, list) and tuple in _kinds(hint):
+            object.__setattr__(config, name, value := tuple(value))
+        if expected := _expected(value, hint, config):
+            raise ValueError(f"{name} is {repr(value)[:40]}: expected {expected}")
 
 
 C = TypeVar("C", bound=Config)
@@ -42,26 +103,65 @@ def from_preset(
     return config(**{**presets[name], **overrides})
 
 
-def _fault(name: str, value: Any, hint: Any) -> str:
-    """What was expected instead; empty where the value is as declared."""
+@cache
+def _hints(config: Any) -> dict[str, Any]:
+    hints = get_type_hints(config, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(config)}
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The types that a hint, or the members of a union, begin with."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return [kind for member in get_args(hint) for kind in _kinds(member)]
+    return [get_origin(hint) or hint]
+
+
+def _expected(value: Any, hint: Any, config: Any) -> str:
+    """What was expected instead of the value; empty where it is as stated."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        expected = [_fault(name, value, each) for each in arguments]
+        expected = [_expected(value, member, config) for member in arguments]
         return "" if "" in expected else " or ".join(expected)
-    if hint is type(None):
-        return "none" if value is not None else ""
+    if origin is Annotated:
+        return _expected_number(value, arguments[0], hint.__metadata__, config)
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
-        return "" if isinstance(value, tuple) and not any(_fault(name, v, arguments[0]) for v in value) else "a list"
-    if hint is bool:
-        return "" if isinstance(value, bool) else "true or false"
-    if hint is str:
-        return "" if isinstance(value, str) else "a name"
-    least = 0 if hint is float or name in TOKENS or name.endswith("layers") else 1
-    least = -LARGEST if name.endswith("bias") else least
-    most = 1 if name.endswith("dropout") else LARGEST
-    number = isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
-    if number and least <= value <= most and math.isfinite(value):
+        return _expected_items(value, arguments, config)
+    if hint in (int, float):
+        return _expected_number(value, hint, (), config)
+    if hint is Any:
         return ""
-    return f"{'a number' if hint is float else 'an integer'} from {least} to {most}"
+    kind = (str, Path) if hint is Path else origin or hint
+    return "" if isinstance(value, kind) else _NAMES.get(origin or hint) or f"a {hint.__name__}"
+
+
+_NAMES: dict[Any, str] = {
+    type(None): "none", bool: "true or false", str: "a name", Path: "a path", dict: "a mapping",
+}  # fmt: skip
+
+
+def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
+    """Of a tuple: any number of one kind (`tuple[Size, ...]`), or one of each that is stated."""
+    if not isinstance(value, tuple):
+        return "a list"
+    kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+    if len(kinds) != len(value):
+        return f"a list of {len(kinds)}"
+    faults = [fault for item, kind in zip(value, kinds, strict=True) if (fault := _expected(item, kind, config))]
+    return f"a list, each {faults[0]}" if faults else ""
+
+
+def _expected_number(value: Any, kind: type, limits: tuple[Any, ...], config: Any) -> str:
+    named = "an integer" if kind is int else "a number"
+    span = next((limit for limit in limits if isinstance(limit, Range)), None)
+    number = isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if not number or not (abs(value) < math.inf if span is None else span.contains(value)):
+        return named if span is None else f"{named} {span}"
+    for limit in limits:
+        other = 0 if isinstance(limit, Range) else getattr(config, limit.field)
+        if isinstance(limit, Below) and not 0 <= value < other:
+            return f"{named} from 0 to below {limit.field} ({other})"
+        if isinstance(limit, Divides) and other % value:
+            return f"a divisor of {limit.field} ({other})"
+    return ""
