@@ -12,11 +12,11 @@ __all__ = ["__version__", "edit", "load", "record", "train"]
 if TYPE_CHECKING:
     from manyheads.core.tap import edit, record
     from manyheads.recipes import train
-    from manyheads.tasks import load
+    from manyheads.tasks.loading import load
 
 _HOMES = {
     "edit": "manyheads.core.tap",
-    "load": "manyheads.tasks",
+    "load": "manyheads.tasks.loading",
     "record": "manyheads.core.tap",
     "train": "manyheads.recipes",
 }

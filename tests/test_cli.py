@@ -194,7 +194,7 @@ class Echo:
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
     model = Echo()
-    monkeypatch.setattr("manyheads.tasks.load", lambda name: model)
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: model)
     return model
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 def model_for(verb: str, name: str) -> Any:
     """`manyheads.load(name)`, or a ValueError where its model is not for this verb ("outcome": for being scored)."""
-    from manyheads.tasks import load
+    from manyheads.tasks.loading import load
 
     predictor = load(name)
     if not hasattr(predictor, verb):

@@ -35,7 +35,7 @@ def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
     from manyheads.analysis.dependency import draw_heads
-    from manyheads.tasks import load
+    from manyheads.tasks.loading import load
     from manyheads.tasks.probing import probe
 
     found = probe(load(options.model), options.treebank, train=options.train, skip_bad_lines=options.skip_bad_lines)

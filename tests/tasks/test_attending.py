@@ -21,8 +21,8 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT, preset
-from manyheads.tasks import load
 from manyheads.tasks.attending import read, read_ids
+from manyheads.tasks.loading import load
 from tests.interop import reference
 
 

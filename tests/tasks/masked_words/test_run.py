@@ -13,7 +13,7 @@ import transformers
 
 from manyheads import cli, train
 from manyheads.recipes import RECIPES
-from manyheads.tasks import load
+from manyheads.tasks.loading import load
 
 SMALL: dict[str, Any] = {
     "vocabulary": 120, "length": 24, "batch_tokens": 256, "threads": 1, "training.steps": 6, "training.warmup": 2,

@@ -17,7 +17,7 @@ from manyheads.data.documents import sentences
 from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.tasks import load
+from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words.predictor import Filler
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 
