@@ -1,0 +1,63 @@
+"""A recipe: a run that the project vouches for, as a value. The recipes of a task stand in its room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Annotated, Any, Literal
+
+from manyheads.core.config import Range
+from manyheads.training.config import TrainingConfig
+
+Threads = Annotated[int, Range(1, 1024)]
+Tuned = Literal["all", "last", "last-four"]  # of a model to start from: which layers are trained, or read by a BiLSTM
+
+# Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
+FINE_TUNING = TrainingConfig(
+    epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
+    weight_decay=0.01, clip=1.0, log_every=20,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, from which paper, and what the user has to bring.
+
+    summary    what it trains, in a line
+    about      the command; then what comes out, what it takes, and what was published
+    config     every setting and its value; its docstring says what they mean
+    with_init  the same for a run that starts from another model, where other settings suit it
+    module     has `train(config, run)`, which gives a report, and, where one model is trained, `planned_model(config)`;
+               it is named and not imported, as it needs PyTorch
+    requires   settings that have to be given, such as {"data": "DIR with train and test of IMDB"}
+    init       whether it starts from another model (`--init`): it may, it must, or it never does
+    """
+
+    summary: str
+    paper: str
+    about: str
+    config: Any
+    module: str
+    with_init: Any = None
+    requires: Mapping[str, str] = field(default_factory=dict)
+    init: Literal["may", "must", "never"] = "never"
+
+    @property
+    def needs(self) -> str:
+        """What the user has to bring, in words."""
+        needs = [f"{key}={value}" for key, value in self.requires.items()]
+        return "; ".join([*needs, *(["--init MODEL"] if self.init == "must" else [])]) or "nothing"
+
+    def starting_config(self, init: str | None) -> Any:
+        return self.config if init is None or self.with_init is None else self.with_init
+
+    def train(self, config: Any, run: Any) -> Any:
+        return import_module(self.module).train(config, run)
+
+    def planned_model(self) -> Any:
+        """The model that it trains, without memory. Raises ValueError where that is not one model of its own."""
+        planned = getattr(import_module(self.module), "planned_model", None)
+        if planned is None:
+            raise ValueError("this recipe trains several models or none: name a model")
+        return planned(self.config)

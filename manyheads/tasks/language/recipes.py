@@ -1,0 +1,107 @@
+"""Recipes of language models of GPT-2's shape, from scratch on running text, or further from another one's weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from manyheads.core.config import Config, Count, Length, Range, Vocabulary
+from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.training.config import TrainingConfig
+
+RUN = "manyheads.tasks.language.run"
+EMBEDDED_TRAINING = TrainingConfig(
+    steps=1500, optimiser="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
+    eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=500, log_every=20,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LanguageModellingConfig(Config):
+    """What a language modelling run is made of.
+
+    data        a text file or a directory of them (see `data/corpora.py`); None: the standard library's source text
+    share       of the training data, held out where there is no validation data
+    tokenizer   "byte-bpe" of at most `vocabulary` ids, or "character", whose vocabulary is all characters of the corpus
+    preset      of GPT, such as gpt2/124m; `model` overrides its fields
+    block       tokens that are read at once, which are all the model's positions
+    rows        blocks of a micro-batch
+    random      blocks from anywhere in the text; or one behind the other, so that an epoch is the whole text
+    scored      which data are scored at the end, in windows of `block` tokens, one every `stride` (None: `block`)
+    """
+
+    data: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    share: Annotated[float, Range(0, 1, above=True, below=True)] = 0.05
+    tokenizer: Literal["byte-bpe", "character"] = "byte-bpe"
+    vocabulary: Vocabulary = 1024
+    preset: str = "gpt2/nano"
+    model: dict[str, Any] = field(default_factory=dict)
+    block: Length = 128
+    rows: Count = 8
+    random: bool = False
+    scored: Literal["test", "validation"] = "test"
+    stride: Length | None = None
+    threads: Threads | None = None
+    training: TrainingConfig = EMBEDDED_TRAINING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stride is not None and self.stride > self.block:
+            raise ValueError(f"stride is {self.stride}: expected 1 to block, {self.block}")
+
+
+# nanoGPT's train.py and config/train_shakespeare_char.py with the options of its README for a CPU
+TINY_SHAKESPEARE = LanguageModellingConfig(
+    share=0.1,
+    tokenizer="character",
+    vocabulary=67,  # 65 characters, the end of text and the unknown one, for --dry-run
+    block=64,
+    rows=12,
+    random=True,
+    scored="validation",
+    training=replace(EMBEDDED_TRAINING, steps=2000, learning_rate=1e-3),
+)
+TINY_SHAKESPEARE_GPU = replace(
+    TINY_SHAKESPEARE,
+    preset="gpt2/baby",
+    block=256,
+    rows=64,
+    training=replace(TINY_SHAKESPEARE.training, steps=5000, validate_every=250, metric="loss"),
+)
+
+RECIPES = {
+    "language-modelling": Recipe(
+        "a small language model of Python's source text, or of your texts",
+        "Radford et al. 2019",
+        """manyheads train language-modelling [data=FILE|DIR] [--init MODEL]
+
+        Without data, the source text of Python's standard library, byte-level BPE: about three minutes on two cores.
+        """,
+        LanguageModellingConfig(), RUN, init="may",
+    ),
+    "language-modelling/tiny-shakespeare": Recipe(
+        "a 0.8 M parameter character model, for a CPU",
+        "Karpathy 2022, nanoGPT",
+        """manyheads train language-modelling/tiny-shakespeare data=FILE
+
+        nanoGPT's character model for a CPU (github.com/karpathy/nanoGPT, README, "I only have a macbook"): 0.8 M
+        parameters, 2,000 steps of 12 blocks of 64, the last tenth of the text for validation. Published validation
+        loss: 1.88, estimated on 20 random batches; here on every token of it, in blocks of 64.
+        training.learning_rate=3e-3 does better.
+        """,
+        TINY_SHAKESPEARE, RUN, requires={"data": "FILE, tiny-shakespeare's input.txt, or its directory"}, init="may",
+    ),
+    "language-modelling/tiny-shakespeare-gpu": Recipe(
+        "a 10.7 M parameter character model, for a GPU",
+        "Karpathy 2022, nanoGPT",
+        """manyheads train language-modelling/tiny-shakespeare-gpu data=FILE --precision bf16
+
+        nanoGPT's character model for a GPU (README, "quick start"): 10.7 M parameters, dropout 0.2, 5,000 steps of 64
+        blocks of 256, the best weights by validation loss. Published: 1.4697.
+        """,
+        TINY_SHAKESPEARE_GPU, RUN,
+        requires={"data": "FILE, tiny-shakespeare's input.txt, or its directory"}, init="may",
+    ),
+}  # fmt: skip
