@@ -20,7 +20,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.files import read_json, replacing_all
 from manyheads.interop.bert import BERT
 from manyheads.interop.classifiers import CLASSIFIERS
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
@@ -278,10 +278,7 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: invalid JSON ({error}): copy or save the model again") from None
+    value = read_json(file, "copy or save the model again")
     if not isinstance(value, dict):
         raise ValueError(f"{file}: expected a JSON object, got {type(value).__name__}")
     return value
@@ -378,34 +375,14 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _write(directory: Path, files: Mapping[str, Any]) -> None:
-    """Write all files (text, bytes or tensors) under temporary names, sync them, then rename them in their order.
-
-    So a crash leaves the old files or the new ones; a file is never half written.
-    """
+    """Write all files (text, bytes or tensors), each whole or not at all, to be renamed in their order."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as undo:
-            temporary = {name: directory / f".{name}.tmp" for name in files}
-            for name, content in files.items():
-                undo.callback(temporary[name].unlink, missing_ok=True)
+        with replacing_all([directory / name for name in files]) as temporaries:
+            for temporary, content in zip(temporaries, files.values(), strict=True):
                 if isinstance(content, (str, bytes)):
-                    temporary[name].write_bytes(content if isinstance(content, bytes) else content.encode())
+                    temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
                 else:
-                    temporary[name].touch()
-                    mode = temporary[name].stat().st_mode  # what the user's umask gives; save_file gives 0600
-                    save_file(content, temporary[name], metadata={"format": "pt"})
-                    temporary[name].chmod(mode)
-                _sync(temporary[name])
-            for name, path in temporary.items():
-                os.replace(path, directory / name)
-            _sync(directory)
+                    save_file(content, temporary, metadata={"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{directory}: cannot write the model ({error}); what was there is intact") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

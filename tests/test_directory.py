@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from manyheads import directory
+from manyheads import directory, files
 from manyheads.data.subword import train_bpe
 from manyheads.models.transformer import Transformer
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
@@ -260,7 +260,7 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "notes.txt").write_text("mine")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     synced = 0
-    original = directory._sync
+    original = files._sync
 
     def full_disk(path: Path) -> None:
         nonlocal synced
@@ -269,7 +269,7 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest
             raise OSError(28, "No space left on device")
         original(path)
 
-    monkeypatch.setattr(directory, "_sync", full_disk)
+    monkeypatch.setattr(files, "_sync", full_disk)
     with pytest.raises(ValueError, match="No space left on device"):
         directory.save(tmp_path, trained("marian"), tokenizer())
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

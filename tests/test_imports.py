@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# core <- models <- {generation, interop, analysis} <- directory <- tasks <- recipes <- {bench, serve} <- cli
+# files <- core <- models <- {generation, interop, analysis} <- directory <- tasks <- recipes <- {bench, serve} <- cli
 LAYERS = [
-    ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("tasks",), ("recipes",),
+    ("files",), ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("tasks",), ("recipes",),
     ("bench", "serve"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
@@ -29,7 +29,7 @@ EXTRAS = (
 def allowed(room: str) -> set[str]:
     if room in ASIDE or room == "results":
         # training runs on the machine that core/runtime.py knows
-        return {room, "core.config", *(["core"] if room == "training" else [])}
+        return {room, "files", "core.config", *(["core"] if room == "training" else [])}
     level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
     assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
     below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config"}

@@ -6,9 +6,6 @@ everything the ids depend on, so a changed text, tokenizer or format is a differ
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,19 +15,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.subword import encode_all
+from manyheads.files import fingerprint, replacing
 
 _FORMAT = "tokens-1"  # change it with the layout below
 _CHUNK = 100_000  # texts encoded at a time
-
-
-def fingerprint(parts: Sequence[str | bytes | Path]) -> str:
-    """32 hexadecimal digits that depend on the parts and their boundaries; a Path stands for that file's content."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
 
 
 class TokenStore(Sequence[NDArray[np.int64]]):
@@ -95,16 +83,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
 
 def _write(path: Path, offsets: NDArray[np.int64], ids: NDArray[np.generic]) -> None:
-    """All or nothing: a reader, or a second writer of the same store, never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, offsets)
-            np.save(file, ids)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, offsets)
+        np.save(file, ids)

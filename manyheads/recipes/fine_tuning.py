@@ -14,7 +14,7 @@ from manyheads import directory
 from manyheads.models.bert import Bert, Head, with_head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.recipes.run import Run
-from manyheads.training import TrainingConfig
+from manyheads.training.config import TrainingConfig
 
 Tuned = Literal["all", "last", "last-four"]
 READ = {"last": 1, "last-four": 4}  # layers that a BiLSTM reads

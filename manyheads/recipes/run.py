@@ -18,7 +18,10 @@ from manyheads.analysis import accounting
 from manyheads.core.runtime import Route, prepare, products_per_second
 from manyheads.data.splits import SplitData
 from manyheads.tasks.evaluation import Metrics
-from manyheads.training import Summary, Task, TrainingConfig, train, write_result
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary, train
+from manyheads.training.record import write_result
+from manyheads.training.task import Task
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
 

@@ -4,82 +4,28 @@
     state/checkpoint-00000500.json          counters, config and the SHA-256 of every file it needs; written last
     state/weights-00000500.safetensors      weights to average at the end, or the best by validation
 
-Every file is written under a temporary name, synced and renamed; a checkpoint exists once its JSON does. The last two
-are kept, with the weights they name. No pickle.
+Every file is replaced whole; a checkpoint exists once its JSON does. The last two are kept, with the weights they name.
+No pickle.
 """
 
-import errno
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.files import replacing, write_json
+
 KEPT = 2
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when it is complete and on disk, and leaves no trace otherwise."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        try:
-            with open(temporary, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            directory = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise _told(path.parent, error) from error
-
-
-@contextmanager
-def disk_errors_told(directory: Path) -> Iterator[None]:
-    """A full disk, wherever it was met, as one line for the user."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise _told(directory, error) from error
-
-
-def _told(directory: Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"{directory}: cannot write: {error.strerror or error}; what was written is intact: make room and --resume"
-    )
-
-
-def write_json(path: Path, value: Any) -> None:
-    with replacing(path) as file:
-        file.write((json.dumps(value, indent=1) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """Raises ValueError that names the file, where it is damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise ValueError(f"{path} is damaged: {error}; delete it: --resume goes on from the last checkpoint") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -94,7 +40,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with replacing(path) as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         for name in ("", *ordered):
             piece = _bytes(tensors[name]) if name else len(text).to_bytes(8, "little") + text
             digest.update(piece)
@@ -143,21 +89,21 @@ class Checkpoints:
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Content and tensors of the last checkpoint that is whole; None if there never was one."""
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
-        found: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+        last: tuple[dict[str, Any], dict[str, Tensor]] | None = None
         for path in paths:
             try:
                 content = self._verified(path)
-                tensors = load_file(path.with_suffix(".safetensors")) if found is None else {}
+                tensors = load_file(path.with_suffix(".safetensors")) if last is None else {}
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
                 self.say(f"warning: {path} cannot be used: {error}")
                 continue
             self._good[content["step"]] = {path.name, *content["files"]}
-            found = found or (content, tensors)
-        if paths and found is None:
+            last = last or (content, tensors)
+        if paths and last is None:
             raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
-        if found and not paths[0].name.endswith(f"-{found[0]['step']:08d}.json"):
-            self.say(f"warning: using the previous good checkpoint, of step {found[0]['step']}")
-        return found
+        if last and not paths[0].name.endswith(f"-{last[0]['step']:08d}.json"):
+            self.say(f"warning: using the previous good checkpoint, of step {last[0]['step']}")
+        return last
 
     def _verified(self, path: Path) -> dict[str, Any]:
         saved = json.loads(path.read_bytes())

@@ -1,12 +1,13 @@
 """The training loop: one straight line from batches to a model directory."""
 
+import errno
 import json
 import math
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,16 +17,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.training.checkpoints import Checkpoints, disk_errors_told, mean_tensors, read_json, write_json
+from manyheads.files import WriteError, read_json, write_json
+from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
+from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, claim, locked, remove_leftovers
 from manyheads.training.schedules import schedule
 from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
 from manyheads.training.task import Route, Task
-
-COMMAND = "command.json"  # file of `state/`: what resumes the run
 
 
 class NonFiniteError(ValueError):
@@ -47,48 +48,10 @@ class Summary:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        found = read_json(path)
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
-            raise ValueError(f"{path} is damaged; delete it: --resume goes on from the last checkpoint")
-        return cls(**found)
-
-
-def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
-    """What `out` holds: nothing, a run of ours, or something else."""
-    if (out / "state" / "finished.json").exists():
-        return "finished"
-    if (out / "state").is_dir():
-        inside = [path.name for path in (out / "state").iterdir()]
-        if any(name.startswith("checkpoint-") and name.endswith(".json") for name in inside):
-            return "unfinished"
-        # claimed, but nothing to resume before the first checkpoint is whole
-        ours = all(name in ("tokens", COMMAND) or name.startswith((".", "checkpoint-", "weights-")) for name in inside)
-        return "none" if ours else "foreign"
-    if out.is_dir():  # runs/translation may hold runs/translation/multi30k
-        return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
-    return "foreign" if out.exists() else "none"
-
-
-def claim(out: Path, *, resume: bool, resume_command: str) -> None:
-    """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
-    status = run_status(out)
-    if status == "foreign":
-        raise ValueError(
-            f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
-        )
-    if not resume and status == "unfinished":
-        kept = out / "state" / COMMAND  # this command may have other settings
-        hint = read_json(kept) if kept.exists() else resume_command
-        raise ValueError(f"{out} holds an unfinished run; resume it with: {hint}")
-    if not resume and status == "finished":
-        remedy = "choose another directory (--out)"
-        if not (out / "result.json").exists():
-            remedy = f"--resume scores it, which was cut short; or {remedy}"
-        raise ValueError(f"{out} holds a finished run; {remedy}")
-    try:
-        (out / "state").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out}: cannot create the run directory: {error.strerror}") from error
+        values = read_json(path, GO_ON)
+        if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
+            raise ValueError(f"{path}: not how a run ended; {GO_ON}")
+        return cls(**values)
 
 
 def train(
@@ -111,17 +74,34 @@ def train(
     The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
     given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
     """
-    identity: dict[str, Any] = {
-        "config": config.as_dict(),
-        "settings": json.loads(json.dumps(dict(settings or {}))),
-        "batches": len(task.batches(0)),
-        "environment": {"torch": torch.__version__, "threads": torch.get_num_threads(), **route.describe()},
-    }
-    if not identity["batches"]:
+    batches = len(task.batches(0))
+    if not batches:
         raise ValueError("there are no training batches: the training data are empty")
+    claim(out, resume=resume)
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    claim(out, resume=resume, resume_command=resume_command)
-    write_json(out / "state" / COMMAND, resume_command)
+    with locked(out), _full_disks_told(out):
+        remove_leftovers(out)
+        write_json(out / "state" / COMMAND, resume_command)
+        identity: dict[str, Any] = {
+            "config": config.as_dict(),
+            "settings": json.loads(json.dumps(dict(settings or {}))),
+            "batches": batches,
+            "environment": {"torch": torch.__version__, "threads": torch.get_num_threads(), **route.describe()},
+        }
+        return _train(task, config, out, route, resume, max_minutes, identity, resume_command)
+
+
+def _train(
+    task: Task,
+    config: TrainingConfig,
+    out: Path,
+    route: Route,
+    resume: bool,
+    max_minutes: float | None,
+    identity: dict[str, Any],
+    resume_command: str,
+) -> Summary:
+    """`train` in a directory that is this process's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
     model, optimiser = task.model, make_optimiser(task.model, config)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -130,16 +110,16 @@ def train(
     learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
     moving = {} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()}
     counters = Counters()
-    found = checkpoints.latest() if resume else None
-    if found:
-        _refuse_another_run(out, config, identity, found[0])
-    done = out / "state" / "finished.json"
-    if done.exists() and (found is None or found[0]["config"] == identity["config"]):
+    checkpoint = checkpoints.latest() if resume else None
+    if checkpoint:
+        _refuse_another_run(out, config, identity, checkpoint[0])
+    done = out / "state" / FINISHED
+    if done.exists() and (checkpoint is None or checkpoint[0]["config"] == identity["config"]):
         say(f"{out}: this run is finished; nothing to resume")
         return Summary.read(done)
     done.unlink(missing_ok=True)  # a budget was raised: the run goes on
-    if found:
-        content, tensors = found
+    if checkpoint:
+        content, tensors = checkpoint
         counters = restore(model, optimiser, window_loss, moving, tensors, content)
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
@@ -153,7 +133,6 @@ def train(
     started, seconds_before = time.monotonic(), counters.seconds
     groups = _ahead(_effective_batches(task, counters.epoch, counters.index, config.accumulate))
     with (
-        disk_errors_told(out),
         Signals() as signals,
         Metrics(out, counters.step, counters.validated) as metrics,
         Display(_fraction(config, counters, identity["batches"])) as display,
@@ -239,8 +218,22 @@ def train(
         display.note(f"saved as {task.save(out)} in {out}")
         draw_losses(out)
         summary = _summary("finished", over, counters, held, values)
-        write_json(out / "state" / "finished.json", asdict(summary))
+        write_json(done, asdict(summary))
         return summary
+
+
+@contextmanager
+def _full_disks_told(out: Path) -> Iterator[None]:
+    """A full disk, wherever it was met, as one line for the user."""
+    remedy = "make room and --resume"
+    try:
+        yield
+    except WriteError as error:
+        raise ValueError(f"{error}: {remedy}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ValueError(f"{out}: cannot write: {error.strerror}; what was there is intact: {remedy}") from error
 
 
 def _effective_batches(task: Task, epoch: int, index: int, accumulate: int) -> Iterator[tuple[list[Any], int, int]]:

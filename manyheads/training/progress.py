@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from manyheads.training.checkpoints import replacing
+from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
@@ -82,8 +82,7 @@ class Metrics:
         self.path = out / "metrics.jsonl"
         if self.path.exists():
             kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
-            with replacing(self.path) as file:
-                file.writelines((json.dumps(entry) + "\n").encode() for entry in kept)
+            write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(out / "events"), purge_step=step + 1 if step else None)
 

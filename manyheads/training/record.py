@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from manyheads.core.runtime import processor
-from manyheads.training.checkpoints import write_json
+from manyheads.files import write_json
 
 
 def hardware() -> dict[str, Any]:

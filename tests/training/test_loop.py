@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
-from manyheads.training import NonFiniteError, TrainingConfig, run_status, train
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import NonFiniteError, train
 from manyheads.training.optimisers import optimiser
+from manyheads.training.run_directory import run_status
 from manyheads.training.state import weights
 from tests.training.toy import ToyBatches, ToyModel, ToyRoute, ToyTask
 
@@ -177,8 +179,6 @@ def test_an_unknown_metric_is_named(tmp_path):
 
 
 def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatch):
-    import manyheads.training.checkpoints as module
-
     task = ToyTask()
     calls = []
 
@@ -187,11 +187,13 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
         if task.calls >= 20:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     config = TrainingConfig(steps=40, checkpoint_every=10, **FLAT)
-    with pytest.raises(ValueError, match=r"out: cannot write: No space left on device; what was written is int"):
+    with pytest.raises(
+        ValueError, match=r"cannot write: No space left on device; .* is intact: make room and --resume"
+    ):
         train(task, config, tmp_path / "out", route=ToyRoute())
-    assert not list((tmp_path / "out" / "state").glob("*.tmp"))
+    assert not list((tmp_path / "out" / "state").glob(".tmp-*"))
     monkeypatch.undo()
     resumed = ToyTask()
     train(resumed, config, tmp_path / "out", route=ToyRoute(), resume=True)

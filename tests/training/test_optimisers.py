@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from manyheads.models.vit import ViT, preset
-from manyheads.training import TrainingConfig, train
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import train
 from manyheads.training.optimisers import BertAdam, optimiser
 from tests.training.toy import ToyRoute, ToyTask
 

@@ -6,7 +6,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import manyheads.training.progress as progress
-from manyheads.training import TrainingConfig, train, write_result
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import train
+from manyheads.training.record import write_result
 from tests.training.toy import ToyRoute, ToyTask
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)

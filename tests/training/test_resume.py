@@ -16,7 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 import manyheads.training.loop as loop
-from manyheads.training import Interrupted, TrainingConfig, train
+from manyheads.training.config import TrainingConfig
+from manyheads.training.interrupt import Interrupted
+from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
 from tests.training.toy import ToyRoute, ToyTask
 
@@ -73,7 +75,7 @@ def test_a_damaged_end_is_named(tmp_path):
     run(tmp_path, config=config)
     for content in (b"{}", b"not json", b"\xff"):
         (tmp_path / "state" / "finished.json").write_bytes(content)
-        with pytest.raises(ValueError, match=r"finished\.json is damaged.*--resume goes on from the last checkpoint"):
+        with pytest.raises(ValueError, match=r"finished\.json: .*delete it: --resume goes on from the last checkpoint"):
             run(tmp_path, config=config, resume=True)
     (tmp_path / "state" / "finished.json").unlink()
     run(tmp_path, config=config, resume=True)
@@ -238,7 +240,7 @@ def test_only_damaged_checkpoints_are_an_error(tmp_path):
 def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
     run(tmp_path)
     state = tmp_path / "state"
-    assert {path.suffix for path in state.iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in state.iterdir() if path.name != "lock"} == {".json", ".safetensors"}
     names = set(load_file(state / "checkpoint-00000060.safetensors"))
     assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
     assert not any("tied" in name for name in names)
@@ -266,12 +268,12 @@ def test_kill_9_at_random_moments_while_writing_included(tmp_path):
         while process.poll() is None and not set(state.glob("checkpoint-*.json")) - known:
             time.sleep(0.002)  # until it got further than the last time
         time.sleep(random.uniform(0, 0.3))
-        while attempt % 2 and process.poll() is None and not list(state.glob("*.tmp")):
+        while attempt % 2 and process.poll() is None and not list(state.glob(".tmp-*")):
             pass
         process.kill()
         process.wait()
-        killed_while_writing += bool(list(state.glob("*.tmp")))
+        killed_while_writing += bool(list(state.glob(".tmp-*")))
     assert killed_while_writing >= 2
     assert start(out, "--resume").wait() == 0
     assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(state.glob("*.tmp"))
+    assert not list(state.glob(".tmp-*"))

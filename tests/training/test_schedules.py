@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from manyheads.training import TrainingConfig
+from manyheads.training.config import TrainingConfig
 from manyheads.training.schedules import constant, cosine, linear, noam, schedule
 
 

@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from manyheads.training import Interrupted, TrainingConfig, train
+from manyheads.training.config import TrainingConfig
+from manyheads.training.interrupt import Interrupted
+from manyheads.training.loop import train
 
 
 @dataclass

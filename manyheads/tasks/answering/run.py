@@ -21,7 +21,9 @@ from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
 from manyheads.tasks.answering.predictor import Answerer
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import Metrics
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         raise ValueError(f"{run.recipe} needs its data: data=PATH, a directory with {expected}")
     if run.init is None:
         raise ValueError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL, a BERT directory")
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpora = _read(config, run)
     _report(corpora)

@@ -7,7 +7,7 @@ from typing import Any
 
 from manyheads.analysis.receptive_field import draw, growth
 from manyheads.recipes.run import Run
-from manyheads.training import claim
+from manyheads.training.run_directory import claim
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def receptive_field(config: ReceptiveFieldConfig, *, run: Run) -> str | dict[str
         raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
     if run.dry_run:
         return asdict(config)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     found = growth(**asdict(config))
     draw(found, run.out / "receptive-field.png")
     (run.out / "table.txt").write_text(f"{found}\n", encoding="utf-8")

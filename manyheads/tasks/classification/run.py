@@ -33,7 +33,10 @@ from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.tasks.evaluation import Metrics
-from manyheads.training import Summary, TrainingConfig, claim, write_result
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.record import write_result
+from manyheads.training.run_directory import claim
 
 # Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
 FINE_TUNING = TrainingConfig(
@@ -249,7 +252,7 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         labels = config.names or ("0", "1")
         model = planned_model(config) if run.init is None else with_reader(run, "sequence", labels, config.tuned)[0]
         return plan(run, config, model, config.batch_tokens)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     if (run.out / "result.json").exists() and not run.resume:
         raise ValueError(f"{run.out} holds a finished run; choose another directory (--out)")
     if run.init is None:

@@ -26,7 +26,9 @@ from manyheads.tasks.digits.task import ROOM, AlgorithmicTask, length_metrics, m
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 EXAMPLES = 3  # strings whose steps are shown
 VALIDATED = 200  # strings
@@ -134,7 +136,7 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
         raise ValueError(f"lengths begins with {config.lengths[0]}: {algorithm} needs {SHORTEST[algorithm]} or more")
     if run.dry_run:
         return plan(run, config, planned_model(config), config.batch_tokens)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     planned: Any = planned_model(config)  # so that a wrong setting is told before anything is made
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     seed = config.training.seed

@@ -20,8 +20,10 @@ from manyheads.recipes.run import Run, carry_out, identity, plan
 from manyheads.tasks.directions.task import ReadingTask, probe
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
-from manyheads.training import Summary, TrainingConfig, write_result
-from manyheads.training.loop import run_status
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.record import write_result
+from manyheads.training.run_directory import run_status
 
 
 @dataclass(frozen=True)

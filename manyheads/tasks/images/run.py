@@ -31,7 +31,9 @@ from manyheads.tasks.evaluation import LabelOutcome, Metrics
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.task import SCORED, ImageClassificationTask
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 # family -> its module, and its configuration by the name of a preset
 MODELS: dict[str, tuple[type[torch.nn.Module], Callable[..., Config]]] = {
@@ -232,7 +234,7 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         return plan(run, config, model, config.batch_items, unit="image", items=config.items)
     if config.teacher is None and (idle := {"distillation", "share", "temperature"} & run.overrides.keys()):
         raise ValueError(f"{', '.join(sorted(idle))}: without effect, as there is no teacher: give teacher=RUN")
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]

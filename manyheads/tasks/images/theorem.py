@@ -9,7 +9,8 @@ from typing import Any
 
 from manyheads.analysis.convolution_error import ALPHAS, convolution_errors, draw
 from manyheads.recipes.run import Run
-from manyheads.training import claim, write_result
+from manyheads.training.record import write_result
+from manyheads.training.run_directory import claim
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def theorem(config: TheoremConfig, *, run: Run) -> dict[str, Any]:
         raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
     if run.dry_run:
         return asdict(config)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     began = time.monotonic()
     found = convolution_errors(**asdict(config))
     seconds = time.monotonic() - began

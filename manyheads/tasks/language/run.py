@@ -22,7 +22,9 @@ from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.language.predictor import Generator
 from manyheads.tasks.language.task import LanguageModellingTask
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 EMBEDDED_TRAINING = TrainingConfig(
     steps=1500, optimiser="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
@@ -130,7 +132,7 @@ def _model(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         model = planned_model(config) if run.init is None else _continued(run)[0]
         return plan(run, config, model, config.rows * config.block)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]

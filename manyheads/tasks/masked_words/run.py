@@ -20,7 +20,9 @@ from manyheads.models.bert import Bert, Head, preset
 from manyheads.recipes.fine_tuning import starting_from
 from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.masked_words.task import MaskedLMTask
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _pretrain(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         model = planned_model(config) if run.init is None else starting_from(run, _head(config))[0]
         return plan(run, config, model, config.batch_tokens)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     rules = config.rules
     if run.init is None:  # so that a wrong setting is told before anything is read
         _check_length(config, planned_model(config))

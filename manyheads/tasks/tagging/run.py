@@ -24,7 +24,9 @@ from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, t
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.task import TaggingTask
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))  # of CoNLL-2003
 
@@ -130,7 +132,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         model = planned_model(config) if run.init is None else with_reader(run, "token", ENTITIES, config.tuned)[0]
         return plan(run, config, model, config.batch_tokens)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 from manyheads.models.transformer import PRESETS
 from manyheads.recipes.run import Run
 from manyheads.tasks.translation.run import EMBEDDED, TranslationConfig, translation
-from manyheads.training.loop import run_status
+from manyheads.training.run_directory import run_status
 
 ABLATE = replace(
     EMBEDDED,

@@ -29,7 +29,9 @@ from manyheads.recipes.run import Run, carry_out, identity, plan, refuse_width, 
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus, TranslationTask
-from manyheads.training import Summary, TrainingConfig, claim
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import Summary
+from manyheads.training.run_directory import claim
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.dry_run:
         model = planned_model(config) if run.init is None else _starting_from(run)[1]
         return plan(run, config, model, config.batch_tokens)
-    claim(run.out, resume=run.resume, resume_command=run.resume_command)
+    claim(run.out, resume=run.resume)
     if run.init is None:
         planned_model(config)  # so that a wrong setting is told before anything is read
     else:

@@ -1,0 +1,95 @@
+"""Files that are written whole or not at all, JSON, and fingerprints: what every room needs of the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LEFTOVER = ".tmp-"  # how the name of a file begins that is not complete yet, or that a kill -9 has left behind
+
+
+class WriteError(ValueError):
+    """A file could not be written; the one that was there is intact."""
+
+
+@contextmanager
+def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Temporary paths, empty files beside `paths` with the same endings, for the body of the `with` to write.
+
+    Then all are synced to the disk and renamed in their order: a crash leaves the old files or the new ones. Where the
+    body raises, the old ones stay; an OSError of it becomes a WriteError that names the file, or the directory of
+    several.
+    """
+    targets = [Path(os.path.realpath(path)) for path in paths]  # what a link points to is replaced, not the link
+    temporaries = [target.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{target.name}") for target in targets]
+    try:
+        for temporary in temporaries:
+            temporary.touch(exist_ok=False)
+        modes = [temporary.stat().st_mode for temporary in temporaries]  # what the umask gives; some libraries set 0600
+        yield temporaries
+        for temporary, mode in zip(temporaries, modes, strict=True):
+            temporary.chmod(mode)
+            _sync(temporary)
+        for temporary, target in zip(temporaries, targets, strict=True):
+            os.replace(temporary, target)
+        for directory in {target.parent for target in targets}:
+            _sync(directory)  # the rename itself must reach the disk
+    except OSError as error:
+        place = paths[0] if len(paths) == 1 else paths[0].parent
+        raise WriteError(f"{place}: cannot write: {error.strerror or error}; what was there is intact") from error
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)  # after a rename there is none
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path that takes the place of `path` when the body has written it: see `replacing_all`. What is no
+    regular file, such as /dev/stdout, is `path` itself."""
+    if path.exists() and not path.is_file():
+        yield path
+    else:
+        with replacing_all([path]) as (temporary,):
+            yield temporary
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Replace a file; text is written as UTF-8."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The value in a JSON file. Raises a ValueError that names the file and ends with `remedy` where it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets in brackets without an end
+        raise ValueError(f"{path}: invalid JSON ({error}): {remedy}") from error
+
+
+def fingerprint(parts: Sequence[str | bytes | Path]) -> str:
+    """32 hexadecimal digits that depend on the parts and their boundaries; a Path stands for that file's content."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()

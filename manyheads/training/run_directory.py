@@ -1,0 +1,115 @@
+"""A run's directory: what it holds, whose it is, and who trains in it now. Needs no torch.
+
+state/command.json     the command that resumes the run
+state/checkpoint-*     see `checkpoints.py`
+state/finished.json    how it ended; the model lies beside `state/`
+state/lock             held by the process that trains there, with its number
+"""
+
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from manyheads.files import LEFTOVER, read_json
+
+COMMAND, FINISHED, LOCK = "command.json", "finished.json", "lock"
+GO_ON = "delete it: --resume goes on from the last checkpoint"
+
+_lock_owners: dict[Path, int] = {}  # of the locks that this process holds, the thread
+
+
+def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
+    """What `out` holds: nothing, a run of ours, or something else."""
+    state = out / "state"
+    if (state / FINISHED).exists():
+        return "finished"
+    if state.is_dir():
+        names = [path.name for path in state.iterdir()]
+        if any(name.startswith("checkpoint-") and name.endswith(".json") for name in names):
+            return "unfinished"
+        if (out / "result.json").exists():  # of a run that trains nothing
+            return "finished"
+        # claimed, but nothing to resume before the first checkpoint is whole
+        begun = (".", COMMAND, "checkpoint-", "weights-")
+        return "none" if all(name in ("tokens", LOCK) or name.startswith(begun) for name in names) else "foreign"
+    if out.is_dir():  # runs/translation may hold runs/translation/multi30k
+        return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
+    return "foreign" if out.exists() else "none"
+
+
+def unfinished(directory: Path) -> str | None:
+    """`unfinished at step 16: resume with: COMMAND`, of a directory that holds a run but no model yet; else None."""
+    if run_status(directory) != "unfinished":
+        return None
+    step = max(int(path.stem.removeprefix("checkpoint-")) for path in (directory / "state").glob("checkpoint-*.json"))
+    return f"unfinished at step {step:,}: resume with: {_resume_command(directory)}"
+
+
+def _resume_command(out: Path) -> str:
+    kept = out / "state" / COMMAND  # older runs have none
+    return read_json(kept, GO_ON) if kept.exists() else f"the same command with --out {out} --resume"
+
+
+def claim(out: Path, *, resume: bool) -> None:
+    """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
+    status = run_status(out)
+    if status == "foreign":
+        raise ValueError(
+            f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
+        )
+    try:
+        (out / "state").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot create the run directory: {error.strerror}") from error
+    with locked(out):
+        if not resume and status == "unfinished":  # its own command may have other settings than this one
+            raise ValueError(f"{out} holds an unfinished run; resume it with: {_resume_command(out)}")
+        if not resume and status == "finished":
+            remedy = "choose another directory (--out)"
+            if not (out / "result.json").exists():
+                remedy = f"--resume scores it, which was cut short; or {remedy}"
+            raise ValueError(f"{out} holds a finished run; {remedy}")
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Nobody else trains in a run's directory meanwhile; a second process is refused with a ValueError.
+
+    The lock dies with the process that holds it, even by kill -9: none is ever stale. Within a lock, the same thread
+    may ask for it again.
+    """
+    path = (out / "state" / LOCK).resolve()
+    if _lock_owners.get(path) == threading.get_ident():
+        yield
+        return
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ValueError(
+                f"{out} is in use by the running process {file.read().strip()}: wait for it, or choose another "
+                "directory (--out)"
+            ) from None
+        except OSError as error:  # some network file systems have no locks
+            print(f"warning: {out}: cannot be locked ({error.strerror}): train there once at a time", file=sys.stderr)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        _lock_owners[path] = threading.get_ident()
+        try:
+            yield
+        finally:
+            del _lock_owners[path]
+
+
+def remove_leftovers(out: Path) -> None:
+    """Remove the incomplete files that a killed process has left; only within the lock."""
+    for folder in (out, out / "state", out / "state" / "tokens"):
+        for path in folder.glob(f"{LEFTOVER}*"):
+            path.unlink()

@@ -1,0 +1,90 @@
+"""A file is replaced whole or not at all, and whatever goes wrong names it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from manyheads.files import WriteError, fingerprint, read_json, replacing, replacing_all, write, write_json
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, full_disk: None) -> None:
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    with pytest.raises(WriteError, match=r"page\.html: cannot write: No space left on device; what was there is intac"):
+        write(file, "new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_body_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
+    write(tmp_path / "a", "old")
+
+    def interrupted() -> None:
+        with replacing(tmp_path / "a") as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    pytest.raises(KeyboardInterrupt, interrupted)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        write(path, "old")
+
+    def fails() -> None:
+        with replacing_all(paths) as temporaries:
+            temporaries[0].write_text("new")
+            raise ZeroDivisionError
+
+    pytest.raises(ZeroDivisionError, fails)
+    assert [path.read_text() for path in paths] == ["old", "old"]
+    with replacing_all(paths) as temporaries:
+        for temporary in temporaries:
+            temporary.write_text("new")
+    assert [path.read_text() for path in paths] == ["new", "new"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "a") as temporary:
+            temporary.write_text("x")
+            temporary.chmod(0o600)  # as safetensors does
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+
+
+def test_a_link_stays_a_link_and_a_device_is_written_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+    write(Path(os.devnull), "text")
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff{}", b"[" * 100_000])
+def test_damaged_json_names_the_file(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path / "a.json", content)
+    with pytest.raises(ValueError, match=r"a\.json: invalid JSON \(.*\): copy it again"):
+        read_json(tmp_path / "a.json", "copy it again")
+    write_json(tmp_path / "a.json", {"a": [1, None]})
+    assert read_json(tmp_path / "a.json", "") == {"a": [1, None]}
+
+
+def test_a_fingerprint_depends_on_parts_their_boundaries_and_files(tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+    assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
+    assert fingerprint([tmp_path / "a"]) == fingerprint(["one"]) == fingerprint([b"one"])
