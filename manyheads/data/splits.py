@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
@@ -176,14 +176,22 @@ def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item")
     return kept, [i for i, h in enumerate(hashes) if h < limit]
 
 
+def lines(file: Path) -> Iterator[str | None]:
+    """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
+    splits at U+2028, \\x0b, \\x85 and would count lines as no editor does."""
+    with file.open("rb") as content:
+        for number, line in enumerate(content):
+            if number == 0:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            try:
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            except UnicodeDecodeError:
+                yield None
+
+
 def lines_of(file: Path) -> list[str | None]:
-    """Lines of a UTF-8 file, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also splits at
-    U+2028, \\x0b, \\x85 and would count lines as no editor does."""
-    data = file.read_bytes().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n")
-    try:
-        return [line.removesuffix("\r") for line in data.decode().split("\n")]
-    except UnicodeDecodeError:
-        return [_decode(line.removesuffix(b"\r")) for line in data.split(b"\n")]
+    """All lines of a file at once; an empty file is one empty line."""
+    return list(lines(file)) or [""]
 
 
 def half_character(text: str) -> int | None:
@@ -205,10 +213,3 @@ def check_text(text: str, name: str) -> None:
 def is_split(name: str, splits: tuple[str, ...]) -> bool:
     """Whether a name is that of a split, alone or followed by one of `._-`."""
     return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)
-
-
-def _decode(line: bytes) -> str | None:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return None

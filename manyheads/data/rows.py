@@ -1,0 +1,197 @@
+"""Rows of tables in every format, their faults by file and line, and the one way to refuse or skip faulty rows.
+
+    .tsv      a header line names the columns; cells are not quoted (as GLUE's files)
+    .csv      a header line names the columns; cells may be quoted
+    .jsonl    one object a line
+    .parquet  a row is counted as a line would be
+
+Lines of blanks alone are passed over. Parquet is read in batches, lines one by one: no table is held in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from manyheads.data.splits import SURROGATE, UTF8, half_character, lines
+
+T = TypeVar("T")
+Fault = tuple[str, str]  # what is wrong, and what would be right
+
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
+NUL = ("a NUL byte", "remove it")
+_BATCH = 1024  # rows of a Parquet file that are held at once
+_UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was decoded has it
+
+
+class Row(NamedTuple, Generic[T]):
+    """What was read at one place of a file, or why nothing was.
+
+    number  the line, or the row of a Parquet file, from 1
+    cells   by the names of the columns; or what a reader made of them
+    fault   why the row cannot be used; `remedy` says what would be right. Behind ": " it may tell what the row has:
+            faults are counted by what stands before.
+    """
+
+    file: Path
+    number: int
+    cells: T
+    fault: str = ""
+    remedy: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+Cells = Mapping[str, Any]
+
+
+def sift(rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines") -> Iterator[Row[T]]:
+    """The rows without a fault.
+
+    A faulty one raises ValueError, "FILE:LINE: what is wrong; what would be right"; or with `skip` it is left out and
+    counted in `skips` by file and fault. `unit` names what is left out.
+    """
+    for row in rows:
+        if not row.fault:
+            yield row
+        elif skip:
+            skips[f"{row.file}: {row.fault.partition(': ')[0]}"] += 1
+        else:
+            raise ValueError(f"{row.place}: {row.fault}; {row.remedy}, or skip such {unit} with --skip-bad-lines")
+
+
+def table(
+    file: str | Path, *, columns: Collection[str] = (), headers: Sequence[Sequence[str]] = ()
+) -> Iterator[Row[Cells]]:
+    """The rows of a file, faulty ones among them.
+
+    columns  of a Parquet file, read no others; raises ValueError where it has none of them. Empty: all
+    headers  names, some of which a .tsv or .csv file has in its first line if that is a header; where it has not, the
+             columns are those of the first of `headers`. Empty: the first line is a header
+
+    Raises FileNotFoundError, and ValueError for a file that cannot be read as a table.
+    """
+    file = Path(file)
+    if file.suffix not in TABLES:
+        raise ValueError(f"{file}: cannot tell its columns: expected a {', '.join(TABLES)} file")
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; give an existing {file.suffix} file")
+    if file.stat().st_size == 0:
+        raise ValueError(f"{file}: the file is empty; expected a header line or one object a line")
+    if file.suffix == ".parquet":
+        return _parquet(file, columns)
+    return _jsonl(file) if file.suffix == ".jsonl" else _delimited(file, headers)
+
+
+def text_fault(value: Any, name: str) -> Fault | None:
+    """What is wrong with a cell that should be a text with something in it."""
+    if not isinstance(value, str):
+        return f"{name!r} is {repr(value)[:40]}, not text", "write a string"
+    if not value.strip():
+        return f"{name!r} is blank", "fill in or remove the row"
+    return character_fault(value, repr(name))
+
+
+def character_fault(text: str, name: str) -> Fault | None:
+    """What is wrong with the characters of a text, or their number."""
+    if len(text) > LONGEST:
+        return f"{name} is longer than {LONGEST:,} characters: it has {len(text):,}", "cut it into several"
+    if "\0" in text:
+        return NUL
+    return (f"{name} {SURROGATE[0]}", SURROGATE[1]) if half_character(text) else None
+
+
+def _jsonl(file: Path) -> Iterator[Row[Cells]]:
+    for number, line in enumerate(lines(file), 1):
+        if line is None:
+            yield Row(file, number, {}, *UTF8)
+        elif line.strip():
+            try:
+                cells = json.loads(line)
+            except (ValueError, RecursionError) as error:  # nested too deeply
+                yield Row(file, number, {}, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
+                continue
+            if isinstance(cells, dict):
+                yield Row(file, number, cells)
+            else:
+                yield Row(file, number, {}, f"{type(cells).__name__} where an object was expected", "write an object")
+
+
+def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        content = pyarrow.parquet.ParquetFile(file)
+        names = content.schema_arrow.names
+        chosen = [name for name in names if name in columns or not columns]
+        for batch in content.iter_batches(_BATCH, columns=chosen) if chosen else ():
+            for cells in batch.to_pylist():
+                number += 1
+                yield Row(file, number, cells)
+    except (pyarrow.ArrowException, OSError) as error:  # a damaged page is an OSError
+        place = f"{file}:{number + 1}: damaged" if number else f"{file}: not a Parquet file"
+        raise ValueError(f"{place} ({str(error).splitlines()[0]}); write it again") from None
+    if not chosen:
+        raise ValueError(f"{file}: no column {' or '.join(map(repr, columns))}: it has {', '.join(map(repr, names))}")
+
+
+def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:
+    tabs = file.suffix == ".tsv"
+    header: Sequence[str] = ()
+    remedy = "separate cells by one tab" if tabs else "quote cells that hold a comma"
+    for number, cells in _tsv(file) if tabs else _csv(file):
+        if isinstance(cells, tuple):
+            if not header and not headers:
+                raise ValueError(f"{file}:{number}: {cells[0]}; {cells[1]}")
+            yield Row(file, number, {}, *cells)
+            continue
+        if not header:
+            if not headers or any(set(names) <= set(cells) for names in headers):
+                header = cells
+                if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
+                    named = ", ".join(map(repr, repeated))
+                    raise ValueError(f"{file}:{number}: the header names {named} twice; rename one")
+                expected = f"the header names {len(header)}"
+                continue
+            header, remedy = headers[0], f"{remedy}, or name the columns in a header line"
+            expected = f"{len(header)} were expected"
+        if len(cells) == len(header):
+            yield Row(file, number, dict(zip(header, cells, strict=True)))
+        else:
+            yield Row(file, number, {}, f"{len(cells)} columns where {expected}", remedy)
+
+
+def _tsv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
+    for number, line in enumerate(lines(file), 1):
+        if line is None or "\0" in line:
+            yield number, UTF8 if line is None else NUL
+        elif line.strip():
+            yield number, line.split("\t")
+
+
+def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
+    csv.field_size_limit(max(csv.field_size_limit(), file.stat().st_size))
+    reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True)
+    while True:
+        number = reader.line_num + 1  # a quoted cell may hold several lines
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, (f"not CSV ({error})", 'quote cells as "...", and a quote in them as ""')
+            continue
+        whole = "".join(cells)
+        if _UNDECODED in whole or "\0" in whole:
+            yield number, UTF8 if _UNDECODED in whole else NUL
+        elif cells:
+            yield number, cells

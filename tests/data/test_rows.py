@@ -1,0 +1,136 @@
+"""Rows of every format: the same cells, the same faults, each told by file and line or counted."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from manyheads.data.rows import LONGEST, Row, character_fault, sift, table, text_fault
+
+CELLS = [{"a": "one, two", "b": "x"}, {"a": 'He said "no".', "b": "ü"}, {"a": "Zwei\u2028Katzen\x0b", "b": " "}]
+TEXTS = {
+    "c.tsv": "\ufeffa\tb\r\n" + "\n".join(f"{c['a']}\t{c['b']}\n" for c in CELLS),
+    "c.csv": "a,b\n" + "\n\n".join(",".join(f'"{c[k]}"' for k in "ab").replace('"no"', '""no""') for c in CELLS),
+    "c.jsonl": "\n".join(json.dumps(c) + "\n" for c in CELLS),
+}
+
+
+def write(folder: Path, name: str, content: str | bytes | None = None) -> Path:
+    content = TEXTS[name] if content is None else content
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / name
+
+
+def parquet(folder: Path, columns: dict[str, Any]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "c.parquet", compression="none")
+    return folder / "c.parquet"
+
+
+@pytest.mark.parametrize("name", [*TEXTS, "c.parquet"])
+def test_every_format_has_the_same_cells(tmp_path: Path, name: str) -> None:
+    made = parquet(tmp_path, {k: [c[k] for c in CELLS] for k in "ab"}) if "parquet" in name else write(tmp_path, name)
+    rows = list(table(made))
+    assert [dict(row.cells) for row in rows] == CELLS
+    first = {"c.tsv": 2, "c.csv": 2}.get(name, 1)
+    assert rows[0].place == f"{made}:{first}"
+    assert not any(row.fault for row in rows)
+
+
+def test_a_file_without_a_header_line_has_the_columns_it_is_said_to_have(tmp_path: Path) -> None:
+    headers = [("de", "en"), ("source", "target")]
+    for suffix, mark in ((".tsv", "\t"), (".csv", ",")):
+        bare = list(table(write(tmp_path, f"bare{suffix}", f"a{mark}b\nc{mark}d\ne\n"), headers=headers))
+        assert bare[0] == Row(tmp_path / f"bare{suffix}", 1, {"de": "a", "en": "b"})
+        assert bare[2].fault == "1 columns where 2 were expected"
+        named = list(table(write(tmp_path, f"named{suffix}", f"id{mark}en{mark}de\n1{mark}b\u2028{mark}a\n"),
+                           headers=headers))  # fmt: skip
+        assert [row.cells for row in named] == [{"id": "1", "en": "b\u2028", "de": "a"}]
+
+
+def test_columns_of_parquet_are_read_by_name_and_bytes_as_they_are(tmp_path: Path) -> None:
+    file = parquet(tmp_path, {"image": [b"\x00\xff"] * 3000, "label": list(range(3000)), "other": ["x"] * 3000})
+    rows = list(table(file, columns=("img", "image", "label")))
+    assert rows[-1] == Row(file, 3000, {"image": b"\x00\xff", "label": 2999})
+    with pytest.raises(ValueError, match=r"c\.parquet: no column 'text': it has 'image', 'label', 'other'"):
+        list(table(file, columns=("text",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.tsv", "a\tb\n1\t2\n3\n", ":3: 1 columns where the header names 2; separate cells by one tab"),
+        ("c.csv", "a,b\n1,2\n3\n", ":3: 1 columns where the header names 2; quote cells"),
+        ("c.csv", 'a,b\n1,2\n"3"x,4\n', ":3: not CSV"),
+        ("c.csv", 'a,b\n"1\n",2\n"3"x,4\n', ":4: not CSV"),
+        ("c.tsv", b"a\tb\n1\t2\n\xff\t2\n", ":3: invalid UTF-8; convert the file"),
+        ("c.csv", b"a,b\n1,2\n\xff,2\n", ":3: invalid UTF-8"),
+        ("c.jsonl", b'{"a": 1}\n\n\xff\n', ":3: invalid UTF-8"),
+        ("c.tsv", "a\tb\n1\t2\n3\0\t2\n", ":3: a NUL byte; remove it"),
+        ("c.csv", "a,b\n1,2\n3\0,2\n", ":3: a NUL byte; remove it"),
+        ("c.jsonl", '{"a": 1}\n{"a"\n', ":2: not JSON (Expecting ':' delimiter); write one object a line"),
+        ("c.jsonl", '{"a": 1}\n[1]\n', ":2: list where an object was expected; write an object"),
+        ("c.jsonl", '{"a": 1}\n' + '{"a":' * 100_000 + "\n", ":2: not JSON ("),
+    ],
+)
+def test_faults_are_refused_or_counted(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    file = write(tmp_path, name, content)
+    with pytest.raises(ValueError) as refusal:
+        list(sift(table(file), Counter(), skip=False))
+    assert str(refusal.value).startswith(f"{file}{message}")
+    assert str(refusal.value).endswith(", or skip such lines with --skip-bad-lines")
+    assert "\n" not in str(refusal.value)
+    skips: Counter[str] = Counter()
+    assert len(list(sift(table(file), skips, skip=True))) == 1
+    assert list(skips.values()) == [1]
+    assert next(iter(skips)).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.tsv", "a\tb\ta\n1\t2\t3\n", r"c\.tsv:1: the header names 'a' twice; rename one"),
+        ("c.csv", "a,b,a\n1,2,3\n", r"c\.csv:1: the header names 'a' twice; rename one"),
+        ("c.tsv", b"\xff\tb\n1\t2\n", r"c\.tsv:1: invalid UTF-8"),
+        ("c.csv", b"\xff,b\n1,2\n", r"c\.csv:1: invalid UTF-8"),
+        ("c.csv", "a\0,b\n1,2\n", r"c\.csv:1: a NUL byte"),
+        ("c.jsonl", "", r"c\.jsonl: the file is empty"),
+        ("c.parquet", "PAR?", r"c\.parquet: not a Parquet file \("),
+        ("c.txt", "a", r"c\.txt: cannot tell its columns: expected a \.tsv"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_as_a_whole(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(sift(table(write(tmp_path, name, content)), Counter(), skip=True))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.csv: no such file; give an existing \.csv file"):
+        table(tmp_path / "absent.csv")
+
+
+def test_a_damaged_page_of_parquet_is_told_by_its_row(tmp_path: Path) -> None:
+    file = parquet(tmp_path, {"text": [f"text {i}" for i in range(100)]})
+    content = bytearray(file.read_bytes())
+    content[4:40] = b"\xff" * 36  # the header of the first page
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"c\.parquet.*; write it again") as refusal:
+        list(table(file))
+    assert "\n" not in str(refusal.value)
+
+
+def test_cells_that_are_no_text() -> None:
+    assert text_fault("fine", "text") is None
+    assert text_fault(3, "text") == ("'text' is 3, not text", "write a string")
+    assert text_fault(None, "text") == ("'text' is None, not text", "write a string")
+    for value, message in ((" ", "blank"), ("a\0", "NUL"), ("\ud800", "half a character")):
+        fault = text_fault(value, "text")
+        assert fault is not None
+        assert message in fault[0]
+    fault = character_fault("x" * (LONGEST + 1), "the context")
+    assert fault == ("the context is longer than 1,000,000 characters: it has 1,000,001", "cut it into several")
