@@ -1,1 +1,1 @@
-"""What a model holds: parameters, operations and memory."""
+"""Models opened up: what they cost, where their heads look, what their heads do, and the figures of their papers."""

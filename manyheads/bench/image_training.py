@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.bench import command
 from manyheads.core.runtime import prepare, products_per_second
 from manyheads.tasks.images import run as recipes
@@ -66,7 +66,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
                 rates[name].append(BATCH / (time.perf_counter() - began))
     products, rows = products_per_second(), []
     for name, (model, _) in runs.items():
-        flops = accounting.flops(model)
+        flops = costs.flops(model)
         rows.append({
             "model": name, "parameters": sum(p.numel() for p in model.parameters()),
             "forward_flops": flops["forward"], "training_flops": flops["training"],

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.bench import tell
 from manyheads.core.runtime import prepare, products_per_second
 from manyheads.data.batching import pad, token_batches
@@ -130,7 +130,7 @@ def measure(data: str, source: str, target: str, repeats: int, batches: int) -> 
                 rates[name].append(measured)
     ratios = [a / b for a, b in zip(rates["ours"], rates["peer"], strict=True)]
     mean = [round(float(np.mean(side))) for side in lengths]
-    flops = accounting.flops(ours, *mean)["training"] / mean[1]
+    flops = costs.flops(ours, *mean)["training"] / mean[1]
     products = products_per_second()
     return {
         "bench": "translation-training", "model": "transformer/blog", "precision": route.precision,

@@ -12,7 +12,7 @@ from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.analysis.selections import Selections
+    from manyheads.analysis.heads.selections import Selections
     from manyheads.tasks.probing import Probe
 
 MINIMUM = 50  # words of a relation
@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
 def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
-    from manyheads.analysis.dependency import draw_heads
+    from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.tasks.loading import load
     from manyheads.tasks.probing import probe
 
@@ -75,7 +75,7 @@ def _tell(found: Probe, minimum: int) -> None:
 
 
 def _relations(found: Probe, minimum: int) -> None:
-    from manyheads.analysis.dependency import PUBLISHED
+    from manyheads.analysis.heads.dependency import PUBLISHED
 
     layers, heads = found.dependencies.right.shape[2:]
     print(f"{found.model}: {layers} layers of {heads} heads, counted from 0, on {found.treebank}\n")

@@ -18,17 +18,18 @@ def add(verbs: Verbs) -> None:
 
 
 def _summary(options: argparse.Namespace) -> None:
-    from manyheads.analysis import accounting, wmt14
+    from manyheads.analysis import costs
+    from manyheads.analysis.figures import wmt14
     from manyheads.recipes import RECIPES
 
     name = options.model
     cost = None
-    if name in accounting.PRESETS:
-        model, cost = accounting.preset_model(name), wmt14.training_cost(name)
+    if name in costs.PRESETS:
+        model, cost = costs.preset_model(name), wmt14.training_cost(name)
     elif name in RECIPES:
         model = RECIPES[name].planned_model()
     else:
-        names = [*accounting.PRESETS, *RECIPES]
+        names = [*costs.PRESETS, *RECIPES]
         close = get_close_matches(name, names, n=1)
         if not name.startswith("hub:") and not Path(name).exists():
             remedy = f"did you mean {close[0]}?" if close else f"presets and recipes are {', '.join(names)}"
@@ -36,7 +37,7 @@ def _summary(options: argparse.Namespace) -> None:
         from manyheads.directory import load
 
         model = load(name).model
-    found = accounting.summary(model)
+    found = costs.summary(model)
     if options.json:
         return document({"name": name, **found, **({"training_cost": cost} if cost else {})})
     _print_summary(name, found)

@@ -17,12 +17,29 @@ import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 Weights = Callable[[Sequence[int] | None, Sequence[int] | None], Tensor]
 Change = Callable[[Tensor], Tensor]
+
+
+class Grid(NamedTuple):
+    """What the queries, or the keys, of a map over an image are.
+
+    A layer tells those of both by `grids(shape of its input)`, or the model those of all its layers by `grids()`.
+
+    rows, columns  of the cells of the image, which come last, row by row; a clip's frames one below the other
+    tokens         names of those before them
+    cover          share of the image, down and across, that the cells cover
+    """
+
+    rows: int
+    columns: int
+    tokens: tuple[str, ...] = ()
+    cover: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(eq=False)

@@ -32,7 +32,7 @@ from manyheads.core.attention import attend
 from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
-from manyheads.core.tap import Tap
+from manyheads.core.tap import Grid, Tap
 
 Kind = Literal["quadratic", "relative", "content"]
 
@@ -140,6 +140,9 @@ class PositionalAttention(nn.Module):
         """(H, T, T) for an image of T = rows * columns pixels."""
         raise NotImplementedError
 
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        return _grids(shape)
+
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
         # one map for all images, so that they are mixed together, as if they were channels of one: (1, 1, T, B * D)
@@ -222,6 +225,9 @@ class ContentAttention(nn.Module):
         )  # (B, H, T, D)  # fmt: skip
         return self.output(mixed.transpose(1, 2).flatten(2)).unflatten(1, (rows, columns))
 
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        return _grids(shape)
+
 
 class Layer(nn.Module):
     """Attention, then a feed-forward network, as of BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
@@ -291,6 +297,11 @@ class ConvAttention(nn.Module):
         """Inputs of `forward`: one image."""
         c = self.config
         return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.pixels.weight.device),)
+
+
+def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
+    """Every pixel of x (B, Y, X, D) looks at every pixel."""
+    return (Grid(shape[1], shape[2]),) * 2
 
 
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:

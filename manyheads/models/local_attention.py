@@ -29,8 +29,10 @@ from torch import Tensor, nn
 from manyheads.core.attention import attend
 from manyheads.core.config import from_preset
 from manyheads.core.masks import Mask
-from manyheads.core.tap import Tap
+from manyheads.core.tap import Grid, Tap
 from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, convolution, sizes
+
+MOST_WEIGHTS = 2**28  # of a layer's heads together, when they are spread out over the image
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,13 @@ class LocalAttention(nn.Module):
             y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
         return y
 
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        return _grids(shape)
+
+    def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
+        """Maps as recorded -> (B, H, Y * X, Y * X)."""
+        return over_image(maps, shape, min(self.query_block, max(shape[2:])), self.reach)
+
 
 class AttentionStem(nn.Module):
     """images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
@@ -167,6 +176,13 @@ class AttentionStem(nn.Module):
         y = self.norm(whole(mixed, height, width, window)).relu()
         return F.max_pool2d(y, window, ceil_mode=True)
 
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        return _grids(shape)
+
+    def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
+        """Maps as recorded -> (B, H, Y * X, Y * X)."""
+        return over_image(maps, shape, self.window, 0)
+
 
 class RelativePositions(nn.Module):
     """q r: what a query adds to its score of a key by where that stands, up to `reach` positions away on both axes."""
@@ -208,6 +224,31 @@ def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
     x = x.unflatten(3, (block, block)).unflatten(2, (-(-height // block), -(-width // block)))
     x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), of whole blocks
     return x[..., :height, :width]
+
+
+def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
+    """Maps (B, H, N, block^2, (block + 2 halo)^2) of x (B, C, Y, X) -> (B, H, Y * X, Y * X), zeros where nobody looks.
+
+    Raises ValueError where that is too large.
+    """
+    height, width = shape[2:]
+    positions, heads = height * width, maps.shape[1]
+    if heads * positions**2 > MOST_WEIGHTS:
+        raise ValueError(
+            f"the maps of {heads} heads on {height} x {width} positions are too large: choose fewer heads, or layers of"
+            " a lower resolution"
+        )
+    numbers = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
+    queries = blocks(numbers, 1, block)[0, 0].squeeze(-1).long()  # (N, block^2), from 1; 0 outside the image
+    keys = blocks(numbers, 1, block, halo)[0, 0].squeeze(-1).long()  # (N, (block + 2 halo)^2)
+    spread = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
+    spread[:, :, queries[:, :, None], keys[:, None, :]] = maps
+    return spread[:, :, 1:, 1:]
+
+
+def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
+    """Every position of x (B, C, Y, X) looks at some of the same."""
+    return (Grid(shape[2], shape[3]),) * 2
 
 
 class Seen(NamedTuple):

@@ -21,12 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
 from manyheads.core.config import from_preset
-from manyheads.core.tap import Tap
+from manyheads.core.tap import Grid, Tap
 from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, Stage, sizes
 
 Kind = Literal["gaussian", "embedded", "dot", "concatenation"]
@@ -161,6 +162,13 @@ class NonLocalBlock(nn.Module):
         )[:, 0]  # (B, N, inner)
         z = self.output(y).transpose(1, 2)  # (B, C, N)
         return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
+
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        """The positions of x of that shape, and what the pooling leaves of them; it drops an odd row or column."""
+        frames, height, width = (1, *shape[2:])[-3:]
+        rows, columns = (max(1, size // self.pool) for size in (height, width))
+        down, across = (size // self.pool * self.pool / size or 1.0 for size in (height, width))
+        return Grid(frames * height, width), Grid(frames * rows, columns, cover=(down, across))
 
     def _pooled(self, positions: Tensor, space: tuple[int, ...]) -> Tensor:
         """(B, N, C) at all positions -> (B, Nk, C) at one of four."""

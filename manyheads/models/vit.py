@@ -23,6 +23,7 @@ from manyheads.core.config import Config, from_preset
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, PatchEmbedding, whole_patches, xavier_uniform
 from manyheads.core.positions import Positions, resize
+from manyheads.core.tap import Grid
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,12 @@ class ViT(nn.Module):
         x = self.patches(images)
         tokens = [t.expand(len(x), 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
         return dropout(self.positions(torch.cat([*tokens, x], 1)), self.config.dropout, self.training)
+
+    def grids(self) -> tuple[Grid, Grid]:
+        """What queries and keys of all its layers are."""
+        named = (("[class]", self.class_token), ("[distillation]", self.distillation_token))
+        grid = Grid(*self.config.grid, tuple(name for name, token in named if token is not None))
+        return grid, grid
 
     def example(self, length: int | None = None) -> tuple[Tensor, ...]:
         """Inputs of `forward`: one image. It has one size, whatever `length` says."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare, products_per_second
 from manyheads.data.splits import SplitData
 from manyheads.tasks.evaluation import Metrics
@@ -146,7 +146,7 @@ def plan(
     model  as it will be; it may be on the meta device
     unit   what batches count, and what costs are told for; items: how many an epoch has, where the settings say it
     """
-    found = accounting.summary(model)
+    found = costs.summary(model)
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     training: TrainingConfig = config.training
     each = found["flops"]["training"] / (found["flops"]["tokens"][-1] if unit == "token" else 1)

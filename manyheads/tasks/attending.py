@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
-from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.splits import check_text
 from manyheads.generation.text import UNSURE

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyheads.analysis import coreference, dependency
-from manyheads.analysis.heads import Head, HeadStatistics
-from manyheads.analysis.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
-from manyheads.analysis.selections import Best, Hits, Selections, interval
+from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependency
+from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
+from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.data.treebank import Sentence, Treebank, read_treebank
 from manyheads.tasks.word_maps import Reader, WordReader, Words
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import manyheads
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.data.algorithmic import digit_tokenizer
 from manyheads.data.subword import train_bpe
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
@@ -103,7 +103,7 @@ def test_a_damaged_setting_is_told(tmp_path: Path) -> None:
 def test_what_it_costs() -> None:
     """Twice the steps are twice the operations of the blocks, and twice the cache, with the same parameters."""
     once, twice = (
-        accounting.summary(Universal(UniversalConfig(**{**SMALL, "steps": n}, **BOTH, halting="basic")), 5, 4)
+        costs.summary(Universal(UniversalConfig(**{**SMALL, "steps": n}, **BOTH, halting="basic")), 5, 4)
         for n in (3, 6)
     )
     assert once["parameters"]["total"] == twice["parameters"]["total"]
@@ -114,4 +114,4 @@ def test_what_it_costs() -> None:
     assert once["memory"]["cache_per_token"] == 3 * 2 * 16 * 4
     assert twice["memory"]["cache_per_token"] == 2 * once["memory"]["cache_per_token"]
     assert once["memory"]["cache_per_source_token"] == 2 * 16 * 4
-    assert accounting.summary(accounting.preset_model("universal/base"))["parameters"]["non_embedding"] == 29_392_896
+    assert costs.summary(costs.preset_model("universal/base"))["parameters"]["non_embedding"] == 29_392_896

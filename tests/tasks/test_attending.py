@@ -13,7 +13,7 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from manyheads import cli, directory
-from manyheads.analysis.sides import SPECIAL
+from manyheads.analysis.maps.sides import SPECIAL
 from manyheads.core.tap import record
 from manyheads.data.subword import train_bpe
 from manyheads.data.tokenizers import train_byte_bpe, train_character, train_unigram

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import prepare
 from manyheads.data.report import Lengths
 from manyheads.data.splits import SplitData
@@ -132,7 +132,7 @@ def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] 
         return {} if held is None else Answerer(directory.load(run.out), route, reading).evaluate(held).metrics
 
     def flops(summary: Summary) -> float:
-        return accounting.flops(model, task.mean_length)["training"] * summary.tokens
+        return costs.flops(model, task.mean_length)["training"] * summary.tokens
 
     return carry_out(
         run, task, training, route=route, settings=settings, data=described, evaluate=evaluate, flops=flops,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from manyheads.analysis.receptive_field import draw, growth
+from manyheads.analysis.figures.receptive_field import draw, growth
 from manyheads.recipes.run import Run
 from manyheads.training.run_directory import claim
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.config import from_preset
 from manyheads.core.runtime import prepare
 from manyheads.data.cldr_languages import LANGUAGES, cldr_languages
@@ -297,7 +297,7 @@ def _classify(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     training = warmed_up(config.training, run, len(task.batches(0)))
 
     def flops(summary: Summary) -> float:
-        return accounting.flops(model, round(task.tokens_per_item))["training"] * summary.tokens
+        return costs.flops(model, round(task.tokens_per_item))["training"] * summary.tokens
 
     return carry_out(
         run, task, training, route=route, settings=settings, data=described, evaluate=evaluate,

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from manyheads import directory
-from manyheads.analysis import accounting
-from manyheads.analysis.length_curve import draw
+from manyheads.analysis import costs
+from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.algorithmic import SHORTEST, Algorithm, algorithmic_pairs, digit_tokenizer, pairs_by_length
 from manyheads.data.parallel import Pairs
@@ -178,7 +178,7 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
 
     def flops(summary: Summary) -> float:
         source, target = task.train.mean_lengths()
-        return accounting.flops(task.model, source, target)["training"] * summary.tokens / target
+        return costs.flops(task.model, source, target)["training"] * summary.tokens / target
 
     return carry_out(
         run, task, replace(config.training, width=task.model.config.width), route=route, settings=settings,

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, read_splits
@@ -126,7 +126,7 @@ def _train(name: Reading, config: ReadingConfig, run: Run, corpus: _Corpus, rout
 
     def flops(summary: Summary) -> float:
         length = round(float(task.train.epoch(0).lengths.mean()))
-        per_token = accounting.flops(model, length)["training"] / length
+        per_token = costs.flops(model, length)["training"] / length
         return per_token * task.tokens_per_prediction * summary.tokens
 
     def evaluate() -> Metrics:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 
 from manyheads import directory
-from manyheads.analysis import accounting
-from manyheads.analysis.token_similarity import token_similarity
+from manyheads.analysis import costs
+from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.config import Config
 from manyheads.core.runtime import prepare
 from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
@@ -264,7 +264,7 @@ def _classify(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         return outcome.metrics
 
     def flops(summary: Summary) -> float:
-        return accounting.flops(model)["training"] * summary.tokens
+        return costs.flops(model)["training"] * summary.tokens
 
     try:
         return carry_out(

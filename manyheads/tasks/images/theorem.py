@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite, log10
 from typing import Any
 
-from manyheads.analysis.convolution_error import ALPHAS, convolution_errors, draw
+from manyheads.analysis.figures.convolution_error import ALPHAS, convolution_errors, draw
 from manyheads.recipes.run import Run
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claim

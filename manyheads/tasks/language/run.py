@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.blocks import token_stream
 from manyheads.data.corpora import Corpora, describe, read_corpora
@@ -151,7 +151,7 @@ def _model(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
         return {} if held is None else Generator(directory.load(run.out), route).score(held, **windows).metrics
 
     def flops(summary: Summary) -> float:
-        return accounting.flops(task.model, config.block)["training"] * summary.tokens / config.block
+        return costs.flops(task.model, config.block)["training"] * summary.tokens / config.block
 
     return carry_out(
         run, task, replace(config.training, width=task.model.config.width), route=route, settings=settings,

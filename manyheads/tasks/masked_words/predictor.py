@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, overload
 import torch
 
 from manyheads import directory
-from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from tokenizers import Regex, Tokenizer, normalizers
 
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.documents import BREAK, Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special, continuations
@@ -243,6 +243,6 @@ def _flops(task: MaskedLMTask, summary: Summary) -> float:
     c = task.model.config
     with torch.device("meta"):
         encoder = Bert(replace(c, head="none"))
-    per_token = accounting.flops(encoder, length)["training"] / length
-    words = accounting.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
+    per_token = costs.flops(encoder, length)["training"] / length
+    words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
     return summary.tokens * (words + per_token * float(examples.lengths.sum()) / masked)

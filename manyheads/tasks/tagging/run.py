@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import prepare
 from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, read_splits
@@ -162,7 +162,7 @@ def _tag(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
 
     def flops(summary: Summary) -> float:
         length = task.mean_length
-        found = accounting.flops(model, length)
+        found = costs.flops(model, length)
         frozen = sum(n for part, n in found["parts"].items() if part.startswith("bert."))  # has no backward pass
         return (found["training"] - 2 * frozen) / length * task.tokens_per_word * summary.tokens
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.analysis import accounting
+from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.cldr import cldr_pairs
 from manyheads.data.parallel import Pairs, find_splits, read_parallel, read_splits
@@ -190,7 +190,7 @@ def _translate(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
 
     def flops(summary: Summary) -> float:
         source, target = task.train.mean_lengths()
-        return accounting.flops(task.model, source, target)["training"] * summary.tokens / target
+        return costs.flops(task.model, source, target)["training"] * summary.tokens / target
 
     return carry_out(
         run, task, replace(config.training, width=task.model.config.width), route=route, settings=settings,

@@ -10,7 +10,7 @@ import torch
 
 import manyheads
 from manyheads import directory
-from manyheads.analysis import length_curve
+from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal

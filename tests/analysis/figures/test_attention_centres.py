@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.analysis.attention_centres import Centres, draw_centres, draw_maps, mean_maps, set_centres
-from manyheads.analysis.convolution_error import convolution_errors
+from manyheads.analysis.figures.attention_centres import Centres, draw_centres, draw_maps, mean_maps, set_centres
+from manyheads.analysis.figures.convolution_error import convolution_errors
 from manyheads.core.tap import record
 from manyheads.models.conv_attention import ConvAttention, preset
 from manyheads.recipes import train

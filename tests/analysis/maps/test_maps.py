@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
-from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.attention import Attention
 from manyheads.models import conv_attention, local_attention, nonlocal_net, universal
 from manyheads.models.resnet import ResNet, ResNetConfig

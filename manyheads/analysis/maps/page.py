@@ -1,6 +1,6 @@
 """Attention maps as one interactive page: a file that needs no network, no server and no other file.
 
-The page is `page/page.html` with its style, its script and the data inside. Weights are packed: of each head the root
+The page is `assets/page.html` with its style, its script and the data inside. Weights are packed: of each head the root
 of weight / largest in 255 steps (127 in each direction where weights may be negative), so a weight is off by at most
 0.4% of its head's largest; all maps of an input are one zlib stream in base64, which browsers inflate themselves.
 
@@ -19,14 +19,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.maps import AttentionMaps, Layer
-from manyheads.analysis.sides import Side
+from manyheads.analysis.maps.sides import Side
+
+if TYPE_CHECKING:
+    from manyheads.analysis.maps.layers import AttentionMaps, Layer
 
 SHOWN = 256  # tokens of a text
 PATCHES = 32 * 32  # of an image
@@ -48,7 +50,7 @@ def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[st
         raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
     told: list[str] = []
     panels = [_panel(maps, first, told) for maps in several]
-    assets = files("manyheads.analysis") / "page"
+    assets = files("manyheads.analysis.maps") / "assets"
     style, text, *scripts = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
     )

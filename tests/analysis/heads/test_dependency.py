@@ -8,10 +8,10 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from manyheads.analysis.coreference import DIRECTIONS as TOWARDS
-from manyheads.analysis.coreference import NEAREST, SAME_WORD, Referring, coreference_hits
-from manyheads.analysis.dependency import DIRECTIONS, PUBLISHED, dependency_hits, draw_heads
-from manyheads.analysis.selections import Selections, interval
+from manyheads.analysis.heads.coreference import DIRECTIONS as TOWARDS
+from manyheads.analysis.heads.coreference import NEAREST, SAME_WORD, Referring, coreference_hits
+from manyheads.analysis.heads.dependency import DIRECTIONS, PUBLISHED, dependency_hits, draw_heads
+from manyheads.analysis.heads.selections import Selections, interval
 
 
 def maps(words: int, seed: int, layers: int = 2, heads: int = 3) -> Tensor:

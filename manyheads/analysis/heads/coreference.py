@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyheads.analysis.selections import Hits, picks
+from manyheads.analysis.heads.selections import Hits, picks
 
 DIRECTIONS = ("mention->antecedent", "antecedent->mention")  # who looks at whom
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}  # by the head's universal part of speech; all others: nominal

@@ -14,7 +14,7 @@ from typing import Any
 
 def table() -> dict[str, Any]:
     """Source, rows (model, BLEU and training FLOPs by language pair) and the hardware of the Transformer's rows."""
-    return json.loads(files("manyheads.analysis").joinpath("wmt14.json").read_text(encoding="utf-8"))
+    return json.loads(files("manyheads.analysis.figures").joinpath("wmt14.json").read_text(encoding="utf-8"))
 
 
 def training_cost(preset: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyheads.analysis.token_similarity import token_similarity
+from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.models.vit import ViT, ViTConfig
 
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.maps import AttentionMaps, Layer
-from manyheads.analysis.sides import Side
+from manyheads.analysis.maps.sides import Side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from manyheads.analysis.maps.layers import AttentionMaps, Layer
 
 SUFFIXES = (".png", ".svg")
 NAMED = 4  # maps of a picture, up to which tokens have their names

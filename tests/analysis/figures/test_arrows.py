@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from manyheads.analysis.arrows import strongest_arrows
+from manyheads.analysis.figures.arrows import strongest_arrows
 from manyheads.core.tap import edit, record
 from manyheads.models.local_attention import LocalAttention
 from manyheads.models.nonlocal_net import NonLocalBlock, NonLocalConfig, NonLocalNet

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyheads.analysis.selections import NONE, Hits, Selections, picks
+from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 
 DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
 OFFSETS = (-3, -2, -1, 1, 2)  # of the head from the dependent, in words; 0 would be the word itself

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyheads.analysis.receptive_field import draw, growth, influence
+from manyheads.analysis.figures.receptive_field import draw, growth, influence
 from manyheads.recipes import train
 
 

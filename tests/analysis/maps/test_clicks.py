@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyheads.analysis.map_page import page
 from manyheads.analysis.maps import AttentionMaps
-from manyheads.analysis.sides import Side
-from tests.analysis.browser import Browser
-from tests.analysis.map_examples import (
+from manyheads.analysis.maps.page import page
+from manyheads.analysis.maps.sides import Side
+from tests.analysis.maps.browser import Browser
+from tests.analysis.maps.examples import (
     ENGLISH,
     GERMAN,
     caption,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from manyheads.analysis import wmt14
-from manyheads.analysis.accounting import flops, memory, parameters, preset_model, summary
+from manyheads.analysis.costs import flops, memory, parameters, preset_model, summary
+from manyheads.analysis.figures import wmt14
 from manyheads.core.block import Block
 from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
 from manyheads.models.transformer import Transformer, TransformerConfig

@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from manyheads.analysis.probing_classifiers import HeadParser, Parsed, attachment, distances, parse, train_parser
+from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, parse, train_parser
 
 
 def tree(words: int, random: np.random.Generator) -> list[int]:

@@ -1,6 +1,6 @@
 """How well strings come out that are longer than those trained on: curves of recorded runs, beside each other.
 
-python -m manyheads.analysis.length_curve OUT.png RUN/result.json ...
+python -m manyheads.analysis.figures.length_curve OUT.png RUN/result.json ...
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ def main(out: str, *runs: str) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
-        raise SystemExit("usage: python -m manyheads.analysis.length_curve OUT.png RUN/result.json ...")
+        raise SystemExit("usage: python -m manyheads.analysis.figures.length_curve OUT.png RUN/result.json ...")
     raise SystemExit(main(*sys.argv[1:]))

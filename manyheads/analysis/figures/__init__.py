@@ -1,0 +1,1 @@
+"""The figures and tables of single papers, as data and as pictures."""
