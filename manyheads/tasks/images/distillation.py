@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.data.images import Preprocessing
+from manyheads.data.images.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

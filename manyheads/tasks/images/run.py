@@ -19,10 +19,11 @@ from manyheads.analysis import costs
 from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.config import Config
 from manyheads.core.runtime import prepare
-from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
-from manyheads.data.image_loader import ImageLoader
-from manyheads.data.image_report import image_report
-from manyheads.data.images import ImageData, Preprocessing, digits, read_image_splits
+from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation
+from manyheads.data.images.loader import ImageLoader
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData, digits, read_image_splits
+from manyheads.data.images.report import image_report
 from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.models import conv_attention, local_attention, nonlocal_net, resnet, vit
@@ -50,13 +51,13 @@ MODELS: dict[str, tuple[type[torch.nn.Module], Callable[..., Config]]] = {
 class ImageConfig:
     """What a run is made of.
 
-    data          images in any form of `data/image_files.py`, a directory of splits; None: scikit-learn's digits
+    data          images in any form of `data/images/files.py`, a directory of splits; None: scikit-learn's digits
     names         what the labels 0, 1, ... of the data are called
     items         how many of the training images are used, drawn at random by the seed; None: all
     preset        such as vit/ti16 or resnet/18-small; `model` overrides its fields
     mean, std     of the channels (one number serves all), where the model does not start from another one
     crop          share of an image's shorter side that is shown; resample: how it is made to fit
-    augmentation  what is done to training images (`data/augmentation.py`)
+    augmentation  what is done to training images (`data/images/augmentation.py`)
     smoothing     share of the labels that is spread evenly
     teacher       a run, or a model directory, to learn from (Touvron 2021, section 4); its labels must be the same
     distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`

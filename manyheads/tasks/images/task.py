@@ -12,9 +12,10 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.augmentation import Augmentation
-from manyheads.data.image_loader import ImageBatch, ImageLoader
-from manyheads.data.images import ImageData, Preprocessing
+from manyheads.data.images.augmentation import Augmentation
+from manyheads.data.images.loader import ImageBatch, ImageLoader
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.images.distillation import Teacher
 

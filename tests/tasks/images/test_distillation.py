@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyheads.data.images import Preprocessing
+from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models import resnet, vit
 from manyheads.models.resnet import ResNet
 from manyheads.models.vit import ViT

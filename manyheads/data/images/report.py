@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from manyheads.data.images import ImageData, listed
+from manyheads.data.images.reading import ImageData, listed
 
 _SHOWN = 6  # labels
 

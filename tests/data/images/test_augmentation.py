@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from manyheads.data.augmentation import (
+from manyheads.data.images.augmentation import (
     DEIT,
     OPERATIONS,
     Augmentation,
@@ -22,7 +22,7 @@ from manyheads.data.augmentation import (
     item_random,
     resized_crop_box,
 )
-from manyheads.data.images import Preprocessing
+from manyheads.data.images.preprocessing import Preprocessing
 
 EXPECTS = Preprocessing(16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 GREY = Preprocessing(16, mean=(0.4,), std=(0.2,), channels=1)

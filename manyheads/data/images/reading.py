@@ -1,31 +1,29 @@
 """Images with a label each, read strictly: every one is decoded once, so that what cannot be used is told at once.
 
-`image_files.py` names the forms that are read, `image_decoding.py` says how each kind of image becomes grey or RGB.
+`files.py` names the forms that are read, `decoding.py` says how each kind of image becomes grey or RGB.
 A directory holds a corpus per split: `train`, `val`|`valid`|`validation`|`dev`, `test` (or `t10k...`); a folder of
 class folders alone is training data.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.data.image_decoding import ImageFault, decode
-from manyheads.data.image_files import Entry, Source, entries, find_splits
+from manyheads.data.images.decoding import ImageFault, decode
+from manyheads.data.images.files import Entry, Source, entries, find_splits
 from manyheads.data.labelled import label_order
 from manyheads.data.splits import SplitData, held_out
 
@@ -113,7 +111,7 @@ def open_image(source: Source | str) -> Image.Image:
 
 
 def read_images(path: str | Path, *, names: Sequence[str] = (), skip_bad_lines: bool = False) -> ImageData:
-    """Reads one corpus, in any of the forms of `image_files.py`, and decodes every image once.
+    """Reads one corpus, in any of the forms of `files.py`, and decodes every image once.
 
     names           what the labels 0, 1, ... are called, if `labels.txt` does not say so
     skip_bad_lines  leave out what cannot be used and count it
@@ -226,129 +224,6 @@ def digits(seed: int = 0) -> SplitData[ImageData]:
     kept, held = held_out([f"{seed} {everything.keys[i]}" for i in rest], 0.1)
     validation = everything.subset([rest[i] for i in held])
     return SplitData(everything.subset([rest[i] for i in kept]), validation, everything.subset(tested))
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What a model expects of an image; it belongs to its directory, as preprocessor_config.json.
-
-    size         of the square that the model sees
-    crop         share of the shorter side that it shows, in the middle of the image
-    mean, std    of each channel, subtracted and divided by, where white is 1
-    squash       bend the whole image into a square instead (as ViT's and DeiT's processors in transformers do)
-    """
-
-    size: int
-    crop: float = 1.0
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    resample: Literal["bilinear", "bicubic"] = "bicubic"
-    channels: Literal[1, 3] = 3
-    squash: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        if self.channels not in (1, 3) or not len(self.mean) == len(self.std) == self.channels:
-            given = f"channels {self.channels}, mean {self.mean}, std {self.std}"
-            raise ValueError(f"{given}: expected 1 or 3 channels, and as many means and deviations")
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}: expected at least 1 pixel")
-        if not 0 < self.crop <= 1:
-            raise ValueError(f"crop is {self.crop}: expected a share above 0, at most 1")
-        if not all(map(math.isfinite, self.mean)):
-            raise ValueError(f"mean is {self.mean}: expected finite numbers")
-        if not all(0 < deviation < math.inf for deviation in self.std):
-            raise ValueError(f"std is {self.std}: expected finite numbers above 0")
-        if self.resample not in _RESAMPLE:
-            raise ValueError(f"resample is {self.resample!r}: expected bilinear or bicubic")
-
-    @property
-    def mode(self) -> str:
-        return "L" if self.channels == 1 else "RGB"
-
-    @property
-    def filter(self) -> Image.Resampling:
-        return _RESAMPLE[self.resample]
-
-    @cached_property
-    def _statistics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mean and deviation (C, 1, 1) in levels of 255."""
-        mean, std = (np.array(v, dtype=np.float32).reshape(-1, 1, 1) * np.float32(255) for v in (self.mean, self.std))
-        return mean, std
-
-    @property
-    def edge(self) -> int:
-        """What the shorter side is resized to before the crop."""
-        return int(self.size / self.crop + 1e-6)
-
-    def framed(self, image: Image.Image) -> Image.Image:
-        """The image resized and cropped to (size, size). Only what is seen is resized, so that an image of 20,000 x 1
-        pixels does no harm."""
-        image = image if image.mode == self.mode else image.convert(self.mode)
-        (width, height), edge, size = image.size, self.edge, self.size
-        short = min(width, height)
-        wide, high = (edge, edge) if self.squash else (int(edge * width / short), int(edge * height / short))
-        left, top = (wide - size) // 2, (high - size) // 2
-        if (wide, high) == (width, height) == (size, size):
-            return image
-        if (wide, high) == (width, height):
-            return image.crop((left, top, left + size, top + size))
-        across, down = width / wide, height / high
-        right, bottom = min((left + size) * across, width), min((top + size) * down, height)
-        return image.resize((size, size), self.filter, box=(left * across, top * down, right, bottom))
-
-    def normalised(self, image: Image.Image) -> NDArray[np.float32]:
-        """(C, Y, X) of an image that is framed."""
-        mean, std = self._statistics
-        pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
-        found = np.empty(pixels.shape, dtype=np.float32)
-        np.subtract(pixels, mean, out=found)
-        return np.divide(found, std, out=found)
-
-    def array(self, image: Image.Image) -> NDArray[np.float32]:
-        """(C, Y, X): what the model is given of an image; `torch.from_numpy` makes it a tensor."""
-        return self.normalised(self.framed(image))
-
-    def as_dict(self) -> dict[str, Any]:
-        """As preprocessor_config.json has it, so that transformers prepares images likewise."""
-        edge, size = self.edge, {"height": self.size, "width": self.size}
-        cropped = {"do_center_crop": True, "crop_size": size} if edge > self.size or not self.squash else {}
-        name = ("DeiTImageProcessor" if cropped else "ViTImageProcessor") if self.squash else "BitImageProcessor"
-        return {
-            "image_processor_type": name, "do_resize": True, "resample": int(self.filter),
-            "size": {"height": edge, "width": edge} if self.squash else {"shortest_edge": edge}, **cropped,
-            "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": list(self.mean),
-            "image_std": list(self.std), "do_convert_rgb": self.channels == 3,
-        }  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Preprocessing:
-        """From preprocessor_config.json of ViT, DeiT, ResNet, ConvNext and their like. Raises ValueError."""
-
-        def side(value: Any) -> int:
-            sides = set(value.values()) if isinstance(value, Mapping) else {value}
-            if len(sides) != 1 or not isinstance(only := sides.pop(), int):
-                raise ValueError(f"preprocessor_config.json: the size {value} is no square; only squares are supported")
-            return only
-
-        try:
-            edge = side(settings["size"])
-            squash = not (isinstance(settings["size"], Mapping) and "shortest_edge" in settings["size"])
-            size = side(settings["crop_size"]) if settings.get("do_center_crop") else edge
-            if "crop_pct" in settings:  # ConvNext, ResNet: `size` is what is left after the crop
-                squash = edge >= 384
-                edge = edge if squash or not settings["crop_pct"] else int(edge / settings["crop_pct"])
-            resample = {2: "bilinear", 3: "bicubic"}[settings.get("resample", 2)]
-            normalise = settings.get("do_normalize", True)
-            mean = settings["image_mean"] if normalise else (0.0, 0.0, 0.0)
-            std = settings["image_std"] if normalise else (1.0, 1.0, 1.0)
-        except KeyError as error:
-            raise ValueError(f"preprocessor_config.json: {error} is missing, or is a resampling unknown here") from None
-        return cls(size, size / edge, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]
-
-
-_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def _bytes(source: bytes | Path) -> bytes:

@@ -16,7 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from manyheads.data.images import Preprocessing
+from manyheads.data.images.preprocessing import Preprocessing
 
 _ORDER, _ITEM, _BATCH = 1, 2, 3  # what a generator is for: no two share a stream
 

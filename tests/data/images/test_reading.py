@@ -12,17 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.image_decoding import plain_image
-from manyheads.data.image_report import image_report
-from manyheads.data.images import (
-    ImageData,
-    Preprocessing,
-    open_image,
-    read_image_splits,
-    read_images,
-    with_labels_of,
-)
-from tests.data.pictures import (
+from manyheads.data.images.decoding import plain_image
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData, open_image, read_image_splits, read_images, with_labels_of
+from manyheads.data.images.report import image_report
+from tests.data.images.pictures import (
     GREY,
     LABELS,
     PNGS,
@@ -45,7 +39,7 @@ def test_every_form_gives_the_same(
     tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not decoded:
-        monkeypatch.setattr("manyheads.data.images.KEPT_DECODED", 0)
+        monkeypatch.setattr("manyheads.data.images.reading.KEPT_DECODED", 0)
     found = read_images(form(tmp_path))
     assert sorted(zip(found.keys, found.labels, strict=True)) == sorted(zip(KEYS, LABELS, strict=True))
     order = [KEYS.index(key) for key in found.keys]

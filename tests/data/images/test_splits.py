@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.image_report import image_report
-from manyheads.data.images import (
-    ImageData,
-    Preprocessing,
-    digits,
-    read_image_splits,
-    read_images,
-)
-from tests.data.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
+from manyheads.data.images.report import image_report
+from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 
 def test_the_splits_of_a_directory(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation, epoch_order
-from manyheads.data.image_loader import ImageBatch, ImageLoader
-from manyheads.data.images import ImageData, Preprocessing
+from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation, epoch_order
+from manyheads.data.images.loader import ImageBatch, ImageLoader
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData
 
 GREY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
 LABELS = ("a", "b", "c")
@@ -105,7 +106,7 @@ def test_bad_input(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
-from test_image_loader import *
+from test_loader import *
 if __name__ == "__main__":
     loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
     loader.epoch(0)[0]

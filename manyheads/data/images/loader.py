@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.augmentation import Augmentation, batch_random, epoch_order, item_random
-from manyheads.data.image_files import Source
-from manyheads.data.images import ImageData, Preprocessing, listed, open_image
+from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
+from manyheads.data.images.files import Source
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import ImageData, listed, open_image
 
 _AHEAD = 2  # batches that each worker has before it
 
