@@ -32,7 +32,8 @@ def test_a_body_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
             temporary.write_text("half")
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -46,7 +47,8 @@ def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path
             temporaries[0].write_text("new")
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fails)
+    with pytest.raises(ZeroDivisionError):
+        fails()
     assert [path.read_text() for path in paths] == ["old", "old"]
     with replacing_all(paths) as temporaries:
         for temporary in temporaries:
