@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from manyheads.analysis.image_maps import image_layer
 from manyheads.analysis.sides import Side
 from manyheads.core.tap import record, tapped
-from manyheads.models.universal import Thoughts, pondered
+from manyheads.models.recurrence import Thoughts, pondered
 
 if TYPE_CHECKING:
     from pandas import DataFrame

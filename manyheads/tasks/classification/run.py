@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import accounting
-from manyheads.core.config import from_preset
 from manyheads.core.runtime import prepare
 from manyheads.data.cldr_languages import LANGUAGES, cldr_languages
 from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled_splits
@@ -25,8 +24,8 @@ from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.data.subword import PAD, train_bpe
 from manyheads.data.tokenizers import train_word_level
-from manyheads.models import sequence_baselines, text_classifier
-from manyheads.models.tfidf import Tfidf, TfidfConfig
+from manyheads.models.presets import build, preset
+from manyheads.models.tfidf import Tfidf
 from manyheads.recipes.fine_tuning import Tuned, reading_rate, warmed_up, with_reader
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, told_warnings
 from manyheads.tasks.classification.predictor import Classifier
@@ -372,14 +371,7 @@ def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...])
 
 def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Any:
     assert config.preset is not None
-    family, _, name = config.preset.partition("/")
     settings: dict[str, Any] = {"vocab": size, "labels": labels, "pad": pad, **config.model}
-    if family == "text-classifier":
-        return text_classifier.TextClassifier(text_classifier.preset(name, **settings))
-    if family == "sequence-baseline":
-        return sequence_baselines.SequenceBaseline(sequence_baselines.preset(name, **settings))
     if config.preset == "tfidf":
-        return Tfidf(from_preset(TfidfConfig, {"tfidf": {"unknown": unknown}}, "tfidf", settings))
-    known = [f"text-classifier/{n}" for n in text_classifier.PRESETS]
-    known += [f"sequence-baseline/{n}" for n in sequence_baselines.PRESETS]
-    raise ValueError(f"preset: unknown {config.preset!r}: valid are {', '.join(known)}, tfidf")
+        settings = {"unknown": unknown, **settings}
+    return build(preset(config.preset, "text-classifier", "sequence-baseline", "tfidf", **settings))

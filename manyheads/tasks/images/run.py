@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ import torch
 from manyheads import directory
 from manyheads.analysis import accounting
 from manyheads.analysis.token_similarity import token_similarity
-from manyheads.core.config import Config
 from manyheads.core.runtime import prepare
 from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
 from manyheads.data.image_loader import ImageLoader
@@ -25,23 +23,14 @@ from manyheads.data.image_report import image_report
 from manyheads.data.images import ImageData, Preprocessing, digits, read_image_splits
 from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
-from manyheads.models import conv_attention, local_attention, nonlocal_net, resnet, vit
+from manyheads.models.adapt import adapt
+from manyheads.models.presets import FAMILIES, IMAGES, build, preset
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
 from manyheads.tasks.evaluation import LabelOutcome, Metrics
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.task import SCORED, ImageClassificationTask
 from manyheads.training import Summary, TrainingConfig, claim
-
-# family -> its module, and its configuration by the name of a preset
-MODELS: dict[str, tuple[type[torch.nn.Module], Callable[..., Config]]] = {
-    "vit": (vit.ViT, lambda name, **more: vit.preset(f"vit/{name}", **more)),
-    "deit": (vit.ViT, lambda name, **more: vit.preset(f"deit/{name}", **more)),
-    "resnet": (resnet.ResNet, resnet.preset),
-    "nonlocal": (nonlocal_net.NonLocalNet, nonlocal_net.preset),
-    "local-attention": (local_attention.LocalAttentionNet, local_attention.preset),
-    "conv-attention": (conv_attention.ConvAttention, conv_attention.preset),
-}
 
 
 @dataclass(frozen=True)
@@ -305,11 +294,7 @@ def _described(config: ImageConfig, run: Run, corpora: SplitData[ImageData]) -> 
 
 
 def model_of(config: ImageConfig, labels: tuple[str, ...]) -> Any:
-    family, _, name = config.preset.partition("/")
-    if family not in MODELS:
-        raise ValueError(f"preset: unknown {config.preset!r}: it begins with {', '.join(f'{f}/' for f in MODELS)}")
-    module, preset = MODELS[family]
-    return module(preset(name, **{**({"labels": labels} if labels else {}), **config.model}))
+    return build(preset(config.preset, *IMAGES, **{**({"labels": labels} if labels else {}), **config.model}))
 
 
 def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
@@ -331,13 +316,12 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
     if "preset" in run.overrides:
         raise ValueError(f"preset: given by the model to start from, {run.init}; leave it out")
     loaded = directory.load(run.init)
-    if not isinstance(loaded.model, tuple(module for module, _ in MODELS.values())):
+    if not isinstance(loaded.model, tuple(FAMILIES[family].model_class() for family in IMAGES)):
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from a model of images")
     old: Any = loaded.model
     known = [f.name for f in fields(old.config) if f.name != "labels"]
     if unknown := set(given) - set(known):
         raise ValueError(f"model.{', model.'.join(sorted(unknown))}: valid are {', '.join(known)}")
-    adapt: Callable[..., tuple[Any, list[str]]] = vit.adapt if isinstance(old, vit.ViT) else _adapt
     try:
         model, new = adapt(old, labels=old.config.labels if labels is None else labels, **given)
     except ValueError as error:
@@ -351,18 +335,6 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
         if name in run.overrides
     }
     return model, replace(own, size=model.config.image_size, **changed)
-
-
-def _adapt(model: Any, *, labels: tuple[str, ...], **settings: Any) -> tuple[Any, list[str]]:
-    """The same network with other labels or settings that leave its weights as they are; which parameters are new."""
-    made = type(model)(replace(model.config, labels=labels, **settings))
-    fresh = labels != model.config.labels
-    kept = {n: t for n, t in model.state_dict().items() if not (fresh and n.startswith("classifier."))}
-    own = made.state_dict()
-    if changed := [n for n in {**kept, **own} if n in kept and (n not in own or own[n].shape != kept[n].shape)]:
-        raise ValueError(f"it would change the shapes of {', '.join(changed[:5])}")
-    made.load_state_dict({**own, **kept})
-    return made, [name for name in own if name not in kept]
 
 
 def _teacher(config: ImageConfig, model: Any, given: Preprocessing) -> Teacher | None:
