@@ -278,9 +278,9 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest
 KILLED = """
 import sys, torch
 from manyheads import directory
-from manyheads.models.transformer import Transformer, preset
+from manyheads.models.transformer import Transformer
 torch.set_num_threads(1)
-model = Transformer(preset("tiny", source_vocab=9, target_vocab=9, pad=8, end=0, start=8, width=256))
+model = Transformer(preset("transformer/tiny", source_vocab=9, target_vocab=9, pad=8, end=0, start=8, width=256))
 print("ready", flush=True)
 while True:
     with torch.no_grad():

@@ -10,6 +10,7 @@ from manyheads import cli, directory
 from manyheads.cli.probe import MINIMUM
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models import bert
+from manyheads.models.presets import preset
 from manyheads.tasks import probing
 
 
@@ -26,8 +27,8 @@ BANK = sentence(("the", 2, "det"), ("dog", 3, "nsubj"), ("sees", 0, "root"), ("d
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     path = tmp_path_factory.mktemp("model") / "bert"
-    config = bert.preset(
-        "tiny", vocab=31, width=16, heads=2, layers=2, feed_forward=8, max_positions=9, head="masked_lm"
+    config = preset(
+        "bert/tiny", vocab=31, width=16, heads=2, layers=2, feed_forward=8, max_positions=9, head="masked_lm"
     )
     directory.save(path, bert.Bert(config), train_wordpiece(["the dog sees a cat"] * 3, 31))
     return path

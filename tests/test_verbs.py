@@ -14,7 +14,8 @@ import pytest
 from manyheads import cli
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.directory import save
-from manyheads.models.bert import Bert, preset
+from manyheads.models.bert import Bert
+from manyheads.models.presets import preset
 
 SMALL = ("vocabulary=300", "training.steps=4", "training.checkpoint_every=2", "batch_tokens=256", "threads=1",
          "model={width: 16, encoder_layers: 1, decoder_layers: 1, encoder_heads: 2, decoder_heads: 2}")  # fmt: skip
@@ -140,7 +141,7 @@ def test_an_interrupted_run_resumes_by_the_command_it_names(data: Path, tmp_path
 
 def test_a_model_that_predicts_nothing_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_wordpiece(["a word"] * 3, 40)
-    model = Bert(preset("tiny", vocab=tokenizer.get_vocab_size(), head="pooler", width=8, heads=2, feed_forward=8))
+    model = Bert(preset("bert/tiny", vocab=tokenizer.get_vocab_size(), head="pooler", width=8, heads=2, feed_forward=8))
     save(tmp_path, model, tokenizer)
     for verb in (["evaluate", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
         assert cli.main(verb) == 2

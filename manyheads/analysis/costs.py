@@ -8,9 +8,7 @@ out, and masked scores count like others, as dense kernels compute them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,28 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.tap import Tap
-from manyheads.models import (
-    bert,
-    conv_attention,
-    gpt,
-    local_attention,
-    nonlocal_net,
-    resnet,
-    sequence_baselines,
-    text_classifier,
-    transformer,
-    universal,
-    vit,
-)
+from manyheads.models.presets import build, preset
+from manyheads.models.recurrence import Recurrence, SeparableBlock
 
-# (source, target) vocabularies that the presets were published with
-VOCABULARIES = {
-    "tiny": (10_000, 10_000),
-    "small": (10_000, 10_000),
-    "blog": (19_214, 10_837),
-    "base": (37_000, 37_000),
-    "big": (37_000, 37_000),
-}
 # the parts whose size is that of a vocabulary or of a number of positions
 EMBEDDINGS = (
     "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
@@ -52,59 +31,10 @@ TRAINING_PASSES = 3  # the backward pass costs two forward ones
 FLOAT32 = 4  # bytes
 
 
-def _transformer(size: str) -> transformer.TransformerConfig:
-    source, target = VOCABULARIES[size]
-    return transformer.preset(size, source_vocab=source, target_vocab=target, pad=0, end=1, start=0)
-
-
-def _universal(size: str) -> universal.UniversalConfig:
-    vocabulary, _ = VOCABULARIES["base"]  # of the translation that the paper compares with
-    return universal.preset(size, source_vocab=vocabulary, target_vocab=vocabulary, pad=0, end=1, start=0)
-
-
-def _build(module: type[nn.Module], preset: Callable[[str], Any], name: str) -> nn.Module:
-    return module(preset(name))
-
-
-# name -> model, as it was published
-PRESETS: dict[str, Callable[[], nn.Module]] = {
-    **{f"transformer/{name}": partial(_build, transformer.Transformer, _transformer, name) for name in VOCABULARIES},
-    **{f"universal/{name}": partial(_build, universal.Universal, _universal, name) for name in universal.PRESETS},
-    **{f"bert/{name}": partial(_build, bert.Bert, bert.preset, name) for name in bert.PRESETS},
-    **{
-        f"text-classifier/{name}": partial(_build, text_classifier.TextClassifier, text_classifier.preset, name)
-        for name in text_classifier.PRESETS
-    },
-    **{
-        f"sequence-baseline/{name}": partial(
-            _build, sequence_baselines.SequenceBaseline, sequence_baselines.preset, name
-        )
-        for name in sequence_baselines.PRESETS
-    },
-    **{name: partial(_build, gpt.GPT, gpt.preset, name) for name in gpt.PRESETS},
-    **{name: partial(_build, vit.ViT, vit.preset, name) for name in vit.PRESETS},
-    **{f"resnet/{name}": partial(_build, resnet.ResNet, resnet.preset, name) for name in resnet.PRESETS},
-    **{
-        f"nonlocal/{name}": partial(_build, nonlocal_net.NonLocalNet, nonlocal_net.preset, name)
-        for name in nonlocal_net.PRESETS
-    },
-    **{
-        f"local-attention/{name}": partial(_build, local_attention.LocalAttentionNet, local_attention.preset, name)
-        for name in local_attention.PRESETS
-    },
-    **{
-        f"conv-attention/{name}": partial(_build, conv_attention.ConvAttention, conv_attention.preset, name)
-        for name in conv_attention.PRESETS
-    },
-}
-
-
 def preset_model(name: str) -> nn.Module:
     """A preset such as `transformer/base` as it was published, without memory behind its parameters."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(PRESETS)}")
     with torch.device("meta"):
-        return PRESETS[name]()
+        return build(preset(name))
 
 
 def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
@@ -217,9 +147,9 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 def _kept(model: nn.Module, block: Block) -> int:
     """Numbers that a cache keeps for each token: once for every time that the block is applied."""
-    looks_back = block.attention.output.out_features if isinstance(block, universal.SeparableBlock) else 0
+    looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
     each = _key_and_value(block.attention) + looks_back
-    return each * sum(m.config.steps if isinstance(m, universal.Recurrence) else 1
+    return each * sum(m.config.steps if isinstance(m, Recurrence) else 1
                       for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from manyheads.bench import command
 from manyheads.core.attention import Attention
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import record
-from manyheads.models.bert import Bert, preset
+from manyheads.models.bert import Bert
+from manyheads.models.presets import preset
 from manyheads.training.record import hardware
 
 BATCH, TOKENS = 16, 128
@@ -42,7 +43,7 @@ def explicit(model: Bert) -> Iterator[None]:
 def measure(repeats: int, threads: int | None, name: str = "base-uncased") -> dict[str, Any]:
     route = prepare(threads=threads)
     torch.manual_seed(1)
-    config = preset(name)
+    config = preset(name, "bert")
     model = Bert(config).eval()
     tokens = torch.randint(1, config.vocab, (BATCH, TOKENS))
 

@@ -30,7 +30,8 @@ from manyheads.bench import tell
 from manyheads.core.runtime import prepare, products_per_second
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
-from manyheads.models.transformer import Transformer, preset
+from manyheads.models.presets import preset
+from manyheads.models.transformer import Transformer
 from manyheads.tasks.loss import smoothed_cross_entropy
 from manyheads.training.record import hardware
 
@@ -81,7 +82,7 @@ def measure(data: str, source: str, target: str, repeats: int, batches: int) -> 
 
     peer = Tutorial(source_vocab, target_vocab)
     ours = Transformer(
-        preset("blog", source_vocab=source_vocab, target_vocab=target_vocab, pad=PAD, end=END, start=START)
+        preset("transformer/blog", source_vocab=source_vocab, target_vocab=target_vocab, pad=PAD, end=END, start=START)
     )
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in ours.parameters())
     peer_adam = torch.optim.Adam(peer.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
+from manyheads.models.presets import FAMILIES, PRESETS, family_of, nearest
 
 
 def add(verbs: Verbs) -> None:
-    verbs.add("summary", _summary, "parameters per part, FLOPs, memory",
-              ("MODEL", "a model, a recipe, or a preset such as transformer/base"), as_json=True)  # fmt: skip
+    parser = verbs.add("summary", _summary, "parameters per part, FLOPs, memory", as_json=True)
+    parser.add_argument("model", metavar="MODEL", nargs="?",
+                        help="a model, a recipe, or a preset (none: list them)")  # fmt: skip
 
 
 def _summary(options: argparse.Namespace) -> None:
+    if options.model is None:
+        return _list_presets(as_json=options.json)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
     from manyheads.recipes import RECIPES
 
     name = options.model
     cost = None
-    if name in costs.PRESETS:
+    if name in PRESETS:
         model, cost = costs.preset_model(name), wmt14.training_cost(name)
     elif name in RECIPES:
         model = RECIPES[name].planned_model()
+    elif not name.startswith("hub:") and not Path(name).exists():
+        raise ValueError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
     else:
-        names = [*costs.PRESETS, *RECIPES]
-        close = get_close_matches(name, names, n=1)
-        if not name.startswith("hub:") and not Path(name).exists():
-            remedy = f"did you mean {close[0]}?" if close else f"presets and recipes are {', '.join(names)}"
-            raise ValueError(f"{name}: no such directory, recipe or preset: {remedy}")
         from manyheads.directory import load
 
         model = load(name).model
-    found = costs.summary(model)
+    summary = costs.summary(model)
     if options.json:
-        return document({"name": name, **found, **({"training_cost": cost} if cost else {})})
-    _print_summary(name, found)
+        return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
+    _print_summary(name, summary)
     if cost:
         verdict = "agrees" if cost["agrees"] else "DIFFERS"
         print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
@@ -49,11 +49,19 @@ def _summary(options: argparse.Namespace) -> None:
         print(f"source           {cost['source']}")
 
 
-def _print_summary(name: str, found: Mapping[str, Any]) -> None:
-    parameters, flops, memory = found["parameters"], found["flops"], found["memory"]
+def _list_presets(*, as_json: bool) -> None:
+    papers = {name: FAMILIES[family_of(name)].paper for name in PRESETS}
+    if as_json:
+        return document([{"name": name, "paper": paper} for name, paper in papers.items()])
+    for name, paper in papers.items():
+        print(f"{name:30}{paper}")
+
+
+def _print_summary(name: str, summary: Mapping[str, Any]) -> None:
+    parameters, flops, memory = summary["parameters"], summary["flops"], summary["memory"]
     parts = dict.fromkeys([*parameters["parts"], *flops["parts"]])
     print(f"{name}: {parameters['total']:,} parameters, {parameters['non_embedding']:,} without embeddings")
-    if tied := found["config"].get("tie"):
+    if tied := summary["config"].get("tie"):
         print(f"tied: {tied}")
     print()
 

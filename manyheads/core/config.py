@@ -38,7 +38,9 @@ class Range:
         return over and (value < self.most if self.below else value <= self.most)
 
     def __str__(self) -> str:
-        return f"{'above' if self.above else 'from'} {self.least} {'to below' if self.below else 'to'} {self.most}"
+        if self.above:
+            return f"above {self.least} and {'below' if self.below else 'at most'} {self.most}"
+        return f"from {self.least} to {'below ' if self.below else ''}{self.most}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class Divides:
     field: str
 
 
+@dataclass(frozen=True)
+class Different:
+    """Names of which none is there twice, `least` or more."""
+
+    least: int = 0
+
+
 Size = Annotated[int, Range(1, 2**20)]  # of a vector: the width of a model, its hidden units, channels
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 2**12), Divides("width")]
@@ -66,6 +75,8 @@ Count = Annotated[int, Range(1, 10**9)]  # of what takes time, not memory: steps
 Rate = Annotated[float, Range(0, 1)]  # a share or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
+Labels = Annotated[tuple[str, ...], Different()]
+Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier, which tells two or more apart
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,8 @@ def _kinds(hint: Any) -> list[Any]:
     """The types that a hint, or the members of a union, begin with."""
     if get_origin(hint) in (Union, types.UnionType):
         return [kind for member in get_args(hint) for kind in _kinds(member)]
+    if get_origin(hint) is Annotated:
+        return _kinds(get_args(hint)[0])
     return [get_origin(hint) or hint]
 
 
@@ -122,8 +135,10 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
     if origin in (Union, types.UnionType):
         expected = [_expected(value, member, config) for member in arguments]
         return "" if "" in expected else " or ".join(expected)
+    if origin is Annotated and arguments[0] in (int, float):
+        return _expected_number(value, arguments[0], arguments[1:], config)
     if origin is Annotated:
-        return _expected_number(value, arguments[0], hint.__metadata__, config)
+        return _expected(value, arguments[0], config) or _expected_names(value, arguments[1])
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
@@ -150,6 +165,12 @@ def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
         return f"a list of {len(kinds)}"
     faults = [fault for item, kind in zip(value, kinds, strict=True) if (fault := _expected(item, kind, config))]
     return f"a list, each {faults[0]}" if faults else ""
+
+
+def _expected_names(value: tuple[str, ...], limit: Different) -> str:
+    if len(value) >= limit.least and len(set(value)) == len(value):
+        return ""
+    return f"{limit.least} or more different names" if limit.least else "different names"
 
 
 def _expected_number(value: Any, kind: type, limits: tuple[Any, ...], config: Any) -> str:

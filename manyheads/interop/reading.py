@@ -7,10 +7,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from manyheads.interop.family import own_family
-from manyheads.models.reading import Reader, ReaderConfig
+from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 
 
-def _tokenizer(config: ReaderConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def _tokenizer(config: DirectionalConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": tokenizer.id_to_token(config.pad),
@@ -21,6 +21,6 @@ def _tokenizer(config: ReaderConfig, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 READER = own_family(
-    "manyheads-reader", ReaderConfig, Reader, vocabularies=lambda config: (config.vocab, config.vocab),
+    "manyheads-reader", DirectionalConfig, DirectionalEncoder, vocabularies=lambda config: (config.vocab, config.vocab),
     tokenizer=_tokenizer, most={"layers": 1000, "max_positions": 1_000_000},
 )  # fmt: skip

@@ -17,8 +17,8 @@ head             reads             gives
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -48,21 +48,21 @@ class BertConfig(Config):
     head_dropout   before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
     """
 
-    vocab: int = 30_522
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    feed_forward: int = 3072
+    vocab: Vocabulary = 30_522
+    width: Size = 768
+    layers: Layers = 12
+    heads: Heads = 12
+    feed_forward: Size = 3072
     head: Head = "pooler"
-    labels: tuple[str, ...] = ()
+    labels: Labels = ()
     activation: str = "gelu"
-    max_positions: int = 512
-    segment_types: int = 2
-    pad: int = 0
-    norm_eps: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float | None = None
+    max_positions: Length = 512
+    segment_types: Size = 2
+    pad: TokenId = 0
+    norm_eps: Epsilon = 1e-12
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+    head_dropout: Rate | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,32 +72,6 @@ class BertConfig(Config):
             raise ValueError(
                 f"the head 'sequence' has one label, {self.labels[0]!r}: a score is not supported, only classes"
             )
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"labels must differ, got {', '.join(self.labels)}")
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
-        if not 0 <= self.pad < self.vocab:
-            raise ValueError(f"the pad token has id {self.pad}, the vocabulary {self.vocab} entries")
-
-
-def _sizes(layers: int, width: int, **more: Any) -> dict[str, Any]:
-    return {"layers": layers, "width": width, "heads": width // 64, "feed_forward": 4 * width, **more}
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": _sizes(2, 128),  # this and the next three: Turc et al. 2019
-    "mini": _sizes(4, 256),
-    "small": _sizes(4, 512),
-    "medium": _sizes(8, 512),
-    "base-uncased": _sizes(12, 768),
-    "base-cased": _sizes(12, 768, vocab=28_996),
-    "large-uncased": _sizes(24, 1024),
-}
-
-
-def preset(name: str, **overrides: Any) -> BertConfig:
-    """A configuration by name, with its published vocabulary, a pooler and no head unless `overrides` say otherwise."""
-    return from_preset(BertConfig, PRESETS, name, overrides)
 
 
 class Bert(nn.Module):
@@ -143,7 +117,7 @@ class Bert(nn.Module):
         shape = tokens.shape[:-1]
         flat = [None if t is None else t.flatten(0, len(shape) - 1) for t in (lengths, segments)]
         states = self.encode(tokens.flatten(0, len(shape) - 1), *flat)
-        return self.read(states, shape)
+        return self.apply_head(states, shape)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> the last layer's states (B, T, D)."""
@@ -154,10 +128,10 @@ class Bert(nn.Module):
 
         The paper's features for a frozen encoder (section 5.3) are the last, or the last four concatenated.
         """
-        mask, found = Mask(key_lengths=lengths), [self.embed(tokens, segments)]
+        mask, states = Mask(key_lengths=lengths), [self.embed(tokens, segments)]
         for block in self.encoder.blocks:
-            found.append(block(found[-1], mask=mask))
-        return found
+            states.append(block(states[-1], mask=mask))
+        return states
 
     def embed(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> (B, T, D)."""
@@ -180,7 +154,7 @@ class Bert(nn.Module):
         """states (..., D) -> logits of the words (..., V), with the embeddings as the matrix."""
         return F.linear(self.transformed(states), self.embedding.weight, self.output_bias)
 
-    def read(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
+    def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
         """The head on states (B, T, D), or (B * C, T, D) where `shape` is (B, C)."""
         head = self.config.head
         if head == "masked_lm":
@@ -202,29 +176,6 @@ class Bert(nn.Module):
         """Inputs of `forward`: one text of `length` tokens."""
         rows = (1, 1) if self.config.head == "choice" else (1,)
         return (torch.zeros(*rows, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
-
-def with_head(model: Bert, head: Head, labels: tuple[str, ...] = (), **settings: Any) -> tuple[Bert, list[str]]:
-    """The same encoder under another head, and the names of the parameters that are new.
-
-    What both heads have (a pooler, the word predictor) is kept, the classifier where head and labels are the same.
-    settings  of the configuration that do not change the shapes of weights, such as dropout.
-    """
-    config = replace(model.config, head=head, labels=labels, **settings)
-    made = Bert(config)
-    same_classifier = (config.head, config.labels) == (model.config.head, model.config.labels)
-    kept = {
-        name: tensor
-        for name, tensor in model.state_dict().items()
-        if same_classifier or not name.startswith("classifier.")
-    }
-    own = made.state_dict()
-    kept = {name: tensor for name, tensor in kept.items() if name in own}
-    if changed := [name for name in kept if kept[name].shape != own[name].shape]:
-        raise ValueError(f"{', '.join(sorted(settings))} would change the shapes of {', '.join(changed[:5])}")
-    made.load_state_dict({**own, **kept})
-    made.to(model.embedding.weight.device).train(model.training)
-    return made, [name for name in own if name not in kept]
 
 
 def _block(c: BertConfig) -> Block:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.config import Classes, Layers, Size
 from manyheads.core.dropout import dropout
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.sequence_baselines import Recurrent
-from manyheads.models.text_classifier import check_labels
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class BertFeaturesConfig(BertConfig):
     hidden  units of the BiLSTM in each direction
     """
 
-    read: int = 4
-    hidden: int = 384
+    labels: Classes = ()
+    read: Layers = 4
+    hidden: Size = 384
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_labels(self.labels)
         if not 1 <= self.read <= self.layers:
             raise ValueError(f"read is {self.read}: the model has {self.layers} layers")
 
@@ -59,8 +59,8 @@ class BertFeatures(nn.Module):
             states = self.bert.states(tokens, lengths, segments)[-c.read :]
         features = torch.cat(states, dim=-1)  # (B, T, read * D)
         mix = self.mixer.states if c.head == "token" else self.mixer
-        found = mix(features, lengths)  # (B, 2 * hidden) or (B, T, 2 * hidden)
-        return self.output(dropout(found, c.dropout, self.training))
+        mixed = mix(features, lengths)  # (B, 2 * hidden) or (B, T, 2 * hidden)
+        return self.output(dropout(mixed, c.dropout, self.training))
 
     def example(self, length: int) -> tuple[Tensor, ...]:
         """Inputs of `forward`: one text of `length` tokens."""

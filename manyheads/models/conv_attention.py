@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Epsilon, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.tap import Grid, Tap
@@ -47,37 +47,23 @@ class ConvAttentionConfig(Config):
     """
 
     kind: Kind = "quadratic"
-    labels: tuple[str, ...] = tuple(map(str, range(1000)))
-    image_size: int = 32
-    channels: int = 3
-    downsample: int = 2
-    width: int = 400
-    layers: int = 6
-    heads: int = 9
-    feed_forward: int = 512
-    norm_eps: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    labels: Labels = tuple(map(str, range(1000)))
+    image_size: Pixels = 32
+    channels: Size = 3
+    downsample: Pixels = 2
+    width: Size = 400
+    layers: Layers = 6
+    heads: Size = 9
+    feed_forward: Size = 512
+    norm_eps: Epsilon = 1e-12
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"labels must differ, got {', '.join(self.labels)}")
         if self.kind == "content" and self.width % 2:
             raise ValueError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
         _check_divides(self.image_size, self.downsample)
-
-
-_SMALL = {"width": 96, "feed_forward": 192}
-PRESETS: dict[str, dict[str, Any]] = {
-    **{kind: {"kind": kind} for kind in get_args(Kind)},
-    **{f"{kind}-small": {"kind": kind, **_SMALL} for kind in get_args(Kind)},  # for a processor
-}
-
-
-def preset(name: str, **overrides: Any) -> ConvAttentionConfig:
-    """A configuration by name: the paper's, or a small one, with 1,000 labels unless `overrides` say otherwise."""
-    return from_preset(ConvAttentionConfig, PRESETS, name, overrides)
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
@@ -111,10 +97,10 @@ def attention_of(
     with torch.device("meta"):  # nothing is drawn that would be overwritten
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
-    each = outputs // groups
+    group_size = outputs // groups
     matrices = weight.new_zeros(outputs, height, width, groups, inputs)  # zeros between groups
     for group in range(groups):
-        part = slice(group * each, (group + 1) * each)
+        part = slice(group * group_size, (group + 1) * group_size)
         matrices[part, :, :, group] = weight.detach()[part].permute(0, 2, 3, 1)
     at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
     before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])  # of PyTorch's padding="same"

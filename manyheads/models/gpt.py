@@ -10,7 +10,7 @@ projection is the embedding matrix (tied).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
+from manyheads.models.recurrence import Thoughts
 
 INIT_STD = 0.02  # of all matrices (Radford 2018, section 4.1)
 
@@ -39,54 +40,20 @@ class GPTConfig(Config):
     dropout       on what each sublayer adds; `embedding_dropout` on the sum of token and position
     """
 
-    vocab: int
-    end: int | None = None
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    feed_forward: int | None = None
+    vocab: Vocabulary
+    end: TokenId | None = None
+    width: Size = 768
+    layers: Layers = 12
+    heads: Heads = 12
+    feed_forward: Size | None = None
     activation: str = "gelu_tanh"
     norm: Literal["pre", "post"] = "pre"
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     bias: bool = True
-    max_positions: int = 1024
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    embedding_dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
-        if self.end is not None and not 0 <= self.end < self.vocab:
-            raise ValueError(f"the end token has id {self.end}, the vocabulary {self.vocab} entries")
-
-
-def _gpt2(layers: int, width: int, heads: int) -> dict[str, Any]:
-    return {"vocab": 50257, "end": 50256, "layers": layers, "width": width, "heads": heads}
-
-
-def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> dict[str, Any]:
-    """nanoGPT's character models of tiny-shakespeare, with its GELU; both name the vocabulary of that text."""
-    rates = {"dropout": rate, "attention_dropout": rate, "embedding_dropout": rate}
-    return {"vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
-            "activation": "gelu", **rates}  # fmt: skip
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # Radford 2018, section 4.1
-    "gpt2/124m": _gpt2(12, 768, 12),  # Radford 2019, table 2, which miscounts the two smaller ones
-    "gpt2/355m": _gpt2(24, 1024, 16),
-    "gpt2/774m": _gpt2(36, 1280, 20),
-    "gpt2/1558m": _gpt2(48, 1600, 25),
-    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # for a CPU
-    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a GPU
-}
-
-
-def preset(name: str, **overrides: Any) -> GPTConfig:
-    """A configuration by name, with the vocabulary it was published with unless `overrides` give another."""
-    return from_preset(GPTConfig, PRESETS, name, overrides)
+    max_positions: Length = 1024
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+    embedding_dropout: Rate = 0.1
 
 
 class GPT(nn.Module):
@@ -114,6 +81,10 @@ class GPT(nn.Module):
         """The last states (B, T, D), before the output projection."""
         packed = None if segments is None else (segments, segments)
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
+
+    def think(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Thoughts]:
+        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed."""
+        return self.hidden(tokens, lengths), {}
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""

@@ -20,17 +20,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
-from manyheads.core.config import from_preset
+from manyheads.core.config import Range, Size
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Grid, Tap
-from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, convolution, sizes
+from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
+
+Window = Annotated[int, Range(1, 1000)]
 
 MOST_WEIGHTS = 2**28  # of a layer's heads together, when they are spread out over the image
 
@@ -47,28 +49,13 @@ class LocalAttentionConfig(ResNetConfig):
     query_block  how many queries, along each axis, share keys: speed alone
     """
 
-    attends: tuple[int, ...] = (1, 2, 3, 4)
+    attends: Stages = (1, 2, 3, 4)
     front: Literal["attention", "convolution"] = "attention"
-    heads: int = 8
-    window: int = 7
-    stem_window: int = 4
-    mixtures: int = 4
-    query_block: int = 4
-
-
-_SIZES: dict[str, dict[str, Any]] = {  # section 4.1
-    "26": sizes("bottleneck", 1, 2, 4, 1),
-    "38": sizes("bottleneck", 2, 3, 5, 2),
-    "50": sizes("bottleneck", 3, 4, 6, 3),
-    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL, stem_window=2),
-    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL, stem_window=2),
-}
-PRESETS = {**_SIZES, **{f"{name}-stem": {**size, "front": "convolution"} for name, size in _SIZES.items()}}
-
-
-def preset(name: str, **overrides: Any) -> LocalAttentionConfig:
-    """A configuration by name, with 1,000 classes; "...-stem" keeps the convolution in front, as the paper's best."""
-    return from_preset(LocalAttentionConfig, PRESETS, name, overrides)
+    heads: Size = 8
+    window: Window = 7
+    stem_window: Window = 4
+    mixtures: Size = 4
+    query_block: Window = 4
 
 
 class LocalAttentionNet(ResNet):

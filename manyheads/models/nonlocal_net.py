@@ -19,16 +19,16 @@ without its poolings over time).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
-from manyheads.core.config import from_preset
+from manyheads.core.config import Layers
 from manyheads.core.tap import Grid, Tap
-from manyheads.models.resnet import SMALL, ResNet, ResNetConfig, Stage, sizes
+from manyheads.models.resnet import ResNet, ResNetConfig, Stage, Stages
 
 Kind = Literal["gaussian", "embedded", "dot", "concatenation"]
 POOL = 2
@@ -46,8 +46,8 @@ class NonLocalConfig(ResNetConfig):
     """
 
     kind: Kind = "embedded"
-    stages: tuple[int, ...] = (2, 3)
-    every: int = 2
+    stages: Stages = (2, 3)
+    every: Layers = 2
     scaled: bool = False
     pooled: bool = True
     identity: Literal["norm", "convolution"] = "norm"
@@ -58,20 +58,6 @@ class NonLocalConfig(ResNetConfig):
             raise ValueError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
         if all(self.depths[stage - 1] < self.every for stage in self.stages):
             raise ValueError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "50": sizes("bottleneck", 3, 4, 6, 3),
-    "101": sizes("bottleneck", 3, 4, 23, 3),
-    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL),
-    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL),
-    "20-small": {"block": "basic", "depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, **SMALL},
-}
-
-
-def preset(name: str, **overrides: Any) -> NonLocalConfig:
-    """A configuration by name, with 1,000 classes; "...-small" is for images of 32 x 32."""
-    return from_preset(NonLocalConfig, PRESETS, name, overrides)
 
 
 class NonLocalNet(ResNet):

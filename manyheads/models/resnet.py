@@ -17,18 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Layers, Pixels, Range, Size
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 # what mixes neighbouring positions: (channels, width, stride, number of the stage, from 1) -> (B, width, Y, X)
 Mixing = Callable[[int, int, int, int], nn.Module]
 REDUCTION = 4  # of a bottleneck
+Stages = tuple[Annotated[int, Range(1, 100)], ...]  # numbers of some, from 1
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class ResNetConfig(Config):
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
-    image_size: int = 224
-    channels: int = 3
+    image_size: Pixels = 224
+    channels: Size = 3
     block: Literal["basic", "bottleneck"] = "bottleneck"
-    depths: tuple[int, ...] = (3, 4, 6, 3)
-    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[Layers, ...] = (3, 4, 6, 3)
+    widths: tuple[Size, ...] = (256, 512, 1024, 2048)
     stem: Literal["7x7", "3x3"] = "7x7"
-    stem_width: int = 64
-    squeeze: int | None = None
+    stem_width: Size = 64
+    squeeze: Size | None = None
     stride_in_1x1: bool = False
     halve_first: bool = False
 
@@ -62,33 +63,6 @@ class ResNetConfig(Config):
             raise ValueError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
         if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
             raise ValueError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
-
-
-def sizes(block: str, *depths: int, **more: Any) -> dict[str, Any]:
-    """A preset of the common four widths."""
-    widths = (64, 128, 256, 512) if block == "basic" else (256, 512, 1024, 2048)
-    return {"block": block, "depths": depths, "widths": widths, **more}
-
-
-SMALL: dict[str, Any] = {"stem": "3x3", "image_size": 32}
-_SIZES: dict[str, dict[str, Any]] = {
-    "18": sizes("basic", 2, 2, 2, 2),  # this and the next: table 1
-    "34": sizes("basic", 3, 4, 6, 3),
-    "26": sizes("bottleneck", 1, 2, 4, 1),  # this and the next: Ramachandran 2019, section 4.1
-    "38": sizes("bottleneck", 2, 3, 5, 2),
-    "50": sizes("bottleneck", 3, 4, 6, 3),
-    "101": sizes("bottleneck", 3, 4, 23, 3),
-    "152": sizes("bottleneck", 3, 8, 36, 3),
-    "18-small": sizes("basic", 2, 2, 2, 2, **SMALL),
-    "26-small": sizes("bottleneck", 1, 2, 4, 1, **SMALL),
-    "20-small": {"block": "basic", "depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, **SMALL},  # sec. 4.2
-}
-PRESETS = {**_SIZES, **{f"{name}-se": {**size, "squeeze": 16} for name, size in _SIZES.items()}}
-
-
-def preset(name: str, **overrides: Any) -> ResNetConfig:
-    """A configuration by name, with 1,000 classes; "...-small" is for images of 32 x 32, "...-se" squeezes."""
-    return from_preset(ResNetConfig, PRESETS, name, overrides)
 
 
 class ResNet(nn.Module):
@@ -125,8 +99,8 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, Y, X), normalised -> logits (B, L); features (B, D) of a model without labels."""
-        found = self.features(images)
-        return found if self.classifier is None else self.classifier(found)
+        features = self.features(images)
+        return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
         """images (B, C, Y, X) -> (B, D): what the classifier reads."""

@@ -6,16 +6,16 @@ One LSTM reads the source, and its last state, as large for any length, is where
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding
+from manyheads.models.recurrence import Thoughts
 
 State = tuple[Tensor, Tensor]  # of h and of c: (layers, B, D) each
 
@@ -27,30 +27,14 @@ class Seq2SeqLSTMConfig(Config):
     max_positions  tokens a text may have: nothing in the model needs a limit
     """
 
-    vocab: int
-    pad: int
-    end: int
-    start: int
-    width: int = 128
-    layers: int = 2
-    max_positions: int = 10_000
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for token in ("pad", "end", "start"):
-            if (index := getattr(self, token)) >= self.vocab:
-                raise ValueError(f"the {token} token has id {index}, the vocabulary {self.vocab} entries")
-        if self.layers < 1:
-            raise ValueError("layers is 0: a state needs at least one")
-
-
-PRESETS: dict[str, dict[str, Any]] = {"tiny": {"width": 128, "layers": 2}}
-
-
-def preset(name: str, **overrides: Any) -> Seq2SeqLSTMConfig:
-    """A configuration by name; `overrides` give at least the vocabulary and the special tokens."""
-    return from_preset(Seq2SeqLSTMConfig, PRESETS, name, overrides)
+    vocab: Vocabulary
+    pad: TokenId
+    end: TokenId
+    start: TokenId
+    width: Size = 128
+    layers: Layers = 2
+    max_positions: Length = 10_000
+    dropout: Rate = 0.1
 
 
 class StateCache:
@@ -96,6 +80,14 @@ class Seq2SeqLSTM(nn.Module):
     ) -> Tensor:
         """The decoder's states (B, Tt, D). Nothing sees the padding behind a target, so its lengths are not read."""
         return self._write(target, self._read(source, source_lengths))[0]
+
+    def think(
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
+        offset: Tensor | None = None,
+    ) -> tuple[Tensor, Thoughts]:  # fmt: skip
+        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed. There are no
+        positions that an offset could move."""
+        return self.hidden(source, source_lengths, target), {}
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""

@@ -7,27 +7,28 @@ kind      mixes by                                                     its param
 "conv1d"  two convolutions, 7 words wide, with pooling between them    2 x 7,200 (Chollet, section 6.4)
 "conv2d"  two 3 x 3 convolutions over the words x features "image"     320 + 9,248
 
-Each then drops out half of what it found and has one sigmoid unit, as the text classifier. PyTorch's recurrent layers
-add two biases, of which one would do: they start at zero, and the one of the forget gate at one, as in Keras.
-What lies behind a text's end changes nothing.
+Half of the features are then dropped out, and one sigmoid unit reads them, as in the text classifier. PyTorch's
+recurrent layers add two biases, of which one would do: they start at zero, and the one of the forget gate at one, as in
+Keras. What lies behind a text's end changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Classes, Config, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, xavier_uniform
-from manyheads.models.text_classifier import both_logits, check_labels, units
+from manyheads.models.text_classifier import both_logits, units
 
 Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
+Neighbours = Annotated[int, Range(1, 1000)]
 
 
 @dataclass(frozen=True)
@@ -43,37 +44,20 @@ class SequenceBaselineConfig(Config):
     """
 
     kind: Kind = "lstm"
-    vocab: int = 20_000
-    labels: tuple[str, ...] = ("negative", "positive")
-    pad: int = 0
-    width: int = 32
-    hidden: int = 32
-    kernel: int = 7
-    pooling: int = 5
-    max_positions: int = 600
-    dropout: float = 0.5
+    vocab: Vocabulary = 20_000
+    labels: Classes = ("negative", "positive")
+    pad: TokenId = 0
+    width: Size = 32
+    hidden: Size = 32
+    kernel: Neighbours = 7
+    pooling: Neighbours = 5
+    max_positions: Length = 600
+    dropout: Rate = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_labels(self.labels)
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
-        if not 0 <= self.pad < self.vocab:
-            raise ValueError(f"the pad token has id {self.pad}, the vocabulary {self.vocab} entries")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "rnn": {"kind": "rnn"},
-    "lstm": {"kind": "lstm"},
-    "bilstm": {"kind": "bilstm"},
-    "conv1d": {"kind": "conv1d"},
-    "conv2d": {"kind": "conv2d", "kernel": 3, "pooling": 2},
-}
-
-
-def preset(name: str, **overrides: Any) -> SequenceBaselineConfig:
-    """A configuration by name, with 20,000 words and two labels unless `overrides` say otherwise."""
-    return from_preset(SequenceBaselineConfig, PRESETS, name, overrides)
 
 
 class SequenceBaseline(nn.Module):
@@ -94,8 +78,8 @@ class SequenceBaseline(nn.Module):
         c = self.config
         if tokens.shape[1] > c.max_positions:
             raise ValueError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
-        found = self.mixer(self.embedding(tokens), lengths)  # (B, features)
-        return both_logits(self.output(dropout(found, c.dropout, self.training)))
+        features = self.mixer(self.embedding(tokens), lengths)  # (B, features)
+        return both_logits(self.output(dropout(features, c.dropout, self.training)))
 
     def example(self, length: int) -> tuple[Tensor, ...]:
         """Inputs of `forward`: one text of `length` tokens."""
@@ -156,13 +140,13 @@ class Convolutional(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # channels, then words, then features: (B, D, T) or (B, 1, T, D)
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
-        found = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
+        x = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
         # nothing is below zero, so the zeros behind a text never are the largest, nor change what is
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
-        found = pool(found, self.pooling, ceil_mode=True)
+        x = pool(x, self.pooling, ceil_mode=True)
         shorter = None if lengths is None else -(-lengths // self.pooling)
-        found = _only_real(self.second(found).relu(), shorter)
-        return found.amax(2).flatten(1)
+        x = _only_real(self.second(x).relu(), shorter)
+        return x.amax(2).flatten(1)
 
 
 def _only_real(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Classes, Config, Epsilon, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
@@ -43,37 +43,20 @@ class TextClassifierConfig(Config):
     dropout        before the output
     """
 
-    vocab: int = 20_000
-    labels: tuple[str, ...] = ("negative", "positive")
-    pad: int = 0
-    width: int = 32
-    heads: int = 2
-    head_width: int = 32
-    feed_forward: int = 32
-    layers: int = 1
+    vocab: Vocabulary = 20_000
+    labels: Classes = ("negative", "positive")
+    pad: TokenId = 0
+    width: Size = 32
+    heads: Size = 2
+    head_width: Size = 32
+    feed_forward: Size = 32
+    layers: Layers = 1
     positions: Layout | Literal["none", "learned"] = "none"
     masked: bool = False
     pooling: Literal["max", "mean"] = "max"
-    max_positions: int = 600
-    dropout: float = 0.5
-    norm_eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_labels(self.labels)
-        if not 0 <= self.pad < self.vocab:
-            raise ValueError(f"the pad token has id {self.pad}, the vocabulary {self.vocab} entries")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "textbook": {},
-    "corrected": {"positions": "learned", "masked": True},
-}
-
-
-def preset(name: str, **overrides: Any) -> TextClassifierConfig:
-    """A configuration by name, with 20,000 words and two labels unless `overrides` say otherwise."""
-    return from_preset(TextClassifierConfig, PRESETS, name, overrides)
+    max_positions: Length = 600
+    dropout: Rate = 0.5
+    norm_eps: Epsilon = 1e-3
 
 
 class TextClassifier(nn.Module):
@@ -143,14 +126,6 @@ class TextClassifier(nn.Module):
     def example(self, length: int) -> tuple[Tensor, ...]:
         """Inputs of `forward`: one text of `length` tokens."""
         return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
-
-def check_labels(labels: tuple[str, ...]) -> None:
-    """Raises ValueError unless there are two or more, all different."""
-    if len(labels) < 2:
-        raise ValueError(f"a classifier needs two labels or more, got {', '.join(labels) or 'none'}")
-    if len(set(labels)) < len(labels):
-        raise ValueError(f"labels must differ, got {', '.join(labels)}")
 
 
 def units(labels: tuple[str, ...]) -> int:

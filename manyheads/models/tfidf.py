@@ -14,23 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.config import Config
-from manyheads.models.text_classifier import both_logits, check_labels, units
+from manyheads.core.config import Classes, Config, Length, TokenId, Vocabulary
+from manyheads.models.text_classifier import both_logits, units
 
 
 @dataclass(frozen=True)
 class TfidfConfig(Config):
     """labels: what is told apart, by the index of the logit. max_positions: words a text may have; None: any number."""
 
-    vocab: int = 20_000
-    labels: tuple[str, ...] = ("negative", "positive")
-    pad: int = 0
-    unknown: int = 1
-    max_positions: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_labels(self.labels)
+    vocab: Vocabulary = 20_000
+    labels: Classes = ("negative", "positive")
+    pad: TokenId = 0
+    unknown: TokenId = 1
+    max_positions: Length | None = None
 
 
 class Tfidf(nn.Module):

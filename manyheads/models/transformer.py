@@ -10,7 +10,7 @@ at the positions before it (causal self-attention) and at the whole source (cros
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,15 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Below, Config, Epsilon, Heads, Layers, Length, Rate, Size, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions
+from manyheads.models.recurrence import Thoughts
+
+SourceId = Annotated[int, Below("source_vocab")]
+TargetId = Annotated[int, Below("target_vocab")]
 
 
 @dataclass(frozen=True)
@@ -38,73 +42,49 @@ class TransformerConfig(Config):
     source_pad     the padding token of a source vocabulary of its own
     """
 
-    source_vocab: int
-    target_vocab: int
-    pad: int
-    end: int
-    start: int
-    width: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    encoder_heads: int = 8
-    decoder_heads: int = 8
-    encoder_feed_forward: int = 2048
-    decoder_feed_forward: int = 2048
+    source_vocab: Vocabulary
+    target_vocab: Vocabulary
+    pad: TargetId
+    end: TargetId
+    start: TargetId
+    width: Size = 512
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    encoder_heads: Heads = 8
+    decoder_heads: Heads = 8
+    encoder_feed_forward: Size = 2048
+    decoder_feed_forward: Size = 2048
     activation: str = "relu"
     norm: Literal["post", "pre"] = "post"
     final_norm: bool = False
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     attention_bias: bool = True
-    key_width: int | None = None
+    key_width: Size | None = None
     tie: Literal["all", "target", "none"] = "all"
     scale_embedding: bool = True
     output_bias: bool = False
     positions: Layout | Literal["learned"] = "concatenated"
-    max_positions: int = 512
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    source_pad: int | None = None
+    max_positions: Length = 512
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
+    source_pad: SourceId | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tie == "all" and self.source_vocab != self.target_vocab:
-            raise ValueError(
-                f"one matrix for source and target needs one vocabulary, got {self.source_vocab} and "
-                f"{self.target_vocab} tokens: train a joint one, or use tie='target'"
-            )
-        source_pad = self.pad if self.source_pad is None else self.source_pad
-        ids = [(getattr(self, token), self.target_vocab, token) for token in ("pad", "end", "start")]
-        for index, size, token in [*ids, (source_pad, self.source_vocab, "source's pad")]:
-            if index >= size:
-                raise ValueError(f"the {token} token has id {index}, the vocabulary {size} entries")
-        for side, heads in (("encoder", self.encoder_heads), ("decoder", self.decoder_heads)):
-            if self.width % heads:
-                raise ValueError(f"width {self.width} is not divisible by {side}_heads {heads}")
+        check_vocabularies(self)
 
 
-def _sizes(layers: int, width: int, heads: int, feed_forward: int, dropout: float, **more: Any) -> dict[str, Any]:
-    sides = {"layers": layers, "heads": heads, "feed_forward": feed_forward}
-    both = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
-    return {"width": width, "dropout": dropout, **both, **more}
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": _sizes(4, 128, 4, 256, 0.3),  # Wu et al. 2021, Transformer-Tiny for Multi30k
-    "small": _sizes(6, 256, 4, 1024, 0.3),  # JoeyNMT's IWSLT model
-    # the PyTorch tutorial's translator: torch.nn.Transformer's final norms, dropout everywhere, nothing tied
-    "blog": _sizes(
-        3, 512, 8, 512, 0.1, tie="none", final_norm=True, output_bias=True, positions="interleaved",
-        attention_dropout=0.1, activation_dropout=0.1,
-    ),
-    "base": _sizes(6, 512, 8, 2048, 0.1),  # Vaswani 2017, table 3
-    "big": _sizes(6, 1024, 16, 4096, 0.3),
-}  # fmt: skip
-
-
-def preset(name: str, **overrides: Any) -> TransformerConfig:
-    """A configuration by name; `overrides` give at least the vocabularies and the special tokens."""
-    return from_preset(TransformerConfig, PRESETS, name, overrides)
+def check_vocabularies(config: Any) -> None:
+    """Of an encoder-decoder: raises ValueError where two vocabularies cannot share a matrix or a padding token."""
+    source, target = config.source_vocab, config.target_vocab
+    if config.tie == "all" and source != target:
+        raise ValueError(
+            f"one matrix for source and target needs one vocabulary, got {source} and {target} tokens: train a joint"
+            " one, or use tie='target'"
+        )
+    if config.source_pad is None and config.pad >= source:
+        raise ValueError(f"pad is {config.pad}, and the source vocabulary has {source} tokens: give source_pad")
 
 
 class Transformer(nn.Module):
@@ -173,6 +153,14 @@ class Transformer(nn.Module):
     def output_weight(self) -> Tensor:
         """The output projection (V, D), tied or not."""
         return self.target_embedding.weight if self.output is None else self.output.weight
+
+    def think(
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
+        offset: Tensor | None = None,
+    ) -> tuple[Tensor, Thoughts]:  # fmt: skip
+        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed. The target's
+        lengths are not needed."""
+        return self.hidden(source, source_lengths, target, None, offset), {}
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
         """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""

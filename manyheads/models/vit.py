@@ -11,18 +11,18 @@ class token's learns the true labels. The prediction adds up the two softmaxes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, from_preset
+from manyheads.core.config import Config, Epsilon, Heads, Layers, Pixels, Positive, Range, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, PatchEmbedding, whole_patches, xavier_uniform
-from manyheads.core.positions import Positions, resize
+from manyheads.core.positions import Positions
 from manyheads.core.tap import Grid
 
 
@@ -42,39 +42,34 @@ class ViTConfig(Config):
     stochastic_depth  probability of leaving out what the last layer adds; it grows linearly from 0 at the first
     init              how matrices begin: "truncated_normal", of deviation 0.02 (DeiT); "xavier": Glorot's uniform ones
                       (ViT's code), which do not leave narrow networks near zero
-    position_std      deviation of the positions at first; patches begin with 1, beside which 0.02 is hardly seen
+    position_std      deviation of the positions at first, without which all patches would be alike; patches begin
+                      with 1, beside which 0.02 is hardly seen
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
-    image_size: int = 224
-    patch: int = 16
-    channels: int = 3
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    feed_forward: int = 3072
+    image_size: Pixels = 224
+    patch: Pixels = 16
+    channels: Size = 3
+    width: Size = 768
+    layers: Layers = 12
+    heads: Heads = 12
+    feed_forward: Size = 3072
     pool: Literal["class", "mean"] = "class"
     distilled: bool = False
     fused: Literal["softmax", "logits", "none"] = "softmax"
-    representation: int | None = None
+    representation: Size | None = None
     activation: str = "gelu"
-    norm_eps: float = 1e-6
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    norm_eps: Epsilon = 1e-6
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Annotated[float, Range(0, 1, below=True)] = 0.0
     init: Literal["truncated_normal", "xavier"] = "truncated_normal"
-    position_std: float = 0.02
+    position_std: Positive = 0.02
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
         if self.distilled and self.pool != "class":
             raise ValueError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
-        if self.stochastic_depth >= 1:
-            raise ValueError(f"stochastic_depth is {self.stochastic_depth}: expected a number from 0, below 1")
-        if not self.position_std:
-            raise ValueError("position_std is 0: expected a number above 0, or all patches would be alike")
         whole_patches(self.image_size, self.patch)
 
     @property
@@ -87,45 +82,6 @@ class ViTConfig(Config):
     def tokens(self) -> int:
         """How many tokens the encoder reads: patches, and the class and distillation tokens before them."""
         return (self.pool == "class") + self.distilled + math.prod(self.grid)
-
-
-def _sizes(width: int, layers: int, heads: int, patch: int, **more: Any) -> dict[str, Any]:
-    sizes = {"width": width, "layers": layers, "heads": heads, "feed_forward": 4 * width, "patch": patch}
-    return {**sizes, **more}
-
-
-_TINY, _SMALL, _BASE = (192, 12, 3), (384, 12, 6), (768, 12, 12)
-_LARGE, _HUGE = (1024, 24, 16), (1280, 32, 16)
-_TEN = tuple("0123456789")
-# what learns soon: vit/2-8 tells 0.56 of the digits after 100 steps; with positions of 0.02, 0.29; with DeiT's
-# matrices too, 0.13
-_SOON: dict[str, Any] = {"init": "xavier", "position_std": 0.5}
-_CIFAR: dict[str, Any] = {"labels": _TEN, "image_size": 32, **_SOON}
-PRESETS: dict[str, dict[str, Any]] = {
-    # Dosovitskiy 2020, table 1; Ti and S: Touvron 2021, table 1
-    **{
-        f"vit/{name}{patch}": _sizes(*size, patch)
-        for name, size in (("ti", _TINY), ("s", _SMALL), ("b", _BASE), ("l", _LARGE))
-        for patch in (16, 32)
-    },
-    "vit/h14": _sizes(*_HUGE, 14, labels=()),  # released without a head
-    **{
-        f"deit/{name}16": _sizes(*size, 16, distilled=True, stochastic_depth=0.1)  # table 9
-        for name, size in (("ti", _TINY), ("s", _SMALL), ("b", _BASE))
-    },
-    # small images: ViT's sizes on 32 x 32, and what a CPU can train; xs4-32 is the ViT of Lee et al. 2021
-    "vit/ti4-32": _sizes(*_TINY, 4, **_CIFAR),
-    "vit/s4-32": _sizes(*_SMALL, 4, **_CIFAR),
-    "vit/b4-32": _sizes(*_BASE, 4, **_CIFAR),
-    "vit/xs4-32": _sizes(192, 9, 12, 4, **{**_CIFAR, "feed_forward": 384}),
-    "vit/7-28": _sizes(64, 6, 4, 7, labels=_TEN, image_size=28, channels=1, **_SOON),
-    "vit/2-8": _sizes(64, 4, 4, 2, labels=_TEN, image_size=8, channels=1, **_SOON),
-}
-
-
-def preset(name: str, **overrides: Any) -> ViTConfig:
-    """A configuration by name, with ImageNet's 1,000 classes (small images: 10) unless `overrides` say otherwise."""
-    return from_preset(ViTConfig, PRESETS, name, overrides)
 
 
 class ViT(nn.Module):
@@ -199,10 +155,10 @@ class ViT(nn.Module):
 
     def states(self, images: Tensor) -> list[Tensor]:
         """The embeddings and what every layer gives, before the final norm, each (B, T, D)."""
-        found = [self.embed(images)]
+        states = [self.embed(images)]
         for block in self.encoder.blocks:
-            found.append(block(found[-1]))
-        return found
+            states.append(block(states[-1]))
+        return states
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, Y, X) -> (B, T, D). Raises ValueError for images of another size than the model's."""
@@ -227,29 +183,6 @@ class ViT(nn.Module):
         """Inputs of `forward`: one image. It has one size, whatever `length` says."""
         c = self.config
         return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.positions.table.device),)
-
-
-def adapt(model: ViT, **settings: Any) -> tuple[ViT, list[str]]:
-    """The same network for other labels or at another resolution, and the names of the parameters that are new.
-
-    labels      new heads, which begin at zero (Dosovitskiy 2020, section 3.2)
-    image_size  positions resized to the new grid, bicubically; those of the tokens stay
-    others      may not change the shapes of weights: dropout, stochastic_depth, fused (not from or to "none"), ...
-    """
-    old, config = model.config, replace(model.config, **settings)
-    made = ViT(config)
-    heads = {"head", "distillation_head"} if config.labels != old.labels else set()
-    kept = {name: tensor for name, tensor in model.state_dict().items() if name.partition(".")[0] not in heads}
-    if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
-        kept["positions.table"] = resize(kept["positions.table"], old.grid, config.grid)
-    own = made.state_dict()
-    kept = {name: tensor for name, tensor in kept.items() if name in own}
-    if changed := [name for name in kept if kept[name].shape != own[name].shape]:
-        raise ValueError(f"{', '.join(sorted(settings))} would change the shapes of {', '.join(changed[:5])}")
-    zeros = {name: torch.zeros_like(own[name]) for name in own if name.partition(".")[0] in heads}
-    made.load_state_dict({**own, **zeros, **kept})
-    made.to(model.positions.table.device).train(model.training)
-    return made, [name for name in own if name not in kept]
 
 
 def _block(c: ViTConfig, drop_path: float) -> Block:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.models.bert import Bert, Head, with_head
+from manyheads.models.adapt import adapt
+from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.recipes.run import Run
 from manyheads.training.config import TrainingConfig
@@ -37,7 +38,7 @@ def starting_from(
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from BERT's weights")
     if loaded.tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
-    model, new = with_head(loaded.model, head, labels, **settings)
+    model, new = adapt(loaded.model, head=head, labels=labels, **settings)
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
     return model, loaded.tokenizer

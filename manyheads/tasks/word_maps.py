@@ -19,7 +19,7 @@ from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.windows import Frame
 from manyheads.models.bert_features import BertFeatures
-from manyheads.models.universal import pondered
+from manyheads.models.recurrence import pondered
 
 BATCH_TOKENS = 1024  # padded tokens that are read at once
 

@@ -1,10 +1,11 @@
 from manyheads.bench import recording
 from manyheads.core.attention import Attention
-from manyheads.models.bert import Bert, preset
+from manyheads.models.bert import Bert
+from manyheads.models.presets import preset
 
 
 def test_explicit_covers_every_attention_and_ends_with_the_block() -> None:
-    model = Bert(preset("tiny", vocab=50))
+    model = Bert(preset("bert/tiny", vocab=50))
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     with recording.explicit(model):
         assert [attention.explicit for attention in attentions] == [True, True]

@@ -11,7 +11,8 @@ from manyheads.core import attention as attention_module
 from manyheads.core.attention import Attention, attend
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Maps, Tap, edit, record, tapped
-from manyheads.models.transformer import Transformer, preset
+from manyheads.models.presets import preset
+from manyheads.models.transformer import Transformer
 from tests.core.porting import port_attention
 
 B, TS, TT, V, HEADS = 3, 6, 5, 19, 4
@@ -31,7 +32,7 @@ def translator(dropout: float = 0.0) -> Transformer:
         "decoder_feed_forward": 8,
     }
     tokens = {"source_vocab": V, "target_vocab": V, "pad": V - 1, "end": 0, "start": V - 1}
-    return Transformer(preset("tiny", **sizes, **tokens, dropout=dropout, attention_dropout=dropout))
+    return Transformer(preset("transformer/tiny", **sizes, **tokens, dropout=dropout, attention_dropout=dropout))
 
 
 def explicit(model: nn.Module, way: bool | None) -> None:

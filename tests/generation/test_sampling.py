@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from manyheads.generation import Sampling, sample
-from manyheads.models.gpt import GPT, preset
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import preset
 
 V, CONTEXT = 29, 16
 PROMPTS = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3], [2, 3]]

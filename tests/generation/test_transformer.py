@@ -7,7 +7,8 @@ import torch
 
 from manyheads.core.cache import KVCache
 from manyheads.generation import beam_search, greedy, score
-from manyheads.models.transformer import Transformer, preset
+from manyheads.models.presets import preset
+from manyheads.models.transformer import Transformer
 
 VOCABULARY, END, PAD = 23, 0, 22
 LENGTHS = torch.tensor([7, 1, 4, 7, 2, 5])
@@ -20,7 +21,7 @@ def model() -> Transformer:
     torch.manual_seed(0)
     sizes = {"width": 16, "encoder_heads": 2, "decoder_heads": 2, "encoder_layers": 2, "decoder_layers": 2}
     tokens = {"source_vocab": VOCABULARY, "target_vocab": VOCABULARY, "pad": PAD, "end": END, "start": PAD}
-    model = Transformer(preset("tiny", tie="none", **sizes, **tokens)).double().eval()
+    model = Transformer(preset("transformer/tiny", tie="none", **sizes, **tokens)).double().eval()
     assert model.output is not None
     with torch.no_grad():
         model.output.weight.mul_(6)  # decided enough that sentences differ and some end by themselves

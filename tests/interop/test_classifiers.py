@@ -11,10 +11,9 @@ from torch import nn
 from manyheads import directory
 from manyheads.data.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
+from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
-from manyheads.models.sequence_baselines import preset as baseline
 from manyheads.models.text_classifier import TextClassifier
-from manyheads.models.text_classifier import preset as classifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
 
 TEXTS = ["one two three", "two four", "five six"]
@@ -25,10 +24,10 @@ def models() -> dict[str, nn.Module]:
     torch.manual_seed(1)
     bert: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "head": "sequence"}
     return {
-        "textbook": TextClassifier(classifier("textbook", **SIZES)),
-        "corrected": TextClassifier(classifier("corrected", **SIZES, pooling="mean")),
-        "conv2d": SequenceBaseline(baseline("conv2d", **SIZES)),
-        "lstm": SequenceBaseline(baseline("lstm", **SIZES)),
+        "textbook": TextClassifier(preset("text-classifier/textbook", **SIZES)),
+        "corrected": TextClassifier(preset("text-classifier/corrected", **SIZES, pooling="mean")),
+        "conv2d": SequenceBaseline(preset("sequence-baseline/conv2d", **SIZES)),
+        "lstm": SequenceBaseline(preset("sequence-baseline/lstm", **SIZES)),
         "tfidf": Tfidf(TfidfConfig(vocab=40, labels=("a", "b", "c"))),
         "features": BertFeatures(BertFeaturesConfig(**SIZES, **bert, read=2, hidden=4)),
     }

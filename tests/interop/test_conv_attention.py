@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from manyheads.directory import load, save
-from manyheads.models.conv_attention import ConvAttention, Kind, preset
+from manyheads.models.conv_attention import ConvAttention, Kind
+from manyheads.models.presets import preset
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_a_model_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     sizes = {"width": 6, "layers": 2, "heads": 4, "feed_forward": 5, "image_size": 8, "labels": ("cat", "dog")}
-    model = ConvAttention(preset(kind, **sizes)).eval()
+    model = ConvAttention(preset(f"conv-attention/{kind}", **sizes)).eval()
     assert save(tmp_path / "m", model, None) == "manyheads-conv-attention"
     assert json.loads((tmp_path / "m" / "config.json").read_text())["kind"] == kind
     again = load(tmp_path / "m").model
@@ -26,7 +27,9 @@ def test_a_model_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_number_of_layers_does_not_fill_the_memory(tmp_path: Path) -> None:
-    model = ConvAttention(preset("quadratic", width=4, layers=1, feed_forward=4, image_size=4, labels=("a", "b")))
+    model = ConvAttention(
+        preset("conv-attention/quadratic", width=4, layers=1, feed_forward=4, image_size=4, labels=("a", "b"))
+    )
     save(tmp_path, model, None)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**settings, "layers": 10**9}))

@@ -14,7 +14,8 @@ from transformers import AutoModelForSeq2SeqLM, MarianConfig, PegasusConfig
 
 from manyheads import directory
 from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
-from manyheads.models.transformer import PRESETS, Transformer, TransformerConfig, preset
+from manyheads.models.presets import PRESETS, preset
+from manyheads.models.transformer import Transformer, TransformerConfig
 from tests.interop.reference import ours, question, their_logits, theirs
 
 CONFIGS = {"marian": MarianConfig, "pegasus": PegasusConfig}
@@ -196,7 +197,7 @@ def test_half_precision_files_are_read(tmp_path: Path) -> None:
     assert torch.equal(model.source_embedding.weight, other.model.shared.weight.float())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("transformer/")])
 def test_every_preset_has_a_form(name: str) -> None:
     config = preset(name, source_vocab=90, target_vocab=90, pad=89, end=0, start=89)
     family = OWN if name == "blog" else MARIAN

@@ -24,7 +24,8 @@ from transformers import (
 from manyheads import directory
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
 from manyheads.interop.table import weights_to_theirs
-from manyheads.models.gpt import GPT, PRESETS, GPTConfig, preset
+from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.models.presets import PRESETS, preset
 
 FAMILIES = {"gpt2": GPT2, "openai-gpt": OPENAI_GPT}
 CONFIGS = {"gpt2": GPT2Config, "openai-gpt": OpenAIGPTConfig}
@@ -175,7 +176,7 @@ def test_every_key_that_transformers_writes_is_accounted_for(kind: str) -> None:
     assert GPTConfig(**full) == preset({"gpt2": "gpt2/124m", "openai-gpt": "gpt/117m"}[kind])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("gpt")])
 def test_every_preset_has_a_form(name: str) -> None:
     with torch.device("meta"):
         family = directory._family(GPT(preset(name)))

@@ -17,7 +17,8 @@ from manyheads import directory
 from manyheads.core.tap import record
 from manyheads.interop.family import Family
 from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
-from manyheads.models.vit import ViT, ViTConfig, adapt
+from manyheads.models.adapt import adapt
+from manyheads.models.vit import ViT, ViTConfig
 from tests.interop.timm_stub import load_timm
 
 SIZES: dict[str, Any] = {"image_size": 15, "patch": 5, "channels": 2, "width": 21, "layers": 2, "heads": 3,

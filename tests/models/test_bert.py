@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.models.bert import PRESETS, Bert, BertConfig, preset, with_head
+from manyheads.models.adapt import adapt
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.presets import PRESETS, preset
 
 SMALL: dict[str, Any] = {"vocab": 31, "width": 12, "layers": 3, "heads": 3, "feed_forward": 20, "max_positions": 16}
 HEADS: dict[str, tuple[str, ...]] = {
@@ -69,15 +71,16 @@ def everything(output: Any) -> Tensor:
 )
 def test_published_counts(name: str, settings: dict[str, Any], count: int) -> None:
     with torch.device("meta"):
-        assert sum(p.numel() for p in Bert(preset(name, **settings)).parameters()) == count
+        assert sum(p.numel() for p in Bert(preset(name, "bert", **settings)).parameters()) == count
 
 
 def test_every_preset_is_counted_and_unknown_ones_are_named() -> None:
-    assert set(PRESETS) == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased"}
-    with pytest.raises(ValueError, match="unknown preset 'huge': valid are tiny, mini"):
-        preset("huge")
+    names = {name.removeprefix("bert/") for name in PRESETS if name.startswith("bert/")}
+    assert names == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased"}
+    with pytest.raises(ValueError, match="unknown preset 'bert/huge': did you mean bert/"):
+        preset("bert/huge")
     with pytest.raises(ValueError, match="unknown settings depth"):
-        preset("tiny", depth=3)
+        preset("bert/tiny", depth=3)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -169,22 +172,22 @@ def test_dropout_acts_where_it_is_asked_for() -> None:
 
 def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
     words = small("masked_lm")
-    model, new = with_head(words, "sequence", ("good", "bad"))
+    model, new = adapt(words, head="sequence", labels=("good", "bad"))
     assert new == ["pooler.weight", "pooler.bias", "classifier.weight", "classifier.bias"]
     torch.testing.assert_close(model.encode(*texts()), words.encode(*texts()))
-    tagger, new = with_head(model, "token", ("good", "bad"))
+    tagger, new = adapt(model, head="token", labels=("good", "bad"))
     assert new == ["classifier.weight", "classifier.bias"]
     assert tagger.get_parameter("classifier.weight").shape == model.get_parameter("classifier.weight").shape
     assert not torch.equal(tagger.get_parameter("classifier.weight"), model.get_parameter("classifier.weight"))
-    same, new = with_head(model, "sequence", ("good", "bad"), dropout=0.3)
+    same, new = adapt(model, head="sequence", labels=("good", "bad"), dropout=0.3)
     assert new == []
     assert same.config.dropout == 0.3
     torch.testing.assert_close(same(*texts()), model(*texts()))
-    back, new = with_head(small("pretraining"), "masked_lm")
+    back, new = adapt(small("pretraining"), head="masked_lm", labels=())
     assert new == []
     torch.testing.assert_close(back(*texts()), small("pretraining")(*texts())[0])
     with pytest.raises(ValueError, match="feed_forward would change the shapes of encoder"):
-        with_head(model, "none", feed_forward=24)
+        adapt(model, head="none", labels=(), feed_forward=24)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +196,9 @@ def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
         ({"head": "tail"}, "head is 'tail': expected one of none, pooler"),
         ({"head": "token"}, "the head 'token' needs labels"),
         ({"head": "sequence", "labels": ("score",)}, "has one label, 'score': a score is not supported"),
-        ({"head": "token", "labels": ("a", "a")}, "labels must differ, got a, a"),
-        ({"width": 13}, "width 13 is not divisible by 3 heads"),
-        ({"pad": 31}, "pad token has id 31, the vocabulary 31"),
+        ({"head": "token", "labels": ("a", "a")}, "labels is .*: expected different names"),
+        ({"width": 13}, r"heads is 3: expected a divisor of width \(13\)"),
+        ({"pad": 31}, r"pad is 31: expected an integer from 0 to below vocab \(31\)"),
         ({"activation": "mish"}, "unknown activation 'mish'"),
     ],
 )

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.core.tap import edit, record
-from manyheads.models.conv_attention import ConvAttention, Kind, QuadraticAttention, attention_of, preset, shifts
+from manyheads.models.conv_attention import ConvAttention, Kind, QuadraticAttention, attention_of, shifts
+from manyheads.models.presets import preset
 
 KINDS = get_args(Kind)
 POSITIONAL = ("quadratic", "relative")
@@ -22,7 +23,7 @@ def small(kind: str, **settings: Any) -> ConvAttention:
         "dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
     torch.manual_seed(1)
-    return ConvAttention(preset(kind, **{**sizes, **settings})).double()
+    return ConvAttention(preset(f"conv-attention/{kind}", **{**sizes, **settings})).double()
 
 
 def images(count: int = 2, size: int = 8, channels: int = 3) -> Tensor:
@@ -112,8 +113,8 @@ def test_the_attention_of_a_convolution_is_made_of_its_weights_and_draws_nothing
 def test_counts_are_the_published_ones(kind: str, millions: float, exact: int) -> None:
     """Table 1 of the paper gives 12.1, 12.3 and 29.5 million for CIFAR-10."""
     with torch.device("meta"):
-        model = ConvAttention(preset(kind, labels=tuple("abcdefghij")))
-        assert ConvAttention(preset(kind)).classifier.out_features == 1000  # type: ignore[union-attr]
+        model = ConvAttention(preset(f"conv-attention/{kind}", labels=tuple("abcdefghij")))
+        assert ConvAttention(preset(f"conv-attention/{kind}")).classifier.out_features == 1000  # type: ignore[union-attr]
     count = sum(p.numel() for p in model.parameters())
     assert count == exact
     assert round(count / 1e6, 1) == millions
@@ -255,16 +256,16 @@ def test_features_sizes_and_what_fits_no_model() -> None:
     for wrong, message in (
         ({"kind": "round"}, "kind is 'round'"),
         ({"image_size": 9}, "8 and 10"),
-        ({"labels": ("a", "a")}, "must differ"),
+        ({"labels": ("a", "a")}, "expected different names"),
         ({"kind": "content", "width": 5}, "make it even"),
-        ({"downsample": 0}, "downsample is '0': expected an integer from 1"),
+        ({"downsample": 0}, "downsample is 0: expected an integer from 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            preset("quadratic", **wrong)
+            preset("conv-attention/quadratic", **wrong)
     with pytest.raises(ValueError, match="unknown preset"):
-        preset("cubic")
+        preset("conv-attention/cubic")
     with pytest.raises(ValueError, match="unknown settings depth"):
-        preset("quadratic", depth=3)
+        preset("conv-attention/quadratic", depth=3)
 
 
 def test_shifts_lead_from_the_query_to_the_key() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyheads.models.gpt import GPT, PRESETS, GPTConfig, preset
+from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.models.presets import PRESETS, preset
 from manyheads.tasks.loss import smoothed_cross_entropy
 
 V, T = 23, 9
@@ -170,8 +171,8 @@ def test_one_batch_is_overfitted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 16}, "width 16 is not divisible by 3 heads"),
-        ({"end": V}, "the end token has id 23, the vocabulary 23 entries"),
+        ({"width": 16}, r"heads is 3: expected a divisor of width \(16\)"),
+        ({"end": V}, r"end is 23: expected an integer from 0 to below vocab \(23\)"),
         ({"norm": "middle"}, "norm is 'middle': expected one of pre, post"),
         ({"activation": "swish"}, "'swish'.*gelu_tanh"),
     ],
@@ -182,7 +183,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 
 
 def test_unknown_names_and_too_long_texts() -> None:
-    with pytest.raises(ValueError, match="'gpt3': valid are gpt/117m"):
+    with pytest.raises(ValueError, match="'gpt3': did you mean gpt"):
         preset("gpt3")
     with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
         preset("gpt2/nano", depth=3)

@@ -21,6 +21,7 @@ from manyheads.models import (
     universal,
     vit,
 )
+from manyheads.models.presets import preset
 
 VOCABULARY = 11
 PAIR = {"source_vocab": VOCABULARY, "target_vocab": VOCABULARY, "pad": 10, "end": 1, "start": 10}
@@ -34,58 +35,58 @@ NET: dict[str, Any] = {**IMAGE, "depths": (1, 1), "widths": (8, 16), "stem_width
 
 
 def _bert(head: bert.Head, **more: Any) -> bert.Bert:
-    return bert.Bert(bert.preset("tiny", **TEXT, head=head, **more))
+    return bert.Bert(preset("bert/tiny", **TEXT, head=head, **more))
 
 
 def _baseline(name: str) -> nn.Module:
-    return sequence_baselines.SequenceBaseline(sequence_baselines.preset(name, vocab=VOCABULARY, width=8))
+    return sequence_baselines.SequenceBaseline(preset(name, "sequence-baseline", vocab=VOCABULARY, width=8))
 
 
 def _universal(name: str, **more: Any) -> nn.Module:
-    return universal.Universal(universal.preset(name, **PAIR, **TINY, **more))
+    return universal.Universal(preset(name, "universal", **PAIR, **TINY, **more))
 
 
 def _vit(**more: Any) -> nn.Module:
     small = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 16, "image_size": 8, "patch": 4}
-    return vit.ViT(vit.preset("vit/ti16", **small, **IMAGE, **more))
+    return vit.ViT(preset("vit/ti16", **small, **IMAGE, **more))
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "transformer": lambda: transformer.Transformer(transformer.preset("tiny", **PAIR, **SIDES)),
-    "transformer, blog": lambda: transformer.Transformer(transformer.preset("blog", **PAIR, **SIDES)),
+    "transformer": lambda: transformer.Transformer(preset("transformer/tiny", **PAIR, **SIDES)),
+    "transformer, blog": lambda: transformer.Transformer(preset("transformer/blog", **PAIR, **SIDES)),
     "transformer, pre": lambda: transformer.Transformer(
-        transformer.preset("tiny", **PAIR, **SIDES, norm="pre", final_norm=True, positions="learned")
+        preset("transformer/tiny", **PAIR, **SIDES, norm="pre", final_norm=True, positions="learned")
     ),
     "universal": lambda: _universal("tiny"),
     "universal, basic": lambda: _universal("adaptive-tiny", timing="learned"),
     "universal, accumulated": lambda: _universal("tiny", halting="accumulated", transition="separable", norm="pre"),
     "seq2seq-lstm": lambda: seq2seq_lstm.Seq2SeqLSTM(
-        seq2seq_lstm.preset("tiny", vocab=VOCABULARY, pad=10, end=1, start=10, width=8)
+        preset("seq2seq-lstm/tiny", vocab=VOCABULARY, pad=10, end=1, start=10, width=8)
     ),
     "bert, pretraining": lambda: _bert("pretraining"),
     "bert, sequence": lambda: _bert("sequence", labels=("a", "b")),
     "bert, token": lambda: _bert("token", labels=("a", "b")),
     "bert, question": lambda: _bert("question"),
     "bert, choice": lambda: _bert("choice"),
-    "gpt": lambda: gpt.GPT(gpt.preset("gpt/117m", **TEXT)),
-    "gpt2": lambda: gpt.GPT(gpt.preset("gpt2/124m", **TEXT | {"end": None})),
-    "gpt2, nano": lambda: gpt.GPT(gpt.preset("gpt2/nano", **TEXT)),
+    "gpt": lambda: gpt.GPT(preset("gpt/117m", **TEXT)),
+    "gpt2": lambda: gpt.GPT(preset("gpt2/124m", **TEXT | {"end": None})),
+    "gpt2, nano": lambda: gpt.GPT(preset("gpt2/nano", **TEXT)),
     "text classifier": lambda: text_classifier.TextClassifier(
-        text_classifier.preset("corrected", vocab=VOCABULARY, width=8, head_width=4, feed_forward=16)
+        preset("text-classifier/corrected", vocab=VOCABULARY, width=8, head_width=4, feed_forward=16)
     ),
-    **{kind: lambda kind=kind: _baseline(kind) for kind in sequence_baselines.PRESETS},  # type: ignore[misc]
+    **{kind: lambda kind=kind: _baseline(kind) for kind in ("rnn", "lstm", "bilstm", "conv1d", "conv2d")},  # type: ignore[misc]
     "vit": _vit,
     "vit, pooled": lambda: _vit(pool="mean"),
     "deit": lambda: _vit(distilled=True),
-    "resnet": lambda: resnet.ResNet(resnet.preset("18-small", **NET)),
-    "resnet, squeezed": lambda: resnet.ResNet(resnet.preset("18-small", **NET, squeeze=4)),
-    "non-local": lambda: nonlocal_net.NonLocalNet(nonlocal_net.preset("18-small", **NET, stages=(2,), every=1)),
+    "resnet": lambda: resnet.ResNet(preset("resnet/18-small", **NET)),
+    "resnet, squeezed": lambda: resnet.ResNet(preset("resnet/18-small", **NET, squeeze=4)),
+    "non-local": lambda: nonlocal_net.NonLocalNet(preset("nonlocal/18-small", **NET, stages=(2,), every=1)),
     "local attention": lambda: local_attention.LocalAttentionNet(
-        local_attention.preset("18-small", **NET, heads=2, window=3)
+        preset("local-attention/18-small", **NET, heads=2, window=3)
     ),
     **{
         f"conv-attention, {kind}": lambda kind=kind: conv_attention.ConvAttention(  # type: ignore[misc]
-            conv_attention.preset(f"{kind}-small", **IMAGE, width=8, layers=1, heads=2, image_size=8)
+            preset(f"conv-attention/{kind}-small", **IMAGE, width=8, layers=1, heads=2, image_size=8)
         )
         for kind in ("quadratic", "relative", "content")
     },

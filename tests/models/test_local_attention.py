@@ -13,8 +13,8 @@ from manyheads.models.local_attention import (
     LocalAttentionConfig,
     LocalAttentionNet,
     RelativePositions,
-    preset,
 )  # fmt: skip
+from manyheads.models.presets import preset
 
 TINY = {"depths": (1, 2), "widths": (32, 48), "stem_width": 8, "heads": 2, "window": 3, "image_size": 16,
         "labels": ("a", "b", "c")}  # fmt: skip
@@ -151,7 +151,7 @@ def test_the_stem_sees_its_block_with_values_by_place() -> None:
 @pytest.mark.parametrize(("name", "millions"), [("26", 10.3), ("38", 14.1), ("50", 18.0), ("26-stem", 10.3)])
 def test_presets_count_what_the_paper_counts(name: str, millions: float) -> None:
     with torch.device("meta"):
-        small, large = (LocalAttentionNet(preset(name, window=window)) for window in (7, 11))
+        small, large = (LocalAttentionNet(preset(f"local-attention/{name}", window=window)) for window in (7, 11))
     count, more = (sum(p.numel() for p in model.parameters()) for model in (small, large))
     assert abs(count / 1e6 - millions) < 0.1
     embeddings = sum(p.numel() for n, p in small.stages.named_parameters() if n.endswith(("rows", "columns")))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from manyheads.core.attention import Attention
 from manyheads.core.tap import record
-from manyheads.models.nonlocal_net import Kind, NonLocalBlock, NonLocalConfig, NonLocalNet, preset
+from manyheads.models.nonlocal_net import Kind, NonLocalBlock, NonLocalConfig, NonLocalNet
+from manyheads.models.presets import preset
 from tests.interop.timm_stub import load_timm
 
 KINDS: tuple[Kind, ...] = ("gaussian", "embedded", "dot", "concatenation")
@@ -142,7 +143,7 @@ def test_it_is_timms_block_in_values_and_gradients(training: bool) -> None:
 
 def test_a_resnet_50_has_five_blocks_where_the_paper_puts_them() -> None:
     with torch.device("meta"):
-        model = NonLocalNet(preset("50"))
+        model = NonLocalNet(preset("nonlocal/50"))
     blocks = [name for name, module in model.named_modules() if isinstance(module, NonLocalBlock)]
     assert blocks == ["stages.1.blocks.2", "stages.1.blocks.5", "stages.2.blocks.2", "stages.2.blocks.5",
                       "stages.2.blocks.8"]  # fmt: skip
@@ -170,6 +171,6 @@ def test_the_network_takes_images_and_clips_and_all_parameters_learn(kind: Kind)
 
 def test_what_has_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="expected some of 1 to 4"):
-        preset("50", stages=(5,))
+        preset("nonlocal/50", stages=(5,))
     with pytest.raises(ValueError, match="none is non-local"):
-        preset("50", every=7)
+        preset("nonlocal/50", every=7)

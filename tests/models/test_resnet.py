@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from manyheads.models.resnet import PRESETS, ResNet, ResNetConfig, preset
+from manyheads.models.presets import PRESETS, preset
+from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 DIGITS = tuple("0123456789")
@@ -35,11 +36,11 @@ def count(model: nn.Module) -> int:
 )
 def test_presets_count_what_was_published(name: str, labels: tuple[str, ...] | None, expected: int) -> None:
     with torch.device("meta"):
-        assert count(ResNet(preset(name, **({} if labels is None else {"labels": labels})))) == expected
+        assert count(ResNet(preset(name, "resnet", **({} if labels is None else {"labels": labels})))) == expected
 
 
 def test_a_resolution_is_halved_by_every_stage_but_the_first() -> None:
-    assert {"18", "34", "50", "101", "152", "18-small", "50-se"} <= set(PRESETS)
+    assert {f"resnet/{name}" for name in ("18", "34", "50", "101", "152", "18-small", "50-se")} <= set(PRESETS)
     for stem, size in (("7x7", 8), ("3x3", 32)):
         model = ResNet(ResNetConfig(stem=stem, **TINY))  # type: ignore[arg-type]
         x = model.stem(torch.randn(2, 3, 32, 30))
@@ -81,5 +82,5 @@ def test_sizes_that_make_no_network_are_told() -> None:
         ResNetConfig(depths=(1, 2), widths=(8,))
     with pytest.raises(ValueError, match="multiples of 4"):
         ResNetConfig(depths=(1,), widths=(6,))
-    with pytest.raises(ValueError, match="unknown preset '19': valid are 18"):
-        preset("19")
+    with pytest.raises(ValueError, match="unknown preset 'resnet/19': did you mean resnet/18"):
+        preset("resnet/19")

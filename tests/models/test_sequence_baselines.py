@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.models.sequence_baselines import Kind, SequenceBaseline, SequenceBaselineConfig, preset
+from manyheads.models.presets import preset
+from manyheads.models.sequence_baselines import Kind, SequenceBaseline, SequenceBaselineConfig
 
 KINDS = get_args(Kind)
 EMBEDDING = 20_000 * 32
@@ -16,7 +17,7 @@ EMBEDDING = 20_000 * 32
 def small(kind: str, **settings: Any) -> SequenceBaseline:
     sizes = {"vocab": 30, "width": 6, "hidden": 5, "max_positions": 23}
     torch.manual_seed(1)
-    return SequenceBaseline(preset(kind, **{**sizes, **settings})).double()
+    return SequenceBaseline(preset(f"sequence-baseline/{kind}", **{**sizes, **settings})).double()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def small(kind: str, **settings: Any) -> SequenceBaseline:
 )
 def test_counts_are_the_published_ones_and_the_second_biases(kind: str, published: int, second_biases: int) -> None:
     with torch.device("meta"):
-        model = SequenceBaseline(preset(kind))
+        model = SequenceBaseline(preset(f"sequence-baseline/{kind}"))
     assert sum(p.numel() for p in model.parameters()) == published + second_biases
 
 
@@ -130,8 +131,8 @@ def test_impossible_settings_are_told() -> None:
     with pytest.raises(ValueError, match="kind is 'gru': expected one of rnn, lstm"):
         SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel is 4"):
-        preset("conv1d", kernel=4)
+        preset("sequence-baseline/conv1d", kernel=4)
     with pytest.raises(ValueError, match="24 tokens, the model takes 23"):
         small("lstm")(torch.ones(1, 24, dtype=torch.int64))
-    with pytest.raises(ValueError, match="unknown preset 'gru': valid are rnn, lstm"):
-        preset("gru")
+    with pytest.raises(ValueError, match="unknown preset 'sequence-baseline/gru': did you mean sequence-baseline/"):
+        preset("sequence-baseline/gru")

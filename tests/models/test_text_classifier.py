@@ -9,7 +9,8 @@ from torch import Tensor
 
 from manyheads.core.attention import Attention
 from manyheads.core.tap import record
-from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig, preset
+from manyheads.models.presets import preset
+from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
 
 
 def small(**settings: Any) -> TextClassifier:
@@ -44,12 +45,15 @@ def filled(model: TextClassifier, tokens: Tensor) -> Tensor:
 
 def test_the_published_counts() -> None:
     with torch.device("meta"):
-        model, corrected = TextClassifier(preset("textbook")), TextClassifier(preset("corrected"))
+        model, corrected = (
+            TextClassifier(preset("text-classifier/textbook")),
+            TextClassifier(preset("text-classifier/corrected")),
+        )
     assert sum(p.numel() for p in model.encoder.parameters()) == 10_656
     assert sum(p.numel() for p in model.parameters()) == 650_689
     assert sum(p.numel() for p in corrected.parameters()) == 650_689 + 600 * 32
     with torch.device("meta"):
-        three = TextClassifier(preset("textbook", labels=("a", "b", "c")))
+        three = TextClassifier(preset("text-classifier/textbook", labels=("a", "b", "c")))
     assert sum(p.numel() for p in three.parameters()) == 650_689 + 2 * 33
 
 
@@ -109,7 +113,7 @@ def test_parameters_learn_and_maps_are_seen() -> None:
 
 
 def test_weights_start_as_keras_starts_them() -> None:
-    model = TextClassifier(preset("corrected"))
+    model = TextClassifier(preset("text-classifier/corrected"))
     assert 0.0499 < model.embedding.weight.abs().max() <= 0.05
     assert model.positions is not None
     assert 0.049 < model.positions.table.abs().max() <= 0.05
@@ -124,10 +128,10 @@ def test_weights_start_as_keras_starts_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"labels": ("one",)}, "two labels or more, got one"),
-        ({"labels": ("a", "b", "a")}, "labels must differ"),
+        ({"labels": ("one",)}, "expected 2 or more different names"),
+        ({"labels": ("a", "b", "a")}, "expected 2 or more different names"),
         ({"pooling": "sum"}, "pooling is 'sum': expected one of max, mean"),
-        ({"pad": 30}, "pad token has id 30"),
+        ({"pad": 30}, "pad is 30: expected an integer from 0 to below vocab"),
     ],
 )
 def test_impossible_settings_are_told(settings: dict[str, Any], message: str) -> None:
@@ -138,5 +142,7 @@ def test_impossible_settings_are_told(settings: dict[str, Any], message: str) ->
 def test_too_long_a_text_is_told() -> None:
     with pytest.raises(ValueError, match="13 tokens, the model takes 12"):
         small()(torch.ones(1, 13, dtype=torch.int64))
-    with pytest.raises(ValueError, match="unknown preset 'book': valid are textbook, corrected"):
-        preset("book")
+    with pytest.raises(
+        ValueError, match="unknown preset 'text-classifier/book': did you mean text-classifier/textbook"
+    ):
+        preset("text-classifier/book")

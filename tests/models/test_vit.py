@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.models.vit import PRESETS, ViT, ViTConfig, adapt, preset
+from manyheads.models.adapt import adapt
+from manyheads.models.presets import PRESETS, preset
+from manyheads.models.vit import ViT, ViTConfig
 
 SMALL: dict[str, Any] = {"labels": ("a", "b", "c"), "image_size": 12, "patch": 4, "channels": 2, "width": 12,
                          "layers": 3, "heads": 3, "feed_forward": 20}  # fmt: skip
@@ -190,10 +192,10 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
     [
         ({"image_size": 30, "patch": 4}, "30 pixels are not divisible by patches of 4: nearest that fit: 28 and 32"),
         ({"image_size": 3, "patch": 4}, "3 pixels are not divisible by patches of 4: nearest that fit: 4$"),
-        ({"width": 10}, "width 10 is not divisible by 3 heads"),
+        ({"width": 10}, r"heads is 3: expected a divisor of width \(10\)"),
         ({"distilled": True, "pool": "mean"}, "expected pool 'class', got 'mean'"),
-        ({"stochastic_depth": 1.0}, "from 0, below 1"),
-        ({"position_std": 0.0}, "position_std is 0: expected a number above 0"),
+        ({"stochastic_depth": 1.0}, "from 0 to below 1"),
+        ({"position_std": 0.0}, "position_std is 0.0: expected a number above 0"),
         ({"pool": "max"}, "pool is 'max': expected one of class, mean"),
     ],
 )
@@ -207,5 +209,5 @@ def test_images_that_do_not_fit() -> None:
         small()(torch.zeros(1, 2, 16, 12))
     with pytest.raises(ValueError, match=r"the images are \(1, 3, 12, 12\): expected \(B, 2, Y, X\)"):
         small()(torch.zeros(1, 3, 12, 12))
-    with pytest.raises(ValueError, match=r"unknown preset 'vit/xl': valid are vit/ti16"):
+    with pytest.raises(ValueError, match=r"unknown preset 'vit/xl': did you mean vit/"):
         preset("vit/xl")

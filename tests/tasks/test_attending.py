@@ -19,8 +19,9 @@ from manyheads.data.subword import train_bpe
 from manyheads.data.tokenizers import train_byte_bpe, train_character, train_unigram
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
-from manyheads.models.vit import ViT, preset
+from manyheads.models.vit import ViT
 from manyheads.tasks.attending import read, read_ids
 from manyheads.tasks.loading import load
 from tests.interop import reference

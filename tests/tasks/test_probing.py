@@ -20,6 +20,7 @@ from manyheads.data.subword import train_bpe
 from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.data.treebank import read_treebank
 from manyheads.models import bert, gpt, sequence_baselines, transformer, universal
+from manyheads.models.presets import preset
 from manyheads.tasks.probing import probe
 from manyheads.tasks.word_maps import WordReader, Words
 
@@ -53,7 +54,7 @@ def reader(model: nn.Module, tokenizer: Tokenizer | None) -> Any:
 def determined() -> tuple[bert.Bert, Tokenizer]:
     """A BERT whose head 1 of layer 0 looks from an article to its noun, and whose head 0 looks to the next token."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, 42)
-    model = bert.Bert(bert.preset("tiny", vocab=64, width=128, heads=2, layers=2, feed_forward=8, max_positions=32))
+    model = bert.Bert(preset("bert/tiny", vocab=64, width=128, heads=2, layers=2, feed_forward=8, max_positions=32))
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm)):
@@ -129,7 +130,7 @@ def merged(map: Tensor, owners: list[int], words: int) -> Tensor:
 
 def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
     tokenizer = train_wordpiece(["ab cd abcd dcba", "the dog"] * 3, 24)
-    model = random_(bert.Bert(bert.preset("tiny", vocab=64, width=8, heads=2, layers=2, feed_forward=8)))
+    model = random_(bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=2, feed_forward=8)))
     texts = [Words(["abcd", "the", "dcba"], [False, True, True]), Words(["ab", "\x07", "dog"], [False, False, True]),
              Words(["dog"], [False])]  # fmt: skip
     read = WordReader(reader(model, tokenizer))
@@ -159,7 +160,7 @@ def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
 
 def test_a_language_model_reads_words_with_their_spaces_and_looks_back_only(treebank: Path) -> None:
     tokenizer = train_byte_bpe([" ".join(WORDS)] * 3, 276)
-    config = gpt.preset("gpt2/nano", vocab=276, width=8, heads=2, layers=2, max_positions=16)
+    config = preset("gpt2/nano", vocab=276, width=8, heads=2, layers=2, max_positions=16)
     read = WordReader(reader(random_(gpt.GPT(config)), tokenizer))
     text = Words(["big", "dog", "'s"], [False, True, False])
     assert read.pieces(text) == [tokenizer.encode(word).ids for word in ("big", " dog", "'s")]
@@ -174,7 +175,7 @@ def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> 
     tokenizer = train_bpe([" ".join(WORDS)] * 3, 36)
     size = tokenizer.get_vocab_size()
     special: dict[str, Any] = {"source_vocab": size, "target_vocab": size, "pad": size - 1, "start": size - 1, "end": 0}
-    model = transformer.Transformer(transformer.preset("tiny", **special, width=8, encoder_layers=1, decoder_layers=1))
+    model = transformer.Transformer(preset("transformer/tiny", **special, width=8, encoder_layers=1, decoder_layers=1))
     read = WordReader(reader(random_(model), tokenizer))
     assert len(list(read.read([Words(WORDS, [True] * 7)]))) == 1
     assert read.layers == ("encoder.blocks.0.attention",)
@@ -201,10 +202,10 @@ def test_what_does_not_fit_is_told(treebank: Path) -> None:
     model, tokenizer = determined()
     with pytest.raises(ValueError, match="models/x: this model reads no text"):
         probe(reader(model, None), treebank)
-    lstm = sequence_baselines.SequenceBaseline(sequence_baselines.preset("lstm"))
+    lstm = sequence_baselines.SequenceBaseline(preset("sequence-baseline/lstm"))
     with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention to look at"):
         probe(reader(lstm, tokenizer), treebank)
-    small = bert.Bert(bert.preset("tiny", vocab=64, width=8, heads=2, layers=1, max_positions=5))
+    small = bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=1, max_positions=5))
     with pytest.raises(ValueError, match="no word to score in 60 sentences: 60 are longer than the model takes"):
         probe(reader(small, tokenizer), treebank)
 
@@ -225,7 +226,7 @@ def test_coreference_in_windows_of_whole_sentences(tmp_path: Path) -> None:
     assert row.items == 2 * 2 * 6  # all but the first of an entity in each document, for seven sentences are a window
     assert row.baselines == {"nearest": 0.0, "same word": 1.0}
     # with room for three sentences there are three windows of a document, the last of one sentence
-    narrow = bert.Bert(bert.preset("tiny", vocab=64, width=8, heads=2, layers=1, max_positions=14))
+    narrow = bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=1, max_positions=14))
     found = probe(reader(narrow, tokenizer), file).coreference
     assert found is not None
     assert found.best().items == 2 * 2 * (2 + 2)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from manyheads.models.vit import ViT, preset
+from manyheads.models.presets import preset
+from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.optimisers import BertAdam, optimiser

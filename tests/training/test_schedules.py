@@ -87,7 +87,7 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
         ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is 2: expected a number from 0 to 1"),
-        ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a number above 0 to below 1"),
+        ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a number above 0 and below 1"),
         ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "ema is 0.9 and average 3: expected one of them"),
         ({"steps": 5, "width": 8, "floor": 0.1}, "noam has none: only linear and cosine decay; add training.floor=0"),
         ({"minutes": float("nan"), "width": 8}, "minutes is nan: expected a number above 0"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from manyheads.analysis.maps.layers import AttentionMaps, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.tap import record, tapped
-from manyheads.models.universal import Thoughts, pondered
+from manyheads.models.recurrence import Thoughts, pondered
 
 AXES = ("encoder", "decoder", "cross", "self")
 Sides = Mapping[str, tuple[Side, Side]]

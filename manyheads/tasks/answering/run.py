@@ -15,7 +15,8 @@ from manyheads.data.report import Lengths
 from manyheads.data.splits import SplitData
 from manyheads.data.squad import Questions, read_splits
 from manyheads.data.store import fingerprint
-from manyheads.models.bert import Bert, preset
+from manyheads.models.bert import Bert
+from manyheads.models.presets import build, preset
 from manyheads.recipes.fine_tuning import starting_from, warmed_up
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits
 from manyheads.tasks.answering.predictor import Answerer
@@ -31,7 +32,7 @@ class AnsweringConfig:
     """What a run is made of.
 
     data          a directory with train, dev and test files as SQuAD's, or one file (see `data/squad.py`)
-    preset        of `models/bert.py`, for the estimates of a dry run; `model` overrides settings of the model to start
+    preset        one of bert/, for the estimates of a dry run; `model` overrides settings of the model to start
                   from that do not change its weights
     batch_tokens  padded tokens of a micro-batch
     max_length    tokens of a passage: a question, of which max_query are read, and a window of its context; windows
@@ -97,7 +98,7 @@ def xquad(config: AnsweringConfig = XQUAD, *, run: Run) -> dict[str, Any] | None
 def planned_model(config: AnsweringConfig) -> Bert:
     """The model, without memory, where it starts from a published one."""
     with torch.device("meta"):
-        return Bert(preset(config.preset, **{"head": "question", **config.model}))
+        return build(preset(config.preset, "bert", **{"head": "question", **config.model}))
 
 
 def _answer(config: AnsweringConfig, run: Run, expected: str) -> dict[str, Any] | None:

@@ -17,9 +17,7 @@ from manyheads.data.algorithmic import SHORTEST, Algorithm, algorithmic_pairs, d
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD
-from manyheads.models import seq2seq_lstm, transformer, universal
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
-from manyheads.models.universal import Universal
+from manyheads.models.presets import build, preset
 from manyheads.recipes.run import Run, carry_out, identity, plan, refuse_width
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.task import ROOM, AlgorithmicTask, length_metrics, measure, tests_fingerprint
@@ -112,7 +110,7 @@ def _model(config: AlgorithmicConfig) -> Any:
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}
     if config.model == "lstm":
-        return Seq2SeqLSTM(seq2seq_lstm.preset("tiny", **{"vocab": size, "dropout": 0.0, **tokens, **config.network}))
+        return build(preset("seq2seq-lstm/tiny", **{"vocab": size, "dropout": 0.0, **tokens, **config.network}))
     positions = max(config.longest, *config.lengths) + ROOM + 2
     common: dict[str, Any] = {
         "source_vocab": size, "target_vocab": size, "max_positions": positions, "norm": "pre", "width": 64,
@@ -122,9 +120,9 @@ def _model(config: AlgorithmicConfig) -> Any:
         sizes = {f"{side}_{name}": value for side in ("encoder", "decoder")
                  for name, value in (("layers", 4), ("heads", 4), ("feed_forward", 128))}  # fmt: skip
         settings = {"final_norm": True, **common, **sizes, **config.network}
-        return transformer.Transformer(transformer.preset("tiny", **settings))
+        return build(preset("transformer/tiny", **settings))
     own = {"steps": 4, "heads": 4, "feed_forward": 128, "transition": "separable"}
-    return Universal(universal.preset("tiny", **{**common, **own, **config.network}))
+    return build(preset("universal/tiny", **{**common, **own, **config.network}))
 
 
 def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[str, Any] | None:

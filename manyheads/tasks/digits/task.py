@@ -18,7 +18,6 @@ from manyheads.data.batching import pad
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import fingerprint
 from manyheads.generation import greedy
-from manyheads.models.universal import Universal
 from manyheads.tasks.evaluation import Metrics, Outcome, record_of
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 
@@ -74,12 +73,9 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, read, write, right = _padded(model, tokenizer, part, route)
         with route.autocast():
-            if isinstance(model, Universal):
-                hidden, thoughts = model.think(source, lengths, read, right.sum(1))
-                for stack, ponder in thoughts.items():
-                    steps.setdefault(stack, []).append(ponder.steps[ponder.real])
-            else:
-                hidden = model.hidden(source, lengths, read)
+            hidden, thoughts = model.think(source, lengths, read, right.sum(1))
+            for stack, ponder in thoughts.items():
+                steps.setdefault(stack, []).append(ponder.steps[ponder.real])
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
             forced += int(((logits.argmax(-1) == write) & right).sum())

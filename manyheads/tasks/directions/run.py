@@ -15,7 +15,7 @@ from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, read_splits
 from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special
 from manyheads.data.store import fingerprint
-from manyheads.models.reading import READINGS, Reader, ReaderConfig, Reading
+from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.recipes.run import Run, carry_out, identity, plan
 from manyheads.tasks.directions.task import ReadingTask, probe
 from manyheads.tasks.evaluation import Metrics
@@ -66,11 +66,16 @@ def reading(config: ReadingConfig = DEFAULT, *, run: Run) -> str | dict[str, Any
         raise ValueError("reading trains three readers from scratch: leave --init out")
     if run.dry_run:
         with torch.device("meta"):
-            return plan(run, config, Reader(ReaderConfig(config.vocabulary, **config.model)), config.batch_tokens)
+            return plan(
+                run,
+                config,
+                DirectionalEncoder(DirectionalConfig(config.vocabulary, **config.model)),
+                config.batch_tokens,
+            )
     route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
     corpus = _read(config, run)
     rows: dict[str, dict[str, Any]] = {}
-    for name in READINGS:
+    for name in DIRECTIONS:
         result = _train(name, config, run, corpus, route)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None
@@ -105,12 +110,12 @@ def _read(config: ReadingConfig, run: Run) -> _Corpus:
     return _Corpus(train, test, wordpiece(texts, config.vocabulary, lowercase=False), described)
 
 
-def _train(name: Reading, config: ReadingConfig, run: Run, corpus: _Corpus, route: Route) -> dict[str, Any] | None:
+def _train(name: Direction, config: ReadingConfig, run: Run, corpus: _Corpus, route: Route) -> dict[str, Any] | None:
     """One reader in a directory of its own, and what a probe finds in its features."""
     run = replace(run, out=run.out / name, resume=run_status(run.out / name) != "none", whole=run)
     seed, vocabulary = config.training.seed, corpus.tokenizer.get_vocab_size()
     torch.manual_seed(seed)
-    model = Reader(ReaderConfig(vocabulary, name, **config.model))
+    model = DirectionalEncoder(DirectionalConfig(vocabulary, name, **config.model))
     longest = model.config.max_positions
     rules = Rules(length=longest, next_sentence=False, short=0.0)
 

@@ -16,7 +16,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.models.reading import Reader, Reading
+from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.loss import smoothed_cross_entropy
 from manyheads.tasks.tagging.metrics import tagging_metrics
@@ -39,7 +39,7 @@ class Batch:
         return sum(len(words) for _, words in self.asked)
 
     @classmethod
-    def of(cls, examples: Sequence[Example], reading: Reading, padding: int) -> Batch:
+    def of(cls, examples: Sequence[Example], reading: Direction, padding: int) -> Batch:
         lengths = torch.tensor([len(e.tokens) for e in examples])
         ids = torch.from_numpy(pad([e.tokens for e in examples], padding))
         starts = torch.arange(len(ids)) * ids.shape[1]
@@ -64,7 +64,7 @@ class ReadingTask:
 
     def __init__(
         self,
-        model: Reader,
+        model: DirectionalEncoder,
         tokenizer: Tokenizer,
         train: PretrainingData,
         validation: PretrainingData,
@@ -115,7 +115,9 @@ class ReadingTask:
         return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], c.reading, c.pad))
 
 
-def probe(model: Reader, tokenizer: Tokenizer, train: Tagged, test: Tagged, route: Route, *, context: bool) -> Metrics:
+def probe(
+    model: DirectionalEncoder, tokenizer: Tokenizer, train: Tagged, test: Tagged, route: Route, *, context: bool
+) -> Metrics:
     """How well a linear classifier of frozen features tags words: a word's features are those of its first token.
 
     context  False: of the token embeddings alone, which know nothing of the text around
@@ -131,7 +133,7 @@ def probe(model: Reader, tokenizer: Tokenizer, train: Tagged, test: Tagged, rout
 
 @torch.no_grad()
 def word_features(
-    model: Reader, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], route: Route, *, context: bool
+    model: DirectionalEncoder, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], route: Route, *, context: bool
 ) -> Tensor:
     """(words of all sentences, D), on the CPU."""
     c = model.config

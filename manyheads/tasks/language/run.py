@@ -17,7 +17,9 @@ from manyheads.data.blocks import token_stream
 from manyheads.data.corpora import Corpora, describe, read_corpora
 from manyheads.data.store import fingerprint
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
-from manyheads.models.gpt import GPT, preset
+from manyheads.models.adapt import adapt
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import build, preset
 from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.language.predictor import Generator
@@ -39,7 +41,7 @@ class LanguageModellingConfig:
     data        a text file or a directory of them (see `data/corpora.py`); None: the standard library's source text
     share       of the training data, held out where there is no validation data
     tokenizer   "byte-bpe" of at most `vocabulary` ids, or "character", whose vocabulary is all characters of the corpus
-    preset      of `models/gpt.py`; `model` overrides its fields
+    preset      nano or another of gpt/ and gpt2/; `model` overrides its fields
     block       tokens that are read at once, which are all the model's positions
     rows        blocks of a micro-batch
     random      blocks from anywhere in the text; or one behind the other, so that an epoch is the whole text
@@ -179,7 +181,9 @@ def _task(config: LanguageModellingConfig, run: Run, corpora: Corpora, route: Ro
     if run.init is None:
         tokenizer = _vocabulary(config, corpora)
         end = tokenizer.token_to_id(END_OF_TEXT)
-        model = GPT(preset(config.preset, **{**_sizes(config, tokenizer.get_vocab_size(), end), **config.model}))
+        model = build(
+            preset(config.preset, "gpt2", "gpt", **{**_sizes(config, tokenizer.get_vocab_size(), end), **config.model})
+        )
     else:
         model, tokenizer = _continued(run)
         end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
@@ -208,7 +212,9 @@ def _sizes(config: LanguageModellingConfig, vocabulary: int, end: int | None) ->
 def planned_model(config: LanguageModellingConfig) -> GPT:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     with torch.device("meta"):
-        return GPT(preset(config.preset, **{**_sizes(config, config.vocabulary, None), **config.model}))
+        return build(
+            preset(config.preset, "gpt2", "gpt", **{**_sizes(config, config.vocabulary, None), **config.model})
+        )
 
 
 def _continued(run: Run) -> tuple[GPT, Tokenizer]:
@@ -222,11 +228,8 @@ def _continued(run: Run) -> tuple[GPT, Tokenizer]:
     if loaded.tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
     given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
-    changed = GPT(replace(loaded.model.config, **given))
-    shapes, found = ({name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (changed, loaded.model))
-    if shapes != found:
-        differing = sorted(name for name in {**shapes, **found} if shapes.get(name) != found.get(name))
-        raise ValueError(f"{run.init} has other weights than these settings ask for: {', '.join(differing[:5])}")
-    changed.load_state_dict(loaded.model.state_dict())
-    print(f"starting from {run.init}: all {len(found)} tensors are its own, none is new", file=sys.stderr)
-    return changed, loaded.tokenizer
+    model, new = adapt(loaded.model, **given)
+    if new:
+        raise ValueError(f"{run.init} has no weights such as these settings ask for: {', '.join(new[:5])}")
+    print(f"starting from {run.init}: all {len(model.state_dict())} tensors are its own, none is new", file=sys.stderr)
+    return model, loaded.tokenizer

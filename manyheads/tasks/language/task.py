@@ -20,6 +20,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
 from manyheads.data.blocks import Stream, block_starts
 from manyheads.models.gpt import GPT
+from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.loss import CHUNK, smoothed_cross_entropy
@@ -67,8 +68,8 @@ class LanguageModellingTask:
         self.tokenizer, self.train, self.validation = tokenizer, train, validation
         self.validation_bytes = validation_bytes
         self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
-        read: Any = self.model.think if isinstance(self.model, UniversalSequence) else self.model.hidden
-        self._read: Any = route.compile(read)
+        think: Any = self.model.think
+        self._think: Any = route.compile(think)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -80,16 +81,12 @@ class LanguageModellingTask:
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Tensor:
-        hidden = self._read(batch.read.to(self.route.device))  # (B, T, D)
-        ponder: Tensor | float = 0.0
-        if isinstance(self.model, UniversalSequence):
-            hidden, thoughts = hidden
-            ponder = self.model.ponder_cost(thoughts)
+        hidden, thoughts = self._think(batch.read.to(self.route.device))  # (B, T, D)
         target = batch.write.to(self.route.device).flatten()
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return loss + batch.tokens * ponder
+        return loss + batch.tokens * ponder_cost(self.model, thoughts)
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""

@@ -16,7 +16,8 @@ from manyheads.core.runtime import Route, prepare
 from manyheads.data.documents import BREAK, Document, fingerprint_of, read_documents, split_documents, standard_library
 from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special, continuations
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
-from manyheads.models.bert import Bert, Head, preset
+from manyheads.models.bert import Bert, Head
+from manyheads.models.presets import build, preset
 from manyheads.recipes.fine_tuning import starting_from
 from manyheads.recipes.run import Run, carry_out, identity, plan, told_warnings
 from manyheads.tasks.masked_words.task import MaskedLMTask
@@ -32,7 +33,7 @@ class PretrainingConfig:
     data           a text file with blank lines between documents, a .jsonl or .parquet file with a text in the `column`
                    of every row, or a directory of such files; None: the documentation in Python's standard library
     validation     the same, for validation; None: 5% of the documents
-    preset         of `models/bert.py`; `model` overrides its fields
+    preset         tiny or another of bert/; `model` overrides its fields
     vocabulary     ids of the WordPiece vocabulary, trained on the text; `lowercase` also strips accents
     next_sentence  predict, too, whether a text follows another; without, examples are one span of text
     length         tokens of an example
@@ -125,7 +126,9 @@ def imdb(config: PretrainingConfig = IMDB, *, run: Run) -> dict[str, Any] | None
 def planned_model(config: PretrainingConfig) -> Bert:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     with torch.device("meta"):
-        return Bert(preset(config.preset, **{"vocab": config.vocabulary, "head": _head(config), **config.model}))
+        return build(
+            preset(config.preset, "bert", **{"vocab": config.vocabulary, "head": _head(config), **config.model})
+        )
 
 
 def _head(config: PretrainingConfig) -> Head:
@@ -205,7 +208,7 @@ def _task(config: PretrainingConfig, run: Run, corpora: _Corpora, route: Route) 
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
         sizes = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id(BERT_TOKENS[0])}
-        model = Bert(preset(config.preset, **{**sizes, "head": _head(config), **config.model}))
+        model = build(preset(config.preset, "bert", **{**sizes, "head": _head(config), **config.model}))
     else:
         model, tokenizer = starting_from(run, _head(config))
         tokenizer.encode_special_tokens = True  # a "[MASK]" in running text is text

@@ -18,7 +18,8 @@ from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.data.tag_report import tag_report
 from manyheads.data.tokenizers import train_wordpiece
-from manyheads.models.bert import Bert, preset
+from manyheads.models.bert import Bert
+from manyheads.models.presets import build, preset
 from manyheads.recipes.fine_tuning import Tuned, reading_rate, warmed_up, with_reader
 from manyheads.recipes.run import Run, carry_out, identity, plan, tell_splits, told_warnings
 from manyheads.tasks.evaluation import Metrics
@@ -37,7 +38,7 @@ class TaggingConfig:
 
     data          a directory with train, val and test files of CoNLL columns, or one file (see `data/conll.py`);
                   None: the embedded corpus in `locale`, of `size` training phrases
-    preset        of `models/bert.py`, where the run does not start from another model; `model` overrides its fields
+    preset        of bert/, where the run does not start from another model; `model` overrides its fields
     vocabulary    sub-tokens, and whether they are lowercased; given by the model to start from
     batch_tokens  padded tokens of a micro-batch
     max_length    tokens of a window: longer sentences are read in several
@@ -118,8 +119,12 @@ def conll2003(config: TaggingConfig = CONLL2003, *, run: Run) -> dict[str, Any] 
 def planned_model(config: TaggingConfig) -> Bert:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     with torch.device("meta"):
-        return Bert(
-            preset(config.preset, **{"vocab": config.vocabulary, "head": "token", "labels": ENTITIES, **config.model})
+        return build(
+            preset(
+                config.preset,
+                "bert",
+                **{"vocab": config.vocabulary, "head": "token", "labels": ENTITIES, **config.model},
+            )
         )
 
 
@@ -204,4 +209,6 @@ def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple
     with told_warnings():
         tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
     vocabulary = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id("[PAD]")}
-    return Bert(preset(config.preset, **{**vocabulary, "head": "token", "labels": labels, **config.model})), tokenizer
+    return build(
+        preset(config.preset, "bert", **{**vocabulary, "head": "token", "labels": labels, **config.model})
+    ), tokenizer

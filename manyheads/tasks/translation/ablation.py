@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from manyheads.models.transformer import PRESETS
+from manyheads.models.presets import preset
 from manyheads.recipes.run import Run
 from manyheads.tasks.translation.run import EMBEDDED, TranslationConfig, translation
 from manyheads.training.run_directory import run_status
@@ -21,13 +21,13 @@ ABLATE = replace(
 
 def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """{row: (changes of the model, changes of the run)}, each a step from the base model as in the paper's rows."""
-    base = {**PRESETS[config.preset], **config.model}
-    width, heads = base["width"], base["encoder_heads"]
+    base = preset(config.preset, "transformer", **config.model)
+    width, heads = base.width, base.encoder_heads
 
     def both(name: str, value: int) -> dict[str, int]:
         return {f"encoder_{name}": value, f"decoder_{name}": value}
 
-    layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
+    layers, hidden = base.encoder_layers, base.encoder_feed_forward
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"base": ({}, {})}
     for count in (1, heads // 2, heads * 2, heads * 4):  # the paper: 1, 4, 16, 32 beside 8
         if count and width % count == 0:

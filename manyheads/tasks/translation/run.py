@@ -23,7 +23,9 @@ from manyheads.data.report import corpus_report
 from manyheads.data.store import TokenStore, fingerprint
 from manyheads.data.subword import END, PAD, train_bpe
 from manyheads.data.tokenizers import train_unigram
-from manyheads.models.transformer import Transformer, TransformerConfig, preset
+from manyheads.models.adapt import adapt
+from manyheads.models.presets import build, preset
+from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.recipes.fine_tuning import rates
 from manyheads.recipes.run import Run, carry_out, identity, plan, refuse_width, told_warnings
 from manyheads.tasks.evaluation import Metrics
@@ -40,7 +42,7 @@ class TranslationConfig:
 
     data          a directory with train, val and test files, or one corpus (see `data/parallel.py`);
                   None: the embedded corpus, of `size` training pairs
-    preset        of `models/transformer.py`; `model` overrides its fields
+    preset        tiny or another of transformer/; `model` overrides its fields
     tokenizer     "bpe" (Sennrich 2016) or "unigram" (Kudo 2018)
     vocabulary    ids of the joint vocabulary, or of each one with joint=false
     batch_tokens  padded tokens of a micro-batch, on each side
@@ -284,7 +286,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     pad, end = target.token_to_id(PAD), target.token_to_id(END)
     sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
     special = {"pad": pad, "end": end, "start": pad, "source_pad": source.token_to_id(PAD)}
-    return preset(config.preset, **{**sizes, **special, **config.model})
+    return preset(config.preset, "transformer", **{**sizes, **special, **config.model})
 
 
 def planned_model(config: TranslationConfig) -> Transformer:
@@ -292,9 +294,8 @@ def planned_model(config: TranslationConfig) -> Transformer:
     size = config.vocabulary
     special = {"pad": size - 1, "end": 0, "start": size - 1}
     with torch.device("meta"):
-        return Transformer(
-            preset(config.preset, **{"source_vocab": size, "target_vocab": size, **special, **config.model})
-        )
+        sizes = {"source_vocab": size, "target_vocab": size}
+        return build(preset(config.preset, "transformer", **{**sizes, **special, **config.model}))
 
 
 def _starting_from(run: Run) -> tuple[directory.Loaded, Transformer]:
@@ -305,8 +306,6 @@ def _starting_from(run: Run) -> tuple[directory.Loaded, Transformer]:
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from a translator's weights")
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
-    changed = Transformer(replace(loaded.model.config, **dropouts))
-    weights = loaded.model.state_dict()
-    changed.load_state_dict(weights)
-    print(f"starting from {run.init}: all {len(weights)} tensors are its own, none is new", file=sys.stderr)
-    return loaded, changed
+    model, _ = adapt(loaded.model, **dropouts)
+    print(f"starting from {run.init}: all {len(model.state_dict())} tensors are its own, none is new", file=sys.stderr)
+    return loaded, model

@@ -19,9 +19,10 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore
+from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
-from manyheads.models.universal import Thoughts, Universal
+from manyheads.models.universal import Universal
 from manyheads.tasks.loss import smoothed_cross_entropy
 
 Translating = Transformer | Universal | Seq2SeqLSTM
@@ -118,8 +119,8 @@ class TranslationTask:
         self.tokenizer, self.target_tokenizer, self.vocabulary = tokenizer, target_tokenizer, vocabulary
         self.train, self.validation = train, validation
         self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
-        read: Any = self.model.think if isinstance(self.model, Universal) else self.model.hidden
-        self._read: Any = route.compile(read)
+        think: Any = self.model.think
+        self._think: Any = route.compile(think)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
@@ -127,9 +128,7 @@ class TranslationTask:
 
     def loss(self, batch: Batch) -> Tensor:
         loss, thoughts = self._loss(batch, self.smoothing)
-        if isinstance(self.model, Universal):
-            loss = loss + batch.tokens * self.model.ponder_cost(thoughts)
-        return loss
+        return loss + batch.tokens * ponder_cost(self.model, thoughts)
 
     def validate(self) -> dict[str, float]:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
@@ -155,12 +154,9 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
         batch = batch.to(self.route.device)
         pad = self.model.config.pad
-        inputs: list[Any] = [batch.source, batch.source_lengths, batch.read]
-        thoughts: Thoughts = {}
-        if isinstance(self.model, Universal):
-            hidden, thoughts = self._read(*inputs, (batch.write != pad).sum(1), batch.offset)  # (B, Tt, D)
-        else:
-            hidden = self._read(*inputs, *([] if batch.offset is None else [None, batch.offset]))
+        hidden, thoughts = self._think(
+            batch.source, batch.source_lengths, batch.read, (batch.write != pad).sum(1), batch.offset
+        )  # (B, Tt, D)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=pad,

@@ -10,14 +10,15 @@ from torch import Tensor
 from manyheads.analysis.figures.attention_centres import Centres, draw_centres, draw_maps, mean_maps, set_centres
 from manyheads.analysis.figures.convolution_error import convolution_errors
 from manyheads.core.tap import record
-from manyheads.models.conv_attention import ConvAttention, preset
+from manyheads.models.conv_attention import ConvAttention
+from manyheads.models.presets import preset
 from manyheads.recipes import train
 
 
 def small(kind: str, **settings: object) -> ConvAttention:
     sizes = {"width": 4, "layers": 2, "heads": 3, "feed_forward": 4, "image_size": 8, "labels": ("a", "b")}
     torch.manual_seed(1)
-    return ConvAttention(preset(kind, **{**sizes, **settings})).double()
+    return ConvAttention(preset(f"conv-attention/{kind}", **{**sizes, **settings})).double()
 
 
 def images(count: int, size: int = 8) -> Tensor:

@@ -22,6 +22,7 @@ from manyheads.analysis.heads import (
 )
 from manyheads.core.tap import record
 from manyheads.models import bert, vit
+from manyheads.models.presets import preset
 
 
 def random_maps(batch: int = 2, heads: int = 3, tokens: int = 5, seed: int = 1) -> Tensor:
@@ -121,7 +122,7 @@ def test_rollout() -> None:
 @pytest.mark.parametrize("distilled", [False, True])
 def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) -> None:
     torch.manual_seed(1)
-    config = vit.preset("vit/2-8", width=8, layers=2, heads=2, feed_forward=8, patch=4, distilled=distilled)
+    config = preset("vit/2-8", width=8, layers=2, heads=2, feed_forward=8, patch=4, distilled=distilled)
     model, images = vit.ViT(config).train(), torch.randn(3, 1, 8, 8)
     found = attention_distances(model, images)
     assert model.training
@@ -143,7 +144,7 @@ def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) ->
 def test_importance_is_the_loss_without_the_head() -> None:
     torch.manual_seed(1)
     settings = {"vocab": 20, "width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "dropout": 0.0, "max_positions": 8}
-    model = bert.Bert(bert.preset("tiny", **settings)).double().eval()
+    model = bert.Bert(preset("bert/tiny", **settings)).double().eval()
     for parameter in model.parameters():
         parameter.data.normal_()
     tokens = torch.randint(20, (2, 6))
@@ -184,6 +185,6 @@ def test_what_makes_no_sense_is_told() -> None:
         clusters(torch.zeros(1, 1), 1)
     with pytest.raises(ValueError, match=r"a map of shape \(1, 2, 3, 4\): expected the same tokens"):
         rollout([torch.zeros(1, 2, 3, 4)])
-    model = vit.ViT(vit.preset("vit/2-8"))
+    model = vit.ViT(preset("vit/2-8"))
     with pytest.raises(ValueError, match="0 images and a ViT: expected some"):
         attention_distances(model, torch.zeros(0, 1, 8, 8))

@@ -18,6 +18,7 @@ from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.attention import Attention
 from manyheads.models import conv_attention, local_attention, nonlocal_net, universal
+from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.models.universal import Universal, UniversalSequence
@@ -156,7 +157,7 @@ def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
 def adaptive() -> Universal:
     """Positions halt after one step, after two, or at the end, as their tokens say."""
     torch.manual_seed(0)
-    model = Universal(universal.preset("tiny", width=16, heads=2, feed_forward=16, steps=4, halting="basic",
+    model = Universal(preset("universal/tiny", width=16, heads=2, feed_forward=16, steps=4, halting="basic",
                                        source_vocab=9, target_vocab=9, pad=0, end=1, start=0)).eval()  # fmt: skip
     for stack in (model.encoder, model.decoder):
         assert stack.halt is not None
@@ -184,7 +185,9 @@ def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(
     maps.draw(tmp_path / "maps.png", axis="decoder")
     fixed = Universal(replace(model.config, halting="fixed"))
     assert attention_maps(fixed, *inputs)["cross"][0].queries.steps is None
-    alone = UniversalSequence(universal.sequence_preset("adaptive-tiny", vocab=9, width=16, heads=2, feed_forward=16))
+    alone = UniversalSequence(
+        universal.UniversalSequenceConfig(vocab=9, width=16, heads=2, feed_forward=16, steps=8, halting="basic")
+    )
     (side, *_) = (layer.queries for layer in attention_maps(alone, inputs[0])["self"])
     assert side.steps == tuple(alone.eval().think(inputs[0])[1]["decoder"].steps[0].int().tolist())
 
@@ -235,7 +238,7 @@ def test_pooled_keys_of_a_non_local_block_cover_what_they_were_pooled_from() -> 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
 def test_maps_of_attention_as_convolution_are_over_its_pixels(kind: str) -> None:
-    config = conv_attention.preset(f"{kind}-small", labels=("a", "b"), image_size=8, layers=1, heads=2)
+    config = preset(f"conv-attention/{kind}-small", labels=("a", "b"), image_size=8, layers=1, heads=2)
     maps = attention_maps(conv_attention.ConvAttention(config), torch.randn(1, 3, 8, 8))
     (layer,) = maps["self"]
     assert layer.weights.shape == (1, 2, 16, 16)

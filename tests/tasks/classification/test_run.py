@@ -11,7 +11,8 @@ import torch
 import manyheads
 from manyheads import cli, directory
 from manyheads.data.tokenizers import train_wordpiece
-from manyheads.models.bert import Bert, BertConfig, with_head
+from manyheads.models.adapt import adapt
+from manyheads.models.bert import Bert, BertConfig
 from manyheads.recipes import RECIPES, train
 from manyheads.tasks.evaluation import compare, evaluate
 
@@ -173,7 +174,7 @@ def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
 ) -> None:
     """Nothing says what it was trained on, so the first text does."""
     loaded = directory.load(bert)
-    model, _ = with_head(loaded.model, "sequence", ("a", "b"))
+    model, _ = adapt(loaded.model, head="sequence", labels=("a", "b"))
     directory.save(tmp_path / "foreign", model, loaded.tokenizer)
 
     def classify(*chunks: list[str]) -> int:
@@ -195,7 +196,7 @@ def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
 
 def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loaded = directory.load(bert)
-    model, _ = with_head(loaded.model, "sequence", ("a", "b"))
+    model, _ = adapt(loaded.model, head="sequence", labels=("a", "b"))
     directory.save(tmp_path / "foreign", model, loaded.tokenizer)
     (tmp_path / "other.csv").write_text(f"id,review,sentiment\n1,{GOOD},a\n2,{BAD},b\n", encoding="utf-8")
     command = ["evaluate", str(tmp_path / "foreign"), "--data", str(tmp_path / "other.csv")]

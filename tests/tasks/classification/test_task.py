@@ -12,10 +12,9 @@ from manyheads.core.runtime import prepare
 from manyheads.data.labelled import Labelled
 from manyheads.data.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
-from manyheads.models.sequence_baselines import preset as baseline
 from manyheads.models.text_classifier import TextClassifier
-from manyheads.models.text_classifier import preset as classifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.task import ClassificationTask, classification_metrics, encode, log_probabilities
@@ -40,9 +39,12 @@ def models() -> dict[str, Any]:
         "dropout": 0.0,
     }
     return {
-        "textbook": TextClassifier(classifier("textbook", **WORD_LEVEL)),
-        "corrected": TextClassifier(classifier("corrected", **WORD_LEVEL)),
-        **{n: SequenceBaseline(baseline(n, **WORD_LEVEL)) for n in ("rnn", "lstm", "bilstm", "conv1d", "conv2d")},
+        "textbook": TextClassifier(preset("text-classifier/textbook", **WORD_LEVEL)),
+        "corrected": TextClassifier(preset("text-classifier/corrected", **WORD_LEVEL)),
+        **{
+            n: SequenceBaseline(preset(f"sequence-baseline/{n}", **WORD_LEVEL))
+            for n in ("rnn", "lstm", "bilstm", "conv1d", "conv2d")
+        },
         "bert": Bert(BertConfig(vocab=60, head="sequence", labels=("a", "b", "c"), attention_dropout=0.0, **bert)),
     }
 

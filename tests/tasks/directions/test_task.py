@@ -16,7 +16,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Documents, Example, PretrainingData, Rules, Special
 from manyheads.data.tokenizers import train_wordpiece
-from manyheads.models.reading import READINGS, Reader, ReaderConfig, Reading
+from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.tasks.directions.task import Batch, ReadingTask, linear_probe, probe, word_features
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
@@ -29,7 +29,7 @@ def examples() -> list[Example]:
 
 
 def test_each_reading_is_asked_what_it_predicts() -> None:
-    masked, before, both = (Batch.of(examples(), reading, 0) for reading in READINGS)
+    masked, before, both = (Batch.of(examples(), reading, 0) for reading in DIRECTIONS)
     assert masked.ids.tolist() == [[2, 11, 4, 13, 3], [2, 4, 3, 0, 0]]
     assert [(at.tolist(), words.tolist()) for at, words in masked.asked] == [([2, 6], [12, 14])]
     for batch in (before, both):
@@ -43,18 +43,20 @@ def test_each_reading_is_asked_what_it_predicts() -> None:
     assert [batch.tokens for batch in (masked, before, both)] == [2, 6, 12]
 
 
-def task(reading: Reading) -> ReadingTask:
+def task(reading: Direction) -> ReadingTask:
     tokenizer = train_wordpiece(TEXTS * 3, 60)
     torch.manual_seed(0)
-    model = Reader(ReaderConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40))
+    model = DirectionalEncoder(
+        DirectionalConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40)
+    )
     rules = Rules(next_sentence=False, short=0.0)
     documents = Documents.of([[text] for text in TEXTS], tokenizer)
     data = PretrainingData(documents, rules, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
     return ReadingTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_one_batch_is_learned_by_heart_as_far_as_the_reading_can(reading: Reading) -> None:
+@pytest.mark.parametrize("reading", DIRECTIONS)
+def test_one_batch_is_learned_by_heart_as_far_as_the_reading_can(reading: Direction) -> None:
     made = task(reading)
     batch = made.batches(0)[0]
     optimiser = torch.optim.Adam(made.model.parameters(), lr=1e-2)
@@ -83,8 +85,8 @@ def test_the_probe_is_ridge_softmax_regression() -> None:
     assert (found.numpy() == asked_labels).mean() > 0.7
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_features_of_a_word_are_those_of_its_first_token(reading: Reading) -> None:
+@pytest.mark.parametrize("reading", DIRECTIONS)
+def test_features_of_a_word_are_those_of_its_first_token(reading: Direction) -> None:
     made = task(reading)
     sentences = [text.split() for text in TEXTS]
     found = word_features(made.model.eval(), made.tokenizer, sentences, ROUTE, context=True)
@@ -107,9 +109,11 @@ def test_only_context_tells_apart_what_is_spelled_alike() -> None:
     tagged = Tagged(texts, [["O", "O"], ["B-A", "O"]] * 20)
     tokenizer = train_wordpiece(["x y z"] * 3, 20)
     scores = {}
-    for reading in READINGS:
+    for reading in DIRECTIONS:
         torch.manual_seed(0)
-        model = Reader(ReaderConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40))
+        model = DirectionalEncoder(
+            DirectionalConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40)
+        )
         scores[reading] = probe(model, tokenizer, tagged, tagged, ROUTE, context=True)["accuracy"]["value"]
         assert probe(model, tokenizer, tagged, tagged, ROUTE, context=False)["accuracy"]["value"] == 0.75
     assert scores == {"bidirectional": 1.0, "left_to_right": 0.75, "two_lstms": 1.0}
@@ -129,11 +133,11 @@ def test_the_recipe_compares_all_and_goes_on_where_it_stopped(tmp_path: Path) ->
     assert train("reading", settings, out=out, max_minutes=1e-9) is None
     table = train("reading", settings, out=out)
     rows = [line.split()[0] for line in table.splitlines()]
-    assert rows == ["features", "words", *READINGS]
+    assert rows == ["features", "words", *DIRECTIONS]
     record = json.loads((out / "result.json").read_text())
     assert record["flops"] > 0
-    assert set(record["readings"]) == {*READINGS, "words_alone"}
+    assert set(record["readings"]) == {*DIRECTIONS, "words_alone"}
     assert record["metrics"]["accuracy"]["value"] == record["readings"]["bidirectional"]["accuracy"]
-    for reading in READINGS:
+    for reading in DIRECTIONS:
         assert directory.load(out / reading).model.config.reading == reading
     assert train("reading", settings, out=out) == table

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.models import resnet, vit
+from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet
 from manyheads.models.vit import ViT
 from manyheads.tasks.images.distillation import Teacher
@@ -68,9 +68,9 @@ def test_a_teacher_sees_images_as_it_expects_them() -> None:
 
 def test_a_teacher_sees_the_students_resolution_or_is_refused() -> None:
     eight = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
-    network = ResNet(resnet.preset("20-small", channels=1, labels=("a", "b")))
+    network = ResNet(preset("resnet/20-small", channels=1, labels=("a", "b")))
     assert Teacher(network, eight, GREY).logits(torch.rand(2, 1, 4, 4)).shape == (2, 2)
-    fixed = ViT(vit.preset("vit/2-8", labels=("a", "b")))
+    fixed = ViT(preset("vit/2-8", labels=("a", "b")))
     with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, the model takes 8 x 8.*model.image_size=4"):
         Teacher(fixed, eight, GREY)
     with pytest.raises(ValueError, match="takes images with 3 channels, the student with 1"):

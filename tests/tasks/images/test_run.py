@@ -16,7 +16,8 @@ from PIL import Image
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.models.vit import ViT, preset
+from manyheads.models.presets import preset
+from manyheads.models.vit import ViT
 from manyheads.recipes import RECIPES, train
 from manyheads.tasks.evaluation import compare, evaluate
 

@@ -19,7 +19,8 @@ from manyheads import directory
 from manyheads.data.corpora import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.generation import Sampling
-from manyheads.models.gpt import GPT, preset
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import preset
 from manyheads.tasks.language.predictor import Generator
 
 CORPUS = ["the cat sat on the mat, the dog sat on the cat — naïve café, 世界! " * 4]

@@ -14,7 +14,8 @@ from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.data.blocks import Stream
 from manyheads.data.tokenizers import train_character
-from manyheads.models.gpt import GPT, preset
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import preset
 from manyheads.tasks.language.task import LanguageModellingTask, text_metrics, token_losses
 
 V = 31

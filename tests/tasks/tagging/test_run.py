@@ -15,7 +15,8 @@ import torch
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.models.bert import Bert, with_head
+from manyheads.models.adapt import adapt
+from manyheads.models.bert import Bert
 from manyheads.recipes import train
 from manyheads.tasks.evaluation import compare, evaluate
 
@@ -117,7 +118,7 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
     overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 5,
                  "tuned": tuned, "training.warmup": 2, "training.learning_rate": 1e-2}  # fmt: skip
     bert = directory.load(run).model
-    deeper = with_head(Bert(replace(bert.config, layers=4)), "none")[0]
+    deeper = adapt(Bert(replace(bert.config, layers=4)), head="none", labels=())[0]
     directory.save(tmp_path / "deeper", deeper, directory.load(run).tokenizer)
     train("conll2003", overrides, init=str(tmp_path / "deeper"), out=tmp_path / "run")
     tagger = manyheads.load(tmp_path / "run")

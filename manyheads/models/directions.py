@@ -20,38 +20,38 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config
+from manyheads.core.config import Config, Heads, Layers, Length, Size, TokenId, Vocabulary
 from manyheads.core.layers import LSTM, FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
 
-Reading = Literal["bidirectional", "left_to_right", "two_lstms"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
+Direction = Literal["bidirectional", "left_to_right", "two_lstms"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 @dataclass(frozen=True)
-class ReaderConfig(Config):
-    """Sizes and the way of reading. A layer is a block of a Transformer, or an LSTM in each direction."""
+class DirectionalConfig(Config):
+    """Sizes, and what a token sees. A layer is a block of a Transformer, or an LSTM in each direction."""
 
-    vocab: int
-    reading: Reading = "bidirectional"
-    pad: int = 0
-    width: int = 128
-    layers: int = 2
-    heads: int = 4
-    feed_forward: int = 512
-    max_positions: int = 128
+    vocab: Vocabulary
+    reading: Direction = "bidirectional"  # the name is that of saved directories
+    pad: TokenId = 0
+    width: Size = 128
+    layers: Layers = 2
+    heads: Heads = 4
+    feed_forward: Size = 512
+    max_positions: Length = 128
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % 2 or self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by 2 directions and {self.heads} heads")
+        if self.width % 2:
+            raise ValueError(f"width is {self.width}: expected an even one, of which each direction has half")
 
 
-class Reader(nn.Module):
+class DirectionalEncoder(nn.Module):
     """Tokens in, a feature vector for each out: what the token is taken for, given what may be read of its text."""
 
-    def __init__(self, config: ReaderConfig) -> None:
+    def __init__(self, config: DirectionalConfig) -> None:
         super().__init__()
         self.config = config
         c = config

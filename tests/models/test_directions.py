@@ -4,15 +4,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyheads.models.reading import READINGS, Reader, ReaderConfig, Reading
+from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 
 B, T = 3, 7
 LENGTHS = torch.tensor([7, 3, 5])
 
 
-def reader(reading: Reading, dtype: torch.dtype = torch.float64) -> Reader:
+def reader(reading: Direction, dtype: torch.dtype = torch.float64) -> DirectionalEncoder:
     torch.manual_seed(0)
-    model = Reader(ReaderConfig(17, reading, width=12, heads=2, feed_forward=20, max_positions=9)).to(dtype)
+    model = DirectionalEncoder(DirectionalConfig(17, reading, width=12, heads=2, feed_forward=20, max_positions=9)).to(
+        dtype
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -23,8 +25,8 @@ def tokens() -> Tensor:
     return torch.randint(1, 17, (B, T), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_a_token_knows_what_its_reading_allows(reading: Reading) -> None:
+@pytest.mark.parametrize("reading", DIRECTIONS)
+def test_a_token_knows_what_its_reading_allows(reading: Direction) -> None:
     model, text = reader(reading), tokens()
     before = model.directions(text)
     for changed in range(T):
@@ -39,9 +41,11 @@ def test_a_token_knows_what_its_reading_allows(reading: Reading) -> None:
             assert (mine != theirs).any(-1).any(0).tolist() == expected[reading]
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reading", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(reading: Reading, dtype: torch.dtype) -> None:
+def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(
+    reading: Direction, dtype: torch.dtype
+) -> None:
     model, text = reader(reading, dtype), tokens()
     together = model(text, LENGTHS)
     assert together.shape == (B, T, 12)
@@ -52,7 +56,7 @@ def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(readin
 
 def test_two_lstms_of_one_layer_are_torchs_bidirectional_one() -> None:
     torch.manual_seed(0)
-    model = Reader(ReaderConfig(17, "two_lstms", width=12, layers=1, heads=2)).double()
+    model = DirectionalEncoder(DirectionalConfig(17, "two_lstms", width=12, layers=1, heads=2)).double()
     theirs = nn.LSTM(12, 9, 1, batch_first=True, bidirectional=True).double()
     assert model.lstms is not None
     with torch.no_grad():
@@ -69,8 +73,8 @@ def test_two_lstms_of_one_layer_are_torchs_bidirectional_one() -> None:
         torch.testing.assert_close(mine[real], project(their)[real])
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_every_parameter_learns(reading: Reading) -> None:
+@pytest.mark.parametrize("reading", DIRECTIONS)
+def test_every_parameter_learns(reading: Direction) -> None:
     model = reader(reading)
     parts = [model.transformed(part, i) for i, part in enumerate(model.directions(tokens()))]
     logits = sum(part @ model.embedding.weight.T + model.output_bias for part in parts)
@@ -82,13 +86,16 @@ def test_every_parameter_learns(reading: Reading) -> None:
 
 
 def test_all_are_of_about_one_size() -> None:
-    sizes = {reading: sum(p.numel() for p in Reader(ReaderConfig(1000, reading)).parameters()) for reading in READINGS}
+    sizes = {
+        reading: sum(p.numel() for p in DirectionalEncoder(DirectionalConfig(1000, reading)).parameters())
+        for reading in DIRECTIONS
+    }
     assert sizes["bidirectional"] == sizes["left_to_right"]
     assert 0.85 < sizes["two_lstms"] / sizes["bidirectional"] < 1.15
 
 
 def test_impossible_configurations_are_refused() -> None:
     with pytest.raises(ValueError, match="reading is 'sideways': expected one of bidirectional"):
-        ReaderConfig(10, "sideways")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="width 9 is not divisible"):
-        ReaderConfig(10, width=9, heads=3)
+        DirectionalConfig(10, "sideways")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="width is 9: expected an even one"):
+        DirectionalConfig(10, width=9, heads=3)

@@ -1,0 +1,279 @@
+"""All presets, one table: a name such as `bert/base-uncased` -> what its configuration has other than the defaults.
+
+    config = preset("bert/tiny", vocab=1000)    # the same with another vocabulary
+    model = build(config)
+
+A preset counts what its paper counts: vocabularies are those published, BERT has its pooler and no head, image models
+have 1,000 classes. Looking a name up needs no torch; a configuration and a model do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from manyheads.core.config import LARGEST_PARAMETERS, Config
+
+FLOAT32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model and its configuration, by name: `module` of this package has both."""
+
+    module: str
+    config: str
+    model: str
+    paper: str
+
+    def configuration(self) -> Any:
+        return getattr(import_module(f"manyheads.models.{self.module}"), self.config)
+
+    def model_class(self) -> Any:
+        return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
+
+
+# what stands before the slash of a preset's name; the last ones have no presets
+FAMILIES = {
+    "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
+    "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
+    "seq2seq-lstm": Family("seq2seq_lstm", "Seq2SeqLSTMConfig", "Seq2SeqLSTM", "Sutskever 2014"),
+    "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
+    "text-classifier": Family("text_classifier", "TextClassifierConfig", "TextClassifier", "Chollet 2021"),
+    "sequence-baseline": Family("sequence_baselines", "SequenceBaselineConfig", "SequenceBaseline", "Chollet 2021"),
+    "tfidf": Family("tfidf", "TfidfConfig", "Tfidf", "Salton & Buckley 1988"),
+    "gpt": Family("gpt", "GPTConfig", "GPT", "Radford 2018"),
+    "gpt2": Family("gpt", "GPTConfig", "GPT", "Radford 2019"),
+    "vit": Family("vit", "ViTConfig", "ViT", "Dosovitskiy 2020"),
+    "deit": Family("vit", "ViTConfig", "ViT", "Touvron 2021"),
+    "resnet": Family("resnet", "ResNetConfig", "ResNet", "He 2015, Hu 2017"),
+    "nonlocal": Family("nonlocal_net", "NonLocalConfig", "NonLocalNet", "Wang 2018"),
+    "local-attention": Family("local_attention", "LocalAttentionConfig", "LocalAttentionNet", "Ramachandran 2019"),
+    "conv-attention": Family("conv_attention", "ConvAttentionConfig", "ConvAttention", "Cordonnier 2020"),
+    "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
+    "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
+    "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
+}
+IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")  # families that see images
+
+Settings = dict[str, Any]
+
+
+def _named(family: str, presets: dict[str, Settings]) -> dict[str, Settings]:
+    return {f"{family}/{name}": settings for name, settings in presets.items()}
+
+
+# ---------------------------------------------------------------------------------------------- encoder-decoders
+
+
+def _transformer(layers: int, width: int, heads: int, feed_forward: int, dropout: float, vocabulary: int) -> Settings:
+    sizes = {"layers": layers, "heads": heads, "feed_forward": feed_forward}
+    both = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
+    return {"width": width, "dropout": dropout, **both, **_vocabularies(vocabulary, vocabulary)}
+
+
+def _vocabularies(source: int, target: int) -> Settings:
+    return {"source_vocab": source, "target_vocab": target, "pad": 0, "end": 1, "start": 0}
+
+
+_TRANSFORMER = {
+    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # Wu et al. 2021, Transformer-Tiny for Multi30k
+    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # JoeyNMT's IWSLT model
+    # the PyTorch tutorial's translator: torch.nn.Transformer's final norms, dropout everywhere, nothing tied
+    "blog": {
+        **_transformer(3, 512, 8, 512, 0.1, 0), **_vocabularies(19_214, 10_837), "tie": "none", "final_norm": True,
+        "output_bias": True, "positions": "interleaved", "attention_dropout": 0.1, "activation_dropout": 0.1,
+    },
+    "base": _transformer(6, 512, 8, 2048, 0.1, 37_000),  # Vaswani 2017, table 3
+    "big": _transformer(6, 1024, 16, 4096, 0.3, 37_000),
+}  # fmt: skip
+
+# the vocabulary of the translation that the paper compares with
+_UNIVERSAL_BASE = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3, **_vocabularies(37_000, 37_000)}
+_UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
+_UNIVERSAL = {
+    "base": {**_UNIVERSAL_BASE, "steps": 6},  # universal_transformer_base of the published code
+    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # twice the steps at most
+    "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # for a CPU
+    "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
+}
+
+# ------------------------------------------------------------------------------------------------ models of a text
+
+
+def _bert(layers: int, width: int, vocabulary: int = 30_522) -> Settings:
+    return {"vocab": vocabulary, "layers": layers, "width": width, "heads": width // 64, "feed_forward": 4 * width}
+
+
+_BERT = {
+    "tiny": _bert(2, 128),  # this and the next three: Turc et al. 2019
+    "mini": _bert(4, 256),
+    "small": _bert(4, 512),
+    "medium": _bert(8, 512),
+    "base-uncased": _bert(12, 768),
+    "base-cased": _bert(12, 768, 28_996),
+    "large-uncased": _bert(24, 1024),
+}
+
+
+def _gpt2(layers: int, width: int, heads: int) -> Settings:
+    return {"vocab": 50257, "end": 50256, "layers": layers, "width": width, "heads": heads}
+
+
+def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
+    """nanoGPT's character models of tiny-shakespeare, with its GELU; both have the vocabulary of that text."""
+    return {
+        "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
+        "activation": "gelu", "dropout": rate, "attention_dropout": rate, "embedding_dropout": rate,
+    }  # fmt: skip
+
+
+_GPT: dict[str, Settings] = {
+    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # Radford 2018, section 4.1
+    "gpt2/124m": _gpt2(12, 768, 12),  # Radford 2019, table 2, which miscounts the two smaller ones
+    "gpt2/355m": _gpt2(24, 1024, 16),
+    "gpt2/774m": _gpt2(36, 1280, 20),
+    "gpt2/1558m": _gpt2(48, 1600, 25),
+    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # for a CPU
+    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a GPU
+}
+
+# ---------------------------------------------------------------------------------------------- models of an image
+
+
+def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
+    width, layers, heads = size
+    return {"width": width, "layers": layers, "heads": heads, "feed_forward": 4 * width, "patch": patch, **more}
+
+
+_TI, _S, _B, _L, _H = (192, 12, 3), (384, 12, 6), (768, 12, 12), (1024, 24, 16), (1280, 32, 16)
+_TEN = tuple("0123456789")
+# what learns soon: vit/2-8 tells 0.56 of the digits after 100 steps; with positions of 0.02, 0.29; with DeiT's
+# matrices too, 0.13
+_SOON: Settings = {"init": "xavier", "position_std": 0.5}
+_CIFAR: Settings = {"labels": _TEN, "image_size": 32, **_SOON}
+_VIT: dict[str, Settings] = {
+    # Dosovitskiy 2020, table 1; Ti and S: Touvron 2021, table 1
+    **{
+        f"vit/{name}{patch}": _vit(size, patch)
+        for name, size in (("ti", _TI), ("s", _S), ("b", _B), ("l", _L))
+        for patch in (16, 32)
+    },
+    "vit/h14": _vit(_H, 14, labels=()),  # released without a head
+    **{
+        f"deit/{name}16": _vit(size, 16, distilled=True, stochastic_depth=0.1)  # table 9
+        for name, size in (("ti", _TI), ("s", _S), ("b", _B))
+    },
+    # small images: ViT's sizes on 32 x 32, and what a CPU can train; xs4-32 is the ViT of Lee et al. 2021
+    "vit/ti4-32": _vit(_TI, 4, **_CIFAR),
+    "vit/s4-32": _vit(_S, 4, **_CIFAR),
+    "vit/b4-32": _vit(_B, 4, **_CIFAR),
+    "vit/xs4-32": {**_vit((192, 9, 12), 4, **_CIFAR), "feed_forward": 384},
+    "vit/7-28": _vit((64, 6, 4), 7, labels=_TEN, image_size=28, channels=1, **_SOON),
+    "vit/2-8": _vit((64, 4, 4), 2, labels=_TEN, image_size=8, channels=1, **_SOON),
+}
+
+
+def _basic(*depths: int, **more: Any) -> Settings:
+    return {"block": "basic", "depths": depths, "widths": (64, 128, 256, 512), **more}
+
+
+def _bottleneck(*depths: int, **more: Any) -> Settings:
+    return {"block": "bottleneck", "depths": depths, "widths": (256, 512, 1024, 2048), **more}
+
+
+_SMALL: Settings = {"stem": "3x3", "image_size": 32}  # for images of 32 x 32
+_RESNET: dict[str, Settings] = {
+    "18": _basic(2, 2, 2, 2),  # this and the next: He 2015, table 1
+    "34": _basic(3, 4, 6, 3),
+    "26": _bottleneck(1, 2, 4, 1),  # this and the next: Ramachandran 2019, section 4.1
+    "38": _bottleneck(2, 3, 5, 2),
+    "50": _bottleneck(3, 4, 6, 3),
+    "101": _bottleneck(3, 4, 23, 3),
+    "152": _bottleneck(3, 8, 36, 3),
+    "18-small": _basic(2, 2, 2, 2, **_SMALL),
+    "26-small": _bottleneck(1, 2, 4, 1, **_SMALL),
+    "20-small": _basic(3, 3, 3, **_SMALL) | {"widths": (16, 32, 64), "stem_width": 16},  # He 2015, section 4.2
+}
+_LOCAL: dict[str, Settings] = {
+    **{name: _RESNET[name] for name in ("26", "38", "50")},
+    **{name: {**_RESNET[name], "stem_window": 2} for name in ("18-small", "26-small")},
+}
+_KINDS = ("quadratic", "relative", "content")  # of attention as convolution
+
+PRESETS: dict[str, Settings] = {
+    **_named("transformer", _TRANSFORMER),
+    **_named("universal", _UNIVERSAL),
+    "seq2seq-lstm/tiny": {"vocab": 10_000, "pad": 0, "end": 1, "start": 0, "width": 128, "layers": 2},
+    **_named("bert", _BERT),
+    "text-classifier/textbook": {},
+    "text-classifier/corrected": {"positions": "learned", "masked": True},
+    **_named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "bilstm", "conv1d")}),
+    "sequence-baseline/conv2d": {"kind": "conv2d", "kernel": 3, "pooling": 2},
+    "tfidf": {},
+    **_GPT,
+    **_VIT,
+    **_named("resnet", _RESNET),
+    **_named("resnet", {f"{name}-se": {**settings, "squeeze": 16} for name, settings in _RESNET.items()}),
+    **_named("nonlocal", {name: _RESNET[name] for name in ("50", "101", "18-small", "26-small", "20-small")}),
+    **_named("local-attention", _LOCAL),
+    # with the convolution in front, as the paper's best
+    **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # the paper's
+    **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
+}
+
+
+def full_name(name: str, *families: str) -> str:
+    """The name of a preset as the table has it. One of these families (none: of any) may be named in short: `tiny`."""
+    names = [full for full in PRESETS if not families or family_of(full) in families]
+    for full in (name, *(f"{family}/{name}" for family in families)):
+        if full in names:
+            return full
+    raise ValueError(f"unknown preset {name!r}: {nearest(name, names)}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Advice for a name that is none of the table's."""
+    names = list(names)
+    short = {full.partition("/")[2]: full for full in names}
+    close = get_close_matches(name, names, n=1) or [short[word] for word in get_close_matches(name, short, n=1)]
+    if close:
+        return f"did you mean {close[0]}? `manyheads summary` lists all of them"
+    return f"expected a name such as {names[0]}; `manyheads summary` lists all of them"
+
+
+def family_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def preset(name: str, *families: str, **settings: Any) -> Any:
+    """A configuration by name (see `full_name`), with other values where `settings` has some."""
+    name = full_name(name, *families)
+    configuration = FAMILIES[family_of(name)].configuration()
+    known = sorted(f.name for f in fields(configuration))
+    if unknown := sorted(set(settings) - set(known)):
+        raise ValueError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(known)}")
+    return configuration(**{**PRESETS[name], **settings})
+
+
+def build(config: Config) -> Any:
+    """The model of a configuration, whatever its family. Raises ValueError, before it takes any memory, where it has
+    more parameters than `LARGEST_PARAMETERS`, or than this machine's memory holds."""
+    import torch
+
+    model = next(row for row in FAMILIES.values() if row.config == type(config).__name__).model_class()
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in model(config).parameters())
+    most = LARGEST_PARAMETERS
+    if torch.get_default_device().type != "meta":
+        most = min(most, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // FLOAT32)
+    if parameters > most:
+        raise ValueError(
+            f"the model would have {parameters:,} parameters, expected at most {most:,}: choose smaller sizes"
+        )
+    return model(config)

@@ -1,0 +1,276 @@
+"""One block, applied again and again until each position has thought enough: the depth of the Universal Transformer
+(Dehghani 2018), and its halting (adaptive computation time, Graves 2016).
+
+    repeat:  state = block(state + coordinates(position, step))        the same weights at every step
+
+With halting, each position adds up probabilities of stopping, sigmoid(w . state + b), and halts at the step N where
+their sum passes 1 - epsilon; that step gets the remainder R, so that the weights p of its steps sum to one. What a
+position returns is
+
+    "basic"        y = p * state + (1 - p) * y at each step: the published code. It compounds: weights .3 .3 .3 .1 mix
+                   the states by .132 .189 .27 .1, which do not sum to one.
+    "accumulated"  y = y + p * state: the weighted mean that Graves meant (section 2.2).
+
+After its halt a position's y stays, while its state goes on, for others to look at. The ponder cost is the mean of
+N + R, of which R has a gradient. The published code leaves a position that has not halted at the last step without its
+remainder; here, as in Graves, the last step takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block
+from manyheads.core.cache import KVCache
+from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Range, Rate, Size
+from manyheads.core.dropout import dropout
+from manyheads.core.layers import FeedForward
+from manyheads.core.masks import Mask
+from manyheads.core.positions import Layout, Positions, sinusoidal
+
+KERNELS = (3, 5)  # positions that the two convolutions of a transition see (the published code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrenceConfig(Config):
+    """Sizes and choices of a recurrence in depth.
+
+    steps         how often the block is applied; with halting, at most
+    transition    "feed_forward", or "separable": two depth-wise separable convolutions with a ReLU between them
+    timing        of the step: sines as of the position (the paper), or "learned" (the published code's default)
+    halting       "fixed": all steps; "basic" and "accumulated": see the head of this file
+    halting_bias  b as it begins: at 1, positions halt after two steps at first; the lower, the later
+    epsilon       how little of the probability may be left at a halt
+    ponder        weight of the ponder cost in the loss
+    norm          "post": after each residual sum, as published; "pre": before each sublayer, and once at the end
+    """
+
+    width: Size = 1024
+    steps: Layers = 6
+    heads: Heads = 16
+    feed_forward: Size = 4096
+    transition: Literal["feed_forward", "separable"] = "feed_forward"
+    activation: str = "relu"
+    norm: Literal["post", "pre"] = "post"
+    norm_eps: Epsilon = 1e-5
+    positions: Layout = "concatenated"
+    timing: Literal["sinusoidal", "learned"] = "sinusoidal"
+    halting: Literal["fixed", "basic", "accumulated"] = "fixed"
+    halting_bias: Annotated[float, Range(-1000, 1000)] = 1.0
+    epsilon: Annotated[float, Range(0, 1, above=True, below=True)] = 0.01
+    ponder: Annotated[float, Range(0, 1000)] = 0.01
+    max_positions: Length = 512
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transition == "separable" and self.activation != "relu":
+            raise ValueError(f"activation is {self.activation!r}: separable convolutions have relu between them")
+
+
+class Ponder(NamedTuple):
+    """How long every position thought.
+
+    steps      (B, T) N, the steps until its halt, that one included
+    remainder  (B, T) R, the weight of the last of them
+    weights    (B, T, steps computed) p of each; of a real position they sum to one
+    real       (B, T) False where there is padding; None: all are real
+    """
+
+    steps: Tensor
+    remainder: Tensor
+    weights: Tensor
+    real: Tensor | None
+
+    @property
+    def cost(self) -> Tensor:
+        """The mean of N + R over the real positions."""
+        return self._mean(self.steps + self.remainder)
+
+    @property
+    def mean_steps(self) -> Tensor:
+        return self._mean(self.steps)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
+
+
+Thoughts = dict[str, Ponder]  # by stack ("encoder", "decoder"); empty where the steps are fixed
+
+
+class SeparableConvolution(FeedForward):
+    """Depth-wise over 3 positions, expand, ReLU, depth-wise over 5, contract (Dehghani 2018, section 2.1).
+
+    causal  looks at the positions before, and not around. Beyond the text there are zeros.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, causal: bool) -> None:
+        super().__init__(width, hidden, "relu", dropout)
+        first, second = KERNELS
+        self.before = nn.Conv1d(width, width, first, groups=width, bias=False)
+        self.between = nn.Conv1d(hidden, hidden, second, groups=hidden, bias=False)
+        self.causal = causal
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """x (B, T, D), real (B, T) or None -> (B, T, D)."""
+        hidden = self.activation(self.expand(self._along(self.before, x, real)))
+        hidden = dropout(hidden, self.dropout, self.training)
+        return self.contract(self._along(self.between, hidden, real))
+
+    def _along(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
+        x = x if real is None else x.masked_fill(~real[..., None], 0.0)
+        others = convolution.kernel_size[0] - 1
+        left = others if self.causal else others // 2
+        return convolution(F.pad(x.transpose(1, 2), (left, others - left))).transpose(1, 2)
+
+
+class SeparableBlock(Block):
+    """A block whose last sublayer sees neighbours."""
+
+    def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
+        def convolve(x: Tensor) -> Tensor:
+            if cache is not None:
+                assert isinstance(cache, StepCache)
+                return self.feed_forward(*cache.inputs_with(layer, x))[:, -x.shape[1] :]
+            lengths = None if mask is None else mask.key_lengths
+            real = None if lengths is None else _real(lengths, x.shape[1])
+            return self.feed_forward(x, real)
+
+        return self._residual(x, convolve, self.feed_forward_norm)
+
+
+class StepCache(KVCache):
+    """Keys and values of every step, and where the transition looks back what it read (`width`; else 0)."""
+
+    def __init__(self, c: RecurrenceConfig, batch: int, capacity: int, like: Tensor) -> None:
+        kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+        super().__init__(c.steps, batch, c.heads, capacity, c.width // c.heads, **kind)
+        width = c.width if c.transition == "separable" else 0
+        self._inputs = torch.zeros(c.steps, batch, capacity, width, **kind)
+
+    def inputs_with(self, step: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep new inputs x (B, T, D): they behind as many of the last as matter (B, t, D), and which of them exist."""
+        rows, new = torch.arange(self.batch, device=x.device)[:, None], x.shape[1]
+        look = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
+        self._inputs[step, rows, look[:, -new:]] = x.to(self._inputs.dtype)
+        return self._inputs[step, rows, look.clamp(min=0)], look >= 0
+
+    def select(self, rows: Tensor) -> None:
+        super().select(rows)
+        self._inputs = self._inputs[:, rows]
+
+    def replace(self, rows: Tensor, other: KVCache) -> None:
+        assert isinstance(other, StepCache)
+        super().replace(rows, other)
+        self._inputs[:, rows] = other._inputs[:, : len(rows)]
+
+
+class Recurrence(nn.Module):
+    """The block, applied to every position at once, at each step with the coordinates of position and step."""
+
+    timing: Tensor
+
+    def __init__(self, c: RecurrenceConfig, *, causal: bool, cross: bool) -> None:
+        super().__init__()
+        self.config = c
+        self.block = _block(c, causal=causal, cross=cross)
+        self.positions = Positions(c.max_positions, c.width, c.positions)
+        if c.timing == "learned":
+            self.timing = nn.Parameter(torch.empty(c.steps, c.width).normal_(std=0.02))
+        else:  # the paper counts steps from 1
+            table = sinusoidal(c.steps + 1, c.width, c.positions)[1:].float()
+            self.register_buffer("timing", table, persistent=False)
+        self.halt = nn.Linear(c.width, 1) if c.halting != "fixed" else None
+        self.norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: StepCache | None = None,
+        offset: Tensor | None = None,
+    ) -> tuple[Tensor, Ponder | None]:
+        """x (B, T, D), row b at the positions from offset[b] on -> (B, T, D), and how long each position thought.
+
+        With a cache no step is left out: whoever comes later may think longer, and look at the states of all steps.
+        """
+        c, real = self.config, None if mask.key_lengths is None else _real(mask.key_lengths, x.shape[1])
+        state, y = x, torch.zeros_like(x)
+        running = x.new_ones(x.shape[:2], dtype=torch.bool)  # (B, T)
+        given = x.new_zeros(x.shape[:2])  # of the probability
+        steps, remainder = given, given
+        weights: list[Tensor] = []
+        for step in range(c.steps):
+            state = self.positions(state, offset) + self.timing[step].to(x.dtype)  # (B, T, D)
+            if self.halt is not None:
+                p = torch.sigmoid(self.halt(state)).squeeze(-1)  # (B, T)
+                halts = running if step == c.steps - 1 else running & (given + p > 1 - c.epsilon)
+                remainder = torch.where(halts, 1 - given, remainder)
+                weight = torch.where(halts, 1 - given, p) * running
+                steps, given, running = steps + running, given + weight, running & ~halts
+                weights.append(weight)
+            state = self.block(state, mask=mask, memory=memory, memory_mask=memory_mask, cache=cache, layer=step)
+            if self.halt is None:
+                y = state
+                continue
+            share = weight[..., None]
+            y = y + share * state if c.halting == "accumulated" else share * state + (1 - share) * y
+            going = running if real is None else running & real
+            if cache is None and not x.is_meta and not going.any():  # where FLOPs are counted, all steps are
+                break
+        y = y if self.norm is None else self.norm(y)
+        return y, Ponder(steps, remainder, torch.stack(weights, -1), real) if weights else None
+
+
+@contextmanager
+def pondered(model: nn.Module) -> Iterator[Thoughts]:
+    """How long every position thinks while the block runs, by the names of the model's recurrences; of several passes
+    the last. Nothing of a model whose positions cannot halt."""
+    thoughts: Thoughts = {}
+    with ExitStack() as undo:
+        for name, module in model.named_modules():
+            if isinstance(module, Recurrence):
+
+                def note(_: nn.Module, __: Any, output: tuple[Tensor, Ponder | None], name: str = name) -> None:
+                    if output[1] is not None:
+                        thoughts[name] = output[1]
+
+                undo.callback(module.register_forward_hook(note).remove)
+        yield thoughts
+
+
+def ponder_cost(model: Any, thoughts: Thoughts) -> Tensor | float:
+    """What a loss per token grows by, for thinking: nothing where no position can halt."""
+    return model.config.ponder * sum(ponder.cost for ponder in thoughts.values()) if thoughts else 0.0
+
+
+def _block(c: RecurrenceConfig, *, causal: bool, cross: bool) -> Block:
+    def attention() -> Attention:
+        return Attention(c.width, c.heads, dropout=c.attention_dropout)
+
+    if c.transition == "separable":
+        kind: type[Block] = SeparableBlock
+        transition: FeedForward = SeparableConvolution(c.width, c.feed_forward, c.activation_dropout, causal=causal)
+    else:
+        kind, transition = Block, FeedForward(c.width, c.feed_forward, c.activation, c.activation_dropout)
+    return kind(
+        attention(), transition, attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps
+    )
+
+
+def _real(lengths: Tensor, width: int) -> Tensor:
+    """(B, T): which positions are no padding."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
