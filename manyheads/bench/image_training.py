@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from manyheads.analysis import costs
 from manyheads.bench import command
 from manyheads.core.runtime import prepare, products_per_second
-from manyheads.tasks.images import run as recipes
+from manyheads.models.presets import IMAGES, build, preset
+from manyheads.tasks.images.recipes import RECIPES, ImageConfig
 from manyheads.training.optimisers import optimiser
 from manyheads.training.record import hardware
 
@@ -28,21 +29,20 @@ BATCH = 128
 NAMES = tuple(map(str, range(10)))
 
 
-def _thin(config: recipes.ImageConfig, width: int) -> recipes.ImageConfig:
+def _thin(config: ImageConfig, width: int) -> ImageConfig:
     sizes = {"depths": (1, 1, 1), "widths": (width, 2 * width, 4 * width), "stem_width": width}
     return replace(config, model={**config.model, **sizes})
 
 
-MODELS = {
-    "cifar10/resnet": recipes.CIFAR,
-    "cifar10/se": recipes.CIFAR_SE,
-    "cifar10/nonlocal": recipes.CIFAR_NONLOCAL,
-    "cifar10/local-attention": recipes.CIFAR_LOCAL,
-    "cifar10/conv-attention, downsample=4": replace(recipes.CIFAR_CONV, model={"downsample": 4}),
-    "cifar10/vit": recipes.CIFAR_VIT,
-    "cifar10/deit": recipes.CIFAR_DEIT,
-    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(recipes.CIFAR, w) for w in (8, 16, 24)},
-    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(recipes.CIFAR_LOCAL, w) for w in (8, 16, 24)},
+PLAIN, LOCAL = (RECIPES[f"cifar10/{name}"].config for name in ("resnet", "local-attention"))
+MODELS: dict[str, ImageConfig] = {
+    **{
+        f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("resnet", "se", "nonlocal", "local-attention")
+    },
+    "cifar10/conv-attention, downsample=4": replace(RECIPES["cifar10/conv-attention"].config, model={"downsample": 4}),
+    **{f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("vit", "deit")},
+    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(PLAIN, w) for w in (8, 16, 24)},
+    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(LOCAL, w) for w in (8, 16, 24)},
 }
 
 
@@ -51,7 +51,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
     torch.manual_seed(1)
     runs, rates = {}, {name: [] for name in MODELS}  # type: dict[str, Any], dict[str, list[float]]
     for name, config in MODELS.items():
-        model = recipes.model_of(config, NAMES).train()
+        model = build(preset(config.preset, *IMAGES, **{"labels": NAMES, **config.model})).train()
         runs[name] = model, optimiser(model, config.training)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     for repeat in range(repeats + 1):  # the first is a warm-up

@@ -23,7 +23,7 @@ def _summary(options: argparse.Namespace) -> None:
         return _list_presets(as_json=options.json)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
-    from manyheads.recipes import RECIPES
+    from manyheads.recipes.table import RECIPES
 
     name = options.model
     cost = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from manyheads.cli.output import document, print_metrics
 from manyheads.cli.parser import Verbs, positive
 
 if TYPE_CHECKING:
-    from manyheads.recipes import Recipe
+    from manyheads.recipes.recipe import Recipe
 
 
 def add(verbs: Verbs) -> None:
@@ -37,7 +37,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _recipes(options: argparse.Namespace) -> None:
-    from manyheads.recipes import RECIPES, find
+    from manyheads.recipes.table import RECIPES, find
     from manyheads.results import measured
 
     if options.recipe is not None:
@@ -57,38 +57,26 @@ def _recipes(options: argparse.Namespace) -> None:
 def _about(name: str, recipe: Recipe, as_json: bool) -> None:
     import inspect
 
-    from manyheads.recipes.overrides import as_dict
+    from manyheads.recipes.overrides import as_dict, leaves, setting_words
     from manyheads.results import measured
 
-    function, default = recipe.load()
-    about, settings = inspect.getdoc(function) or "", as_dict(default)
+    about, settings = inspect.cleandoc(recipe.about), as_dict(recipe.config)
     if as_json:
         return document({"recipe": name, "paper": recipe.paper, "about": about, "needs": recipe.needs,
                          "settings": settings, "measured": measured(name)})  # fmt: skip
     print(f"{about}\n\nneeds {recipe.needs}")
     for score in measured(name):
         print(f"measured {score}")
-    print(f"\n{inspect.getdoc(default)}\n\nsettings, and what they are unless given:\n")
-    for key, value in _flat(settings):
-        print(f"    {key}={value}")
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and their values, as they are given to `train`."""
-    from manyheads.recipes.run import setting_words
-
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, "none" if value is None else setting_words(value)
+    print(f"\n{inspect.getdoc(recipe.config)}\n\nsettings, and what they are unless given:\n")
+    for key, value in leaves(settings):
+        print(f"    {key}={'none' if value is None else setting_words(value)}")
 
 
 def _train(options: argparse.Namespace) -> None:
     import yaml
 
-    from manyheads.recipes import train
     from manyheads.recipes.overrides import from_arguments
+    from manyheads.recipes.train import train
 
     report = train(
         options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,

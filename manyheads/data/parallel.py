@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Pairs:
     def skipped(self) -> int:
         return sum(self.skips.values())
 
-    def subset(self, rows: list[int]) -> Pairs:
+    def subset(self, rows: Sequence[int]) -> Pairs:
         return replace(self, sources=[self.sources[i] for i in rows], targets=[self.targets[i] for i in rows])
 
 

@@ -56,6 +56,10 @@ class SplitData(NamedTuple, Generic[D]):
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
 
+    def scored(self, split: str) -> D | None:
+        """The validation data, or the test data, by that name."""
+        return self.validation if split == "validation" else self.test
+
     def sampled(self, items: int | None, seed: int) -> SplitData[D]:
         """With so many of the training items, drawn at random; with all where there are no more, or for None."""
         if items is None or items >= len(self.train):

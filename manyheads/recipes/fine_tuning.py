@@ -1,96 +1,121 @@
-"""Starting from BERT's weights: the encoder stays, the head is that of the task."""
+"""Starting from another model's weights (`--init`): the body stays, the head is that of the task."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 from tokenizers import Tokenizer
 
-from manyheads import directory
+from manyheads.directory import Loaded, load
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
+from manyheads.recipes.recipe import Tuned
 from manyheads.recipes.run import Run
 from manyheads.training.config import TrainingConfig
 
-Tuned = Literal["all", "last", "last-four"]
-READ = {"last": 1, "last-four": 4}  # layers that a BiLSTM reads
-READING_RATE = 1e-3
+LAYERS_READ = {"last": 1, "last-four": 4}  # by a BiLSTM
+LSTM_RATE = 1e-3
+OF_THE_MODEL = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")  # settings that its weights decide
 
 
-def starting_from(
-    run: Run, head: Head, labels: tuple[str, ...] = (), dropouts: Mapping[str, float] | None = None
-) -> tuple[Bert, Tokenizer]:
-    """The model of `--init` under a new head, with its tokenizer; what is new is told on stderr.
+def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
+    """The model of `--init`, which has to be of that kind, with other settings; what is new is told on stderr.
 
-    dropouts  the recipe's own; the user's settings come before them
-
-    Raises ValueError where the model is no BERT or has no tokenizer, and where a setting is the model's own.
+    origin  what the recipe starts from, for the error where the model is another
     """
     assert run.init is not None
-    settings = {**(dropouts or {}), **rates(run)}
-    loaded = directory.load(run.init)
-    if not isinstance(loaded.model, Bert):
-        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from BERT's weights")
-    if loaded.tokenizer is None:
-        raise ValueError(f"{run.init} has no tokenizer.json, so training cannot continue from it")
-    model, new = adapt(loaded.model, head=head, labels=labels, **settings)
+    loaded = load(run.init)
+    if not isinstance(loaded.model, kind):
+        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from {origin}")
+    given = model_settings(run)
+    known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
+    if unknown := [f"model.{name}" for name in given if name not in known]:
+        raise ValueError(f"{', '.join(unknown)}: valid are {', '.join(known)}")
+    try:
+        model, new = adapt(loaded.model, **settings)
+    except ValueError as error:
+        named = "".join(f"model.{name}: " for name in given)
+        raise ValueError(f"{named}{run.init} cannot be changed so: {error}") from None
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
-    return model, loaded.tokenizer
+    return model, loaded
 
 
-def with_reader(
+def tokenizer_of(loaded: Loaded) -> Tokenizer:
+    if loaded.tokenizer is None:
+        raise ValueError(f"{loaded.path} has no tokenizer.json, so training cannot continue from it")
+    return loaded.tokenizer
+
+
+def dropouts(run: Run) -> dict[str, Any]:
+    """The rates of dropout among the settings: all else is given by the model to start from, and a ValueError says so.
+    (Settings that leave the shapes of weights as they are, the place of a norm, would make them mean something else.)
+    """
+    rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
+    others = tuple(f"model.{key}" for key in model_settings(run) if key not in rates)
+    run.refuse((*OF_THE_MODEL, *others), f"given by the model to start from, {run.init}; leave it out")
+    return rates
+
+
+def model_settings(run: Run) -> dict[str, Any]:
+    """Of the settings that the user has given, those below `model.`."""
+    return {key.removeprefix("model."): value for key, value in run.given.items() if key.startswith("model.")}
+
+
+def start_bert(
+    run: Run, head: Head, labels: tuple[str, ...] = (), rates: Mapping[str, float] | None = None
+) -> tuple[Bert, Tokenizer]:
+    """The BERT of `--init` under a new head, with its tokenizer.
+
+    rates  of dropout: the recipe's own; the user's come before them
+    """
+    settings = {**(rates or {}), **dropouts(run)}
+    model, loaded = start(run, Bert, "BERT's weights", head=head, labels=labels, **settings)
+    return model, tokenizer_of(loaded)
+
+
+def start_tuned(
     run: Run,
     head: Head,
     labels: tuple[str, ...],
     tuned: Tuned,
     *,
     scratch: bool = False,
-    dropouts: Mapping[str, float] | None = None,
+    rates: Mapping[str, float] | None = None,
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
-    """The model of `--init` under a new head and tuned as a whole; or frozen, under a BiLSTM that reads its layers.
+    """The BERT of `--init` under a new head and tuned as a whole; or frozen, under a BiLSTM that reads its layers.
 
-    scratch   with new weights all the same
-    dropouts  the recipe's own; the user's settings come before them
+    scratch  with new weights all the same
+    rates    of dropout: the recipe's own; the user's come before them
     """
     if tuned == "all":
-        model, tokenizer = starting_from(run, head, labels, dropouts)
+        model, tokenizer = start_bert(run, head, labels, rates)
         return (Bert(model.config) if scratch else model), tokenizer
-    bert, tokenizer = starting_from(run, "none", dropouts=dropouts)
-    own = {**asdict(bert.config), "head": head, "labels": labels, "read": READ[tuned], "hidden": bert.config.width}
-    reader = BertFeatures(BertFeaturesConfig(**own))
+    bert, tokenizer = start_bert(run, "none", rates=rates)
+    own = {
+        **asdict(bert.config), "head": head, "labels": labels, "read": LAYERS_READ[tuned], "hidden": bert.config.width,
+    }  # fmt: skip
+    features = BertFeatures(BertFeaturesConfig(**own))
     if not scratch:
-        reader.bert.load_state_dict(bert.state_dict())
+        features.bert.load_state_dict(bert.state_dict())
     print(f"tuned={tuned}: BERT is frozen; the BiLSTM and the output above it are new", file=sys.stderr)
-    return reader, tokenizer
+    return features, tokenizer
 
 
-def reading_rate(training: TrainingConfig, tuned: Tuned, run: Run) -> TrainingConfig:
-    """With the learning rate of a BiLSTM where that is what is trained, unless the user has given one."""
-    if tuned == "all" or "training.learning_rate" in run.overrides:
-        return training
-    return replace(training, learning_rate=READING_RATE)
+def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned = "all") -> TrainingConfig:
+    """With a warm-up of at most a tenth of the steps, as in BERT's code: on little data the recipe's would outlast the
+    run. With the learning rate of a BiLSTM where that is what is trained. What the user has given stays as it is.
 
-
-def rates(run: Run) -> dict[str, Any]:
-    """The dropout rates among the settings: all else is given by the model to start from, and a ValueError says so."""
-    given = {key.removeprefix("model."): value for key, value in run.overrides.items() if key.startswith("model.")}
-    fixed = {"preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint"} & set(run.overrides)
-    fixed |= {f"model.{name}" for name in given if not name.endswith("dropout")}
-    if fixed:
-        raise ValueError(f"{', '.join(sorted(fixed))}: given by the model to start from, {run.init}; leave it out")
-    return given
-
-
-def warmed_up(training: TrainingConfig, run: Run, batches: int) -> TrainingConfig:
-    """With a warm-up of at most a tenth of the steps, as in BERT's code, unless the user has said how long: on little
-    data the recipe's would outlast the run. `batches` are those of an epoch."""
-    if "training.warmup" in run.overrides:
+    batches  of an epoch
+    """
+    if tuned != "all" and "training.learning_rate" not in run.given:
+        training = replace(training, learning_rate=LSTM_RATE)
+    if "training.warmup" in run.given:
         return training
     steps = [training.steps, training.epochs and training.epochs * math.ceil(batches / training.accumulate)]
     shortest = min((n for n in steps if n is not None), default=None)

@@ -6,6 +6,7 @@ field says so, whatever YAML would make of them.
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -90,6 +91,23 @@ def as_dict(config: Any) -> Any:
     if is_dataclass(config) and not isinstance(config, type):
         return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
     return _plain(config)
+
+
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting with its dotted key."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def setting_words(value: Any) -> str:
+    """A setting's value as it is given behind `key=`. A list of fewer than two items needs its brackets."""
+    if isinstance(value, (list, tuple)):
+        items = ",".join(setting_words(item) for item in value)
+        return items if len(value) > 1 else f"[{items}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

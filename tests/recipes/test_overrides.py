@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from manyheads.recipes import _changed
-from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping
+from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
 from manyheads.recipes.run import Run
 
 
@@ -146,7 +145,7 @@ def test_the_resume_command_gives_the_same_config_back() -> None:
     config = given("training.betas=0.5,0.6", "training.steps=none", "shared=no", "data=a b", "model.width=8", "sizes=3",
                    "model.depths=1,1", "model.widths=[8]", "model.names=[]")  # fmt: skip
     assert config.model == {"width": 8, "depths": [1, 1], "widths": [8], "names": []}
-    run = Run("r", Path("runs/r"), overrides=_changed(as_dict(Config()), as_dict(config)), precision="bf16")
+    run = Run("r", Path("runs/r"), given=dict(leaves(as_dict(config))), precision="bf16")
     words = shlex.split(run.resume_command)
     assert words[:3] == ["manyheads", "train", "r"]
     assert words[-1] == "--resume"

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from manyheads.analysis.figures.receptive_field import draw, growth
 from manyheads.recipes.run import Run
+from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
 from manyheads.training.run_directory import claim
 
 
-@dataclass(frozen=True)
-class ReceptiveFieldConfig:
-    """Stacks of 1 to `layers` random layers, `width` wide, on `length` positions; convolutions `kernel` wide."""
-
-    layers: int = 6
-    kernel: int = 3
-    length: int = 31
-    width: int = 16
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "kernel", "length", "width"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {value}: expected 1 or more")
-
-
-def receptive_field(config: ReceptiveFieldConfig, *, run: Run) -> str | dict[str, Any]:
-    """manyheads train text-classification/receptive-field [layers=6 kernel=3]
-
-    Trains nothing: measures by gradient how many positions the middle output sees, prints the table, and draws it into
-    receptive-field.png. Seconds.
-    """
-    if run.init is not None:
-        raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
+def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
+    """Trains nothing: prints the table, and writes it and receptive-field.png."""
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume)

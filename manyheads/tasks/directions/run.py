@@ -1,168 +1,160 @@
-"""Three ways of reading compared (Devlin 2018, figure 3): what do their frozen features know of a text?"""
+"""Three directions of reading compared (Devlin 2018, figure 3): what do their frozen features know of a text?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import Route
 from manyheads.data.cldr_tags import cldr_tagged
 from manyheads.data.conll import Tagged, read_splits
 from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special
+from manyheads.data.splits import SplitData
 from manyheads.data.store import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
-from manyheads.recipes.run import Run, carry_out, identity, plan
+from manyheads.recipes.estimate import Plan, estimate
+from manyheads.recipes.given_data import GivenData
+from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import ReadingTask, probe
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
-from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import run_status
 
 
-@dataclass(frozen=True)
-class ReadingConfig:
-    """What the comparison is made of.
-
-    data          a directory of CoNLL columns (see `data/conll.py`): the readers are trained on its words and probed on
-                  its tags; None: the embedded phrases of dates, amounts and names in `locale`, `size` of them
-    model         overrides fields of the readers
-    batch_tokens  padded tokens of a micro-batch: in small ones too few words are masked to learn from
-    training      of each reader
-    """
-
-    data: str | None = None
-    locale: str = "en"
-    size: int = 8000
-    model: dict[str, Any] = field(default_factory=dict)
-    vocabulary: int = 1000
-    batch_tokens: int = 1024
-    threads: int | None = None
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(
-            steps=2000, optimiser="adamw", schedule="cosine", learning_rate=2e-3, warmup=150, betas=(0.9, 0.99),
-            eps=1e-8, weight_decay=0.01, clip=1.0, validate_every=1000, checkpoint_every=500, log_every=50,
-        )
-    )  # fmt: skip
-
-
-DEFAULT = ReadingConfig()
-
-
-def reading(config: ReadingConfig = DEFAULT, *, run: Run) -> str | dict[str, Any] | None:
-    """manyheads train reading [data=DIR] [training.steps=N]
-
-    The same texts are read in both directions at once (masked words), from left to right (the next word), and by two
-    LSTMs; then a linear classifier tags each word from its frozen features. Each reader is resumable in a directory of
-    its own below --out. About eight minutes on one core.
-    """
-    if run.init is not None:
-        raise ValueError("reading trains three readers from scratch: leave --init out")
+def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
+    """One encoder after the other, each in a directory of its own; then the table of what probes find in them."""
+    data = _data(config, run)
     if run.dry_run:
-        with torch.device("meta"):
-            return plan(
-                run,
-                config,
-                DirectionalEncoder(DirectionalConfig(config.vocabulary, **config.model)),
-                config.batch_tokens,
-            )
-    route = prepare(run.precision or "float32", config.threads, run.compile)  # type: ignore[arg-type]
-    corpus = _read(config, run)
-    rows: dict[str, dict[str, Any]] = {}
-    for name in DIRECTIONS:
-        result = _train(name, config, run, corpus, route)
+        data.peek()
+        return estimate(run.recipe, config, _plan(config, DIRECTIONS[0]), run.route(config.threads))
+    splits = data.read()
+    texts = (" ".join(words) for words in splits.train.words)
+    tokenizer = wordpiece(texts, config.vocabulary, lowercase=False)
+    corpus = _Corpus(splits, tokenizer, data.describe(splits))
+    results: dict[str, dict[str, Any]] = {}
+    for direction in DIRECTIONS:
+        result = _train_one(direction, config, run, corpus)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None
-        rows[name] = result
-    model = directory.load(run.out / "bidirectional").model
-    alone = probe(model, corpus.tokenizer, corpus.train, corpus.test, route, context=False)
-    return _compare(config, run, rows, alone, corpus.described)
+        results[direction] = result
+    model, route = directory.load(run.out / "bidirectional").model, run.route(config.threads)
+    without_context = probe(model, tokenizer, splits.train, splits.validation, route, context=False)
+    return _compare(config, run, results, without_context, corpus.description)
 
 
-class _Corpus(NamedTuple):
-    """What readers and probes are trained on, and what the probes are tested on."""
+@dataclass(frozen=True)
+class _Corpus:
+    """What all three are trained and probed on; the probes are tested on the validation data, the test data stay
+    unseen. It has been read once, and is given to each as its data."""
 
-    train: Tagged
-    test: Tagged
+    splits: SplitData[Tagged]
     tokenizer: Tokenizer
-    described: dict[str, Any]
+    description: dict[str, Any]
+
+    def peek(self) -> None:
+        pass
+
+    def read(self) -> SplitData[Tagged]:
+        return self.splits
+
+    def report(self, splits: SplitData[Tagged]) -> str:
+        return f"{len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
+
+    def describe(self, splits: SplitData[Tagged]) -> dict[str, Any]:
+        return self.description
 
 
-def _read(config: ReadingConfig, run: Run) -> _Corpus:
-    if config.data is None:
-        corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
-        train, test = corpus.train, corpus.test
-    else:
-        # on the validation data: the test data stay unseen
-        train, test, *_ = read_splits(config.data, skip_bad_lines=run.skip_bad_lines)
-    described = {
-        "data": config.data,
-        "locale": None if config.data else config.locale,
-        "fingerprints": {"train": fingerprint(train.texts), "test": fingerprint(test.texts)},
-    }
-    texts = (" ".join(words) for words in train.words)
-    return _Corpus(train, test, wordpiece(texts, config.vocabulary, lowercase=False), described)
+def _plan(config: DirectionsConfig, direction: Direction) -> Plan:
+    with torch.device("meta"):
+        return Plan(
+            DirectionalEncoder(DirectionalConfig(config.vocabulary, direction, **config.model)), config.batch_tokens
+        )
 
 
-def _train(name: Direction, config: ReadingConfig, run: Run, corpus: _Corpus, route: Route) -> dict[str, Any] | None:
-    """One reader in a directory of its own, and what a probe finds in its features."""
-    run = replace(run, out=run.out / name, resume=run_status(run.out / name) != "none", whole=run)
-    seed, vocabulary = config.training.seed, corpus.tokenizer.get_vocab_size()
-    torch.manual_seed(seed)
-    model = DirectionalEncoder(DirectionalConfig(vocabulary, name, **config.model))
-    longest = model.config.max_positions
-    rules = Rules(length=longest, next_sentence=False, short=0.0)
+def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
+    """One encoder in a directory of its own, and what a probe finds in its features."""
+    run = replace(run, out=run.out / direction, resume=run_status(run.out / direction) != "none", whole=run)
+    seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
-    def examples(tagged: Tagged) -> PretrainingData:
-        documents = Documents.of([[" ".join(words)] for words in tagged.words], corpus.tokenizer)
-        return PretrainingData(documents, rules, Special.of(corpus.tokenizer), vocabulary, seed=seed)
+    def build(splits: SplitData[Tagged], route: Route) -> Job[SplitData[Tagged]]:
+        model = DirectionalEncoder(DirectionalConfig(vocabulary, direction, **config.model))
+        rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
-    task = ReadingTask(
-        model, corpus.tokenizer, examples(corpus.train), examples(corpus.test), route=route,
-        batch_tokens=config.batch_tokens, seed=seed,
-    )  # fmt: skip
-    settings = {**identity(config, run, corpus.described["fingerprints"]), "reading": name}
+        def examples(tagged: Tagged) -> PretrainingData:
+            documents = Documents.of([[" ".join(words)] for words in tagged.words], tokenizer)
+            return PretrainingData(documents, rules, Special.of(tokenizer), vocabulary, seed=seed)
 
-    def flops(summary: Summary) -> float:
-        length = round(float(task.train.epoch(0).lengths.mean()))
-        per_token = costs.flops(model, length)["training"] / length
-        return per_token * task.tokens_per_prediction * summary.tokens
+        task = ReadingTask(
+            model, tokenizer, examples(splits.train), examples(splits.validation), route=route,
+            batch_tokens=config.batch_tokens, seed=seed,
+        )  # fmt: skip
 
-    def evaluate() -> Metrics:
-        trained = directory.load(run.out).model
-        return probe(trained, corpus.tokenizer, corpus.train, corpus.test, route, context=True)
+        def flops(summary: Summary) -> float:
+            length = round(float(task.train.epoch(0).lengths.mean()))
+            per_token = costs.flops(model, length)["training"] / length
+            return per_token * task.tokens_per_prediction * summary.tokens
 
-    return carry_out(
-        run, task, config.training, route=route, settings=settings, data=corpus.described, evaluate=evaluate,
-        flops=flops,
-    )  # fmt: skip
+        def score(splits: SplitData[Tagged]) -> Metrics:
+            trained = directory.load(run.out).model
+            return probe(trained, tokenizer, splits.train, splits.validation, route, context=True)
+
+        return Job(model, config.training, score, task, flops=flops, identity={"reading": direction})
+
+    return carry_out(run, config, corpus, lambda: _plan(config, direction), build)
 
 
 def _compare(
-    config: ReadingConfig, run: Run, rows: dict[str, dict[str, Any]], alone: Metrics, described: dict[str, Any]
-) -> str:
-    """The table of all, which is printed, and result.json. The metrics of record are the bidirectional reader's."""
+    config: DirectionsConfig, run: Run, results: dict[str, dict[str, Any]], without_context: Metrics,
+    description: dict[str, Any],
+) -> str:  # fmt: skip
+    """The table of all, which is printed, and result.json. The metrics of record are the bidirectional encoder's."""
     lines = [f"{'features of':16} {'parameters':>12} {'loss':>8} {'accuracy':>9} {'entity F1':>10}"]
-    lines.append(f"{'words alone':16} {'':12} {'':8} {_scores(alone)}")
-    for name, row in rows.items():
-        metrics = row["metrics"]
-        lines.append(f"{name:16} {row['parameters']:12,} {metrics['loss']['value']:8.3f} {_scores(metrics)}")
-    kept = {name: {metric: each["value"] for metric, each in row["metrics"].items()} for name, row in rows.items()}
-    flops = [row["flops"] for row in rows.values()]
+    lines.append(f"{'words alone':16} {'':12} {'':8} {_scores(without_context)}")
+    for direction, result in results.items():
+        metrics = result["metrics"]
+        lines.append(f"{direction:16} {result['parameters']:12,} {metrics['loss']['value']:8.3f} {_scores(metrics)}")
+    values = {
+        name: {metric: score["value"] for metric, score in metrics.items()}
+        for name, metrics in [
+            *((direction, result["metrics"]) for direction, result in results.items()),
+            ("words_alone", without_context),
+        ]
+    }
     write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data=described, metrics=rows["bidirectional"]["metrics"],
-        wall_seconds=sum(row["wall_seconds"] for row in rows.values()), flops=sum(flops),
-        parameters=rows["bidirectional"]["parameters"], seed=config.training.seed,
-        readings={**kept, "words_alone": {metric: each["value"] for metric, each in alone.items()}},
+        run.out, recipe=run.recipe, overrides=run.overrides, data=description,
+        metrics=results["bidirectional"]["metrics"],
+        wall_seconds=sum(result["wall_seconds"] for result in results.values()),
+        flops=sum(result["flops"] for result in results.values()),
+        parameters=results["bidirectional"]["parameters"], seed=config.training.seed, readings=values,
     )  # fmt: skip
     return "\n".join(lines)
 
 
 def _scores(metrics: Metrics) -> str:
     return f"{metrics['accuracy']['value']:9.4f} {metrics['entity_f1']['value']:10.4f}"
+
+
+def _data(config: DirectionsConfig, run: Run) -> GivenData:
+    def read() -> SplitData[Tagged]:
+        if config.data is None:
+            corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
+            return SplitData(corpus.train, corpus.test, None)
+        train, test, *_ = read_splits(config.data, skip_bad_lines=run.skip_bad_lines)
+        return SplitData(train, test, None)
+
+    def describe(splits: SplitData[Tagged]) -> dict[str, Any]:
+        return {
+            "data": config.data,
+            "locale": None if config.data else config.locale,
+            "fingerprints": {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)},
+        }
+
+    return GivenData(config.data, read, lambda splits: "", describe)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Positive, Range, Rate
-from manyheads.data.augmentation import CLASSIC, DEIT, Augmentation
+from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation
 from manyheads.recipes.recipe import Recipe, Threads
 from manyheads.training.config import TrainingConfig
 

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from math import isfinite, log10
+from dataclasses import asdict
+from math import log10
 from typing import Any
 
-from manyheads.analysis.figures.convolution_error import ALPHAS, convolution_errors, draw
+from manyheads.analysis.figures.convolution_error import convolution_errors, draw
 from manyheads.recipes.run import Run
+from manyheads.tasks.images.recipes import TheoremConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claim
 
 
-@dataclass(frozen=True)
-class TheoremConfig:
-    """Random `kernels` x `kernels` convolutions of `images` random images, each alpha in turn.
-
-    size  pixels of an image in both directions, of `channels` channels
-    """
-
-    kernels: tuple[int, ...] = (3, 5, 7)
-    alphas: tuple[float, ...] = ALPHAS
-    size: int = 16
-    channels: int = 4
-    images: int = 2
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        if not all(isfinite(alpha) and alpha >= 0 for alpha in self.alphas):
-            raise ValueError(f"alphas are {', '.join(map(str, self.alphas))}: expected numbers of 0 or more")
-
-
-def theorem(config: TheoremConfig, *, run: Run) -> dict[str, Any]:
-    """manyheads train conv-attention/theorem [kernels=3,5,7 alphas=5,20,46]
-
-    Trains nothing: writes convolutions as attention with the paper's construction and measures in float64 how far the
-    two are apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json, whose
-    metrics are the decimal logarithms of the errors at the highest alpha. Seconds.
-    """
-    if run.init is not None:
-        raise ValueError(f"{run.recipe} trains nothing and starts from no model: leave --init out")
+def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
+    """Trains nothing: writes table.txt, error.png and result.json."""
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume)

@@ -5,29 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from manyheads.models.presets import preset
+from manyheads.models.presets import PRESETS, full_name
 from manyheads.recipes.run import Run
-from manyheads.tasks.translation.run import EMBEDDED, TranslationConfig, translation
+from manyheads.tasks.translation.recipes import TranslationConfig
+from manyheads.tasks.translation.run import train as train_translator
 from manyheads.training.run_directory import run_status
-
-ABLATE = replace(
-    EMBEDDED,
-    model={"dropout": 0.1},
-    beam=4,
-    scored="validation",  # as in the paper; the test data stay unseen
-    training=replace(EMBEDDED.training, learning_rate=1.5e-3, steps=400, warmup=100, validate_every=None),
-)
 
 
 def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """{row: (changes of the model, changes of the run)}, each a step from the base model as in the paper's rows."""
-    base = preset(config.preset, "transformer", **config.model)
-    width, heads = base.width, base.encoder_heads
+    base = {**PRESETS[full_name(config.preset, "transformer")], **config.model}
+    width, heads = base["width"], base["encoder_heads"]
 
     def both(name: str, value: int) -> dict[str, int]:
         return {f"encoder_{name}": value, f"decoder_{name}": value}
 
-    layers, hidden = base.encoder_layers, base.encoder_feed_forward
+    layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"base": ({}, {})}
     for count in (1, heads // 2, heads * 2, heads * 4):  # the paper: 1, 4, 16, 32 beside 8
         if count and width % count == 0:
@@ -49,21 +42,16 @@ def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str,
     return found
 
 
-def ablate(config: TranslationConfig = ABLATE, *, run: Run) -> str | dict[str, Any] | None:
-    """manyheads train translation/ablate [data=CORPUS] [training.steps=N]
-
-    A small run for every row, each resumable in a directory of its own below --out, and the table of validation
-    perplexity and BLEU. At this budget only large effects show; equal rows are equal within a seed's noise.
-    """
-    if run.init is not None:
-        raise ValueError(f"{run.recipe} trains a new model for every row: leave --init out")
+def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
+    """A small run for every row, and the table of them."""
     if run.dry_run:
-        return {"rows": list(rows(config)), "each": translation(config, run=run)}
+        return {"rows": list(rows(config)), "each": train_translator(config, run)}
     lines = [f"{'row':24} {'parameters':>12} {'perplexity':>11} {'BLEU':>7} {'seconds':>8}"]
     for name, (model, settings) in rows(config).items():
         out = run.out / name.replace(" ", "-").replace("=", "-")
-        row = replace(run, out=out, resume=run_status(out) != "none", whole=run)
-        result = translation(replace(config, model={**config.model, **model}, **settings), run=row)
+        changes = {**{f"model.{key}": value for key, value in model.items()}, **settings}
+        row = replace(run, out=out, resume=run_status(out) != "none", whole=run, overrides={**run.overrides, **changes})
+        result = train_translator(replace(config, model={**config.model, **model}, **settings), row)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None
         metrics = result["metrics"]

@@ -14,7 +14,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.recipes import train
+from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot", "Eve", "Fay"], ["Rome", "Oslo", "Bonn"]
@@ -135,7 +135,7 @@ def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, caps
 @pytest.mark.parametrize("recipe", ["question-answering", "xquad"])
 def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([], f"{recipe} needs its data: data=PATH"),
+        ([], f"{recipe} needs its data: data=DIR"),
         ([f"data={data}"], "name the model to start from with --init MODEL"),
         (["max_length=50"], "max_length is 50: expected more than max_query"),
         (["stride=0"], "stride is 0"),

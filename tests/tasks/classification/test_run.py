@@ -13,7 +13,8 @@ from manyheads import cli, directory
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.recipes import RECIPES, train
+from manyheads.recipes.table import RECIPES, find
+from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
@@ -264,12 +265,12 @@ def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Pat
     [
         ("imdb/textbook", {}, "imdb/textbook needs its data: data=DIR"),
         ("imdb/tfidf", {"data": "absent"}, "absent: no such file"),
-        ("imdb/lstm", {"data": "absent", "init": "bert"}, "trains from scratch: `single-sentence"),
+        ("imdb/lstm", {"data": "absent", "init": "bert"}, "imdb/lstm starts from no other model"),
         ("sst2", {"data": "absent"}, "sst2 fine-tunes: name the model to start from with --init"),
-        ("text-classification", {"preset": "text-classifier/book"}, "valid are textbook, corrected"),
-        ("text-classification", {"preset": "book"}, "preset: unknown 'book': valid are text-classifier/textbook"),
+        ("text-classification", {"preset": "text-classifier/book"}, "unknown preset 'text-classifier/book'"),
+        ("text-classification", {"preset": "book"}, "unknown preset 'book'"),
         ("text-classification", {"model": {"widht": 3}}, "unknown settings widht"),
-        ("text-classification", {"max_length": 1}, "max_length is 1: expected 2 to batch_tokens"),
+        ("text-classification", {"max_length": 1}, "max_length is 1: expected an integer from 2"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(
@@ -297,7 +298,7 @@ def test_a_dry_run_plans_every_recipe(bert: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d", "imdb/tfidf"):
         assert sum(p.numel() for p in RECIPES[name].planned_model().parameters()) > 10_000
-    with pytest.raises(ValueError, match="starts from another model"):
+    with pytest.raises(ValueError, match="fine-tunes another model"):
         RECIPES["sst2"].planned_model()
 
 
@@ -343,12 +344,12 @@ def test_more_accuracy_is_better(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"tuned": "last"}, {}, "tuned and scratch are about the model to start from"),
-        ({"scratch": True}, {}, "tuned and scratch are about the model to start from"),
+        ({"tuned": "last"}, {}, "tuned: about the model to start from"),
+        ({"scratch": True}, {}, "scratch: about the model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
         ({"size": 5}, {}, "size: of the embedded corpus, and data are given"),
-        ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected 1 or more"),
-        ({"threads": 0}, {"dry_run": True}, "threads is 0: expected 1 or more"),
+        ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
+        ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
         ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: TF-IDF is not trained step by step"),
         ({"preset": "tfidf"}, {"max_minutes": 1.0, "precision": "bf16"}, "--max-minutes, --precision: TF-IDF"),
         ({"preset": "tfidf", "model.foo": 3}, {}, "unknown settings foo"),
@@ -388,5 +389,18 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
 
 def test_too_large_a_model_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["train", "text-classification", f"data={data}", "model.width=1000000000", "--out", str(tmp_path / "run")]
-    assert cli.main(given) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("manyheads: the memory does not suffice: take a smaller")
+    assert cli.main(given) == 2
+    assert "width is 1000000000: expected an integer from 1 to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("recipe", "epochs"), [("text-classification", 4), ("tagging", 8)])
+def test_what_a_user_sets_is_heeded_where_it_is_what_the_recipe_has_without_init(
+    recipe: str, epochs: int, bert: Path, tmp_path: Path
+) -> None:
+    def planned(settings: dict[str, Any]) -> Any:
+        return train(recipe, settings, out=tmp_path / "run", init=str(bert), dry_run=True)["config"]["training"]
+
+    assert find(recipe).config.training.epochs == epochs
+    assert planned({})["epochs"] == 3
+    assert planned({"training.epochs": epochs})["epochs"] == epochs
+    assert planned({"training.learning_rate": 0.5})["learning_rate"] == 0.5

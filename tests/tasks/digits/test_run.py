@@ -14,7 +14,8 @@ from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal
-from manyheads.recipes import RECIPES, train
+from manyheads.recipes.table import RECIPES
+from manyheads.recipes.train import train
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.task import measure
 from manyheads.tasks.evaluation import compare
@@ -135,14 +136,17 @@ def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
 
 
 def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path: Path) -> None:
+    from manyheads.data.splits import SplitData
     from manyheads.recipes.run import Run
-    from manyheads.tasks.digits.run import AlgorithmicConfig, _task
+    from manyheads.tasks.digits.recipes import DigitsConfig
+    from manyheads.tasks.digits.run import _model, _task
 
-    config = AlgorithmicConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160)
+    config = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160)
     pairs = algorithmic_pairs("copy", 200, 4, seed=1, split="train")
+    splits = SplitData(pairs, pairs, None)
     found = []
     for _ in range(2):
-        task = _task(config, Run("universal/copy", tmp_path), pairs, pairs, prepare(threads=1))
+        task = _task(config, Run("universal/copy", tmp_path), _model(config), splits, prepare(threads=1))
         offsets = [batch.offset for batch in task.batches(3)]
         assert all(each is not None for each in offsets)
         found.append(torch.cat([each for each in offsets if each is not None]))
@@ -150,8 +154,8 @@ def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path:
     assert torch.equal(*found)
     assert found[0].min() == 0
     assert 30 < found[0].max() <= 42 - 2
-    plain = AlgorithmicConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160, offsets=False)
-    assert _task(plain, Run("x", tmp_path), pairs, pairs, prepare(threads=1)).batches(0)[0].offset is None
+    plain = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160, offsets=False)
+    assert _task(plain, Run("x", tmp_path), _model(plain), splits, prepare(threads=1)).batches(0)[0].offset is None
 
 
 def test_curves_of_runs_beside_each_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,9 +177,9 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     for settings, message in (
         ({"lengths": [40, 20]}, "expected rising lengths"),
         ({"lengths": [2, 40]}, "addition needs 3 or more"),
-        ({"longest": 0}, "longest must be at least 1"),
+        ({"longest": 0}, "longest is 0: expected an integer from 1"),
         ({"model": "gru"}, "gru"),
-        ({"network.steps": 0}, "steps is '0': expected an integer from 1"),
+        ({"network.steps": 0}, "steps is 0: expected an integer from 1"),
         ({"network.depth": 3}, "unknown settings depth"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -184,7 +188,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
         train("universal/copy", {**TINY, "network.max_positions": 12, "lengths": [4, 40]}, out=tmp_path / "z")
     with pytest.raises(ValueError, match=r"training\.width: it is the width of the model"):
         train("universal/copy", {**TINY, "training.width": 99}, out=tmp_path / "z")
-    with pytest.raises(ValueError, match="trains its own model"):
+    with pytest.raises(ValueError, match="starts from no other model"):
         train("universal/copy", TINY, out=tmp_path / "y", init=str(tmp_path))
 
 

@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import manyheads
 from manyheads import cli
 from manyheads.data.corpora import standard_library
-from manyheads.recipes import RECIPES, train
+from manyheads.recipes.table import RECIPES
+from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
-from manyheads.tasks.language.run import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
+from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
 
 VERSE = "One for the master, one for the dame,\nand one for the little boy who lives down the lane.\n"
 SMALL: dict[str, Any] = {
@@ -105,7 +106,7 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
-        ({"model.width": 64}, "other weights"),
+        ({"model.width": 64}, "model.width: given by the model to start from"),
         ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
         ({"block": 64}, "blocks of 64 tokens do not fit a model of 24 positions"),
     ):
@@ -152,8 +153,7 @@ def test_published_recipes() -> None:
         train("language-modelling/tiny-shakespeare", {}, out="nowhere")
     for name in RECIPES:
         if name.startswith("language-modelling"):
-            function, _ = RECIPES[name].load()
-            assert f"manyheads train {name}" in (function.__doc__ or "")
+            assert RECIPES[name].about.startswith(f"manyheads train {name}")
 
 
 def test_tiny_shakespeare_is_split_and_counted_as_published(
@@ -170,11 +170,11 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"block": 0}, "block must be at least 1, got 0"),
+        ({"block": 0}, "block is 0: expected an integer from 1"),
         ({"stride": 25}, "stride is 25: expected 1 to block, 24"),
         ({"block": 2000}, "the text has 1,621 tokens, a block needs 2,001"),
-        ({"share": 0.0}, "the share to hold out is 0.0"),
-        ({"model.heads": 5}, "width 32 is not divisible by 5 heads"),
+        ({"share": 0.0}, "share is 0.0: expected a number above 0"),
+        ({"model.heads": 5}, "heads is 5: expected a divisor of width"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
         ({"tokenizer": "words"}, "byte-bpe"),
         ({"data": "nowhere"}, "nowhere: no such file or directory"),

@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from manyheads import cli, train
-from manyheads.recipes import RECIPES
+from manyheads.recipes.table import RECIPES
 from manyheads.tasks.loading import load
 
 SMALL: dict[str, Any] = {

@@ -17,7 +17,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert
-from manyheads.recipes import train
+from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot", "Eve"], ["Rome", "Oslo", "New York", "Bonn"]
@@ -138,9 +138,9 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("conll2003", {}, None, "conll2003 needs its data: data=DIR"),
         ("conll2003", {"data": "x"}, None, "name the model to start from with --init MODEL"),
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
-        ("tagging", {"max_length": 4096}, None, "expected 8 to batch_tokens"),
+        ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
-        ("tagging", {"tuned": "last"}, None, "tuned=last freezes the model to start from"),
+        ("tagging", {"tuned": "last"}, None, "tuned: it is about the model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
     ],
 )

@@ -15,9 +15,10 @@ import transformers
 from safetensors.torch import load_file
 
 import manyheads
-from manyheads.recipes import train
+from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
-from manyheads.tasks.translation.ablation import ABLATE, rows
+from manyheads.tasks.translation.ablation import rows
+from manyheads.tasks.translation.recipes import ABLATE
 
 WORDS = {"one": "eins", "two": "zwei", "red": "rot", "blue": "blau", "dog": "Hund", "cat": "Katze", "and": "und"}
 SMALL: dict[str, Any] = {
@@ -201,9 +202,9 @@ def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"smoothing": 2.0}, "smoothing is 2.0: expected a share"),
-        ({"beam": 0}, "beam.*expected 1 or more"),
-        ({"alpha": -1.0}, "alpha.*expected 0 or more"),
+        ({"smoothing": 2.0}, "smoothing is 2.0: expected a number from 0"),
+        ({"beam": 0}, "beam is 0: expected an integer from 1"),
+        ({"alpha": -1.0}, "alpha is -1.0: expected a number from 0"),
         ({"training.width": 99}, "it is the width of the model"),
     ],
 )
@@ -267,8 +268,9 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
     assert [line.split("  ")[0] for line in table.splitlines()[1:]] == ["base", "E learned positions"]
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "E-learned-positions"))
     assert two["parameters"] - one["parameters"] == 512 * 32
+    assert two["overrides"] == {**one["overrides"], "model.positions": "learned"}  # each row tells its own change
     assert load_file(tmp_path / "a" / "E-learned-positions" / "model.safetensors")
-    with pytest.raises(ValueError, match="trains a new model for every row: leave --init out"):
+    with pytest.raises(ValueError, match="translation/ablate starts from no other model"):
         train("translation/ablate", {}, out=tmp_path / "b", init=str(tmp_path / "a" / "base"))
 
 

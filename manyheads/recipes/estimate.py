@@ -1,0 +1,65 @@
+"""What a run will cost, as `--dry-run` tells it before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from manyheads.analysis import costs
+from manyheads.core.runtime import Route, products_per_second
+from manyheads.training.config import TrainingConfig
+
+UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole
+SHOWN = 12  # of the labels of a model
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be trained.
+
+    model  it may be on the meta device
+    batch  what a micro-batch holds, in `unit`s: "token" or "image"
+    items  units of an epoch, where they are known before the data are read
+    """
+
+    model: nn.Module
+    batch: int
+    unit: str = "token"
+    items: int | None = None
+
+
+def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, Any]:
+    """The whole configuration, and what the run will cost."""
+    summary, unit = costs.summary(plan.model), plan.unit
+    training: TrainingConfig = config.training
+    flops = summary["flops"]["training"] / (summary["flops"]["tokens"][-1] if unit == "token" else 1)
+    by_steps = None if training.steps is None else training.steps * training.accumulate * plan.batch
+    by_epochs = None if training.epochs is None or plan.items is None else training.epochs * plan.items
+    total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
+    rate = products_per_second()
+    seconds = flops / rate / UTILISATION
+    return {
+        "recipe": recipe,
+        "config": asdict(config),
+        "model": _shortened(summary["config"]),
+        "parameters": summary["parameters"]["total"],
+        "memory_gib": {"weights, gradients and optimiser": round(summary["memory"]["training"] / 2**30, 3)},
+        "estimate": {
+            f"flops_per_{unit}": flops,
+            f"{unit}s": total,
+            "hours": None if total is None else round(seconds * total / 3600, 2),
+            f"minutes_per_million_{unit}s": round(seconds * 1e6 / 60, 1),
+            "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
+        },
+        "device": route.device,
+    }
+
+
+def _shortened(config: dict[str, Any]) -> dict[str, Any]:
+    """With the first of many labels."""
+    labels = config.get("labels", ())
+    if len(labels) <= SHOWN:
+        return config
+    return {**config, "labels": [*labels[:SHOWN], f"... {len(labels) - SHOWN:,} more"]}
