@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from manyheads.analysis import costs
 from manyheads.bench import command
-from manyheads.core.runtime import prepare, products_per_second
+from manyheads.core.runtime import prepare
 from manyheads.tasks.images import run as recipes
 from manyheads.training.optimisers import optimiser
 from manyheads.training.record import hardware
@@ -64,7 +64,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
             update.zero_grad()
             if repeat:
                 rates[name].append(BATCH / (time.perf_counter() - began))
-    products, rows = products_per_second(), []
+    products, rows = route.products_per_second(), []
     for name, (model, _) in runs.items():
         flops = costs.flops(model)
         rows.append({

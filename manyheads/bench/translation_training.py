@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis import costs
 from manyheads.bench import tell
-from manyheads.core.runtime import prepare, products_per_second
+from manyheads.core.runtime import prepare
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
 from manyheads.models.presets import preset
@@ -132,7 +132,7 @@ def measure(data: str, source: str, target: str, repeats: int, batches: int) -> 
     ratios = [a / b for a, b in zip(rates["ours"], rates["peer"], strict=True)]
     mean = [round(float(np.mean(side))) for side in lengths]
     flops = costs.flops(ours, *mean)["training"] / mean[1]
-    products = products_per_second()
+    products = route.products_per_second()
     return {
         "bench": "translation-training", "model": "transformer/blog", "precision": route.precision,
         "pairs": len(pairs), "vocabularies": [source_vocab, target_vocab],

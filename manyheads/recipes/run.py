@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route, prepare, products_per_second
+from manyheads.core.runtime import Route, prepare
 from manyheads.data.splits import SplitData
 from manyheads.tasks.evaluation import Metrics
 from manyheads.training.config import TrainingConfig
@@ -153,7 +153,7 @@ def plan(
     by_steps = None if training.steps is None else training.steps * training.accumulate * batch
     by_epochs = None if training.epochs is None or items is None else training.epochs * items
     total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
-    rate = products_per_second()
+    rate = route.products_per_second()
     seconds = each / rate / UTILISATION
     return {
         "recipe": run.recipe,

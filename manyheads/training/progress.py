@@ -21,18 +21,23 @@ def say(message: str) -> None:
 
 
 class Display:
-    """Progress on stderr: step, loss, target tokens per second, time left."""
+    """Progress on stderr: step, loss, what the task counts (`unit`) per second, time left.
 
-    def __init__(self, fraction: float) -> None:
+    The clock starts after the first step, which takes longer than all others: worker processes start, files are read
+    for the first time, kernels are chosen. What comes later, validations too, is part of the run's pace.
+    """
+
+    def __init__(self, unit: str) -> None:
         console = Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             console=console, refresh_per_second=2, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, text="")
-        self._first = fraction
-        self._started = self._shown = time.monotonic()
-        self._session_tokens = 0
+        self._unit = unit
+        self._start: tuple[float, float] | None = None  # time and fraction after the first step
+        self._shown = time.monotonic()
+        self._counted = 0  # since then
         self.loss: float | None = None
 
     def __enter__(self) -> Self:
@@ -42,17 +47,20 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def step(self, step: int, tokens: int, fraction: float) -> None:
-        """A step with so many target tokens is done, and with it this fraction of the run."""
-        self._session_tokens += tokens
+    def step(self, step: int, count: int, fraction: float) -> None:
+        """A step with so many target tokens, images, ... is done, and with it this fraction of the run."""
         now = time.monotonic()
+        if self._start is None:
+            self._start = now, fraction
+            return
+        self._counted += count
         if now - self._shown < (PLAIN_SECONDS if self._bar.disable else BAR_SECONDS):
             return
         self._shown = now
-        elapsed = now - self._started
-        left = elapsed * (1 - fraction) / (fraction - self._first) if fraction > self._first else float("inf")
+        elapsed, progress = now - self._start[0], fraction - self._start[1]
+        left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        text = f"step {step:,}  {loss}{self._session_tokens / elapsed:,.0f} tokens/s  {_clock(left)} left"
+        text = f"step {step:,}  {loss}{self._counted / elapsed:,.0f} {self._unit}/s  {_clock(left)} left"
         if self._bar.disable:
             say(f"{fraction:4.0%}  {text}")
         else:

@@ -9,13 +9,13 @@ import manyheads.training.progress as progress
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.record import write_result
-from tests.training.toy import ToyRoute, ToyTask
+from tests.training.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
 
 
 def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
-    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
     entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     training = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in training] == [10, 20, 30, 40]
@@ -32,11 +32,11 @@ def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
 
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ tokens/s  \d+:\d\d left", line) for line in lines)
+    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  \d+:\d\d left", line) for line in lines)
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
     assert lines[-1] == f"saved as toy in {tmp_path}"

@@ -20,7 +20,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
-from tests.training.toy import ToyRoute, ToyTask
+from tests.training.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
     "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,
@@ -43,7 +43,7 @@ def run(out: Path, crash: int | None = None, **options) -> ToyTask:
     task = options.pop("task", None) or ToyTask()
     task.before_loss = hook
     config = options.pop("config", None) or TrainingConfig(**SETTINGS)
-    train(task, config, out, route=options.pop("route", ToyRoute()), **options)
+    train(task, config, out, route=options.pop("route", toy_route()), **options)
     return task
 
 
@@ -123,7 +123,7 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     sessions = 0
     while sessions < 20:
         summary = train(
-            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume=True, max_minutes=0.3
+            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume=True, max_minutes=0.3
         )
         sessions += 1
         if summary.status == "finished":
@@ -133,13 +133,13 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
     with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume_command="again")
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume_command="again")
     assert signal.getsignal(number) is handler
     assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
     run(tmp_path / "run", resume=True)
@@ -150,7 +150,7 @@ def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
     with pytest.raises(KeyboardInterrupt) as aborted:
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute())
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route())
     assert not isinstance(aborted.value, Interrupted)
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole
@@ -193,7 +193,7 @@ def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsy
 def test_another_route_is_warned_of(tmp_path, capsys):
     with pytest.raises(Crash):
         run(tmp_path, 60)
-    run(tmp_path, resume=True, route=ToyRoute(precision="bf16"))
+    run(tmp_path, resume=True, route=toy_route(precision="bf16"))
     assert "warning: this resume will NOT be bit-exact" in (told := capsys.readouterr().err)
     assert "precision: float32 -> bf16" in told
 

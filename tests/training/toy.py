@@ -1,12 +1,10 @@
 """A small task with dropout and unequal batches; run as a script it trains in `OUT` (see `main`)."""
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from manyheads.core.runtime import Route
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
@@ -62,6 +61,8 @@ class ToyModel(nn.Module):
 
 
 class ToyTask:
+    unit = "items"
+
     def __init__(
         self,
         *,
@@ -98,15 +99,8 @@ class ToyTask:
         return "toy"
 
 
-class ToyRoute:
-    def __init__(self, **described: Any) -> None:
-        self.described = {"precision": "float32", **described}
-
-    def describe(self) -> dict[str, Any]:
-        return self.described
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
+def toy_route(**changes: Any) -> Route:
+    return replace(Route("cpu", "float32", 1, "highest", compiled=False), **changes)
 
 
 def main() -> None:
@@ -119,7 +113,7 @@ def main() -> None:
     torch.set_num_threads(1)
     task = ToyTask(ballast=arguments.ballast)
     try:
-        train(task, TrainingConfig(**arguments.config), arguments.out, route=ToyRoute(), resume=arguments.resume)
+        train(task, TrainingConfig(**arguments.config), arguments.out, route=toy_route(), resume=arguments.resume)
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         sys.exit(130)
