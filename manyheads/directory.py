@@ -44,6 +44,7 @@ from manyheads.interop.vit import DEIT, OWN_VIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
 from manyheads.interop.weights import PICKLED, SAFE, read_pickled, read_safe, weight_files
 from manyheads.models.transformer import Transformer
+from manyheads.training.run_directory import unfinished
 
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
@@ -264,7 +265,7 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
         what = "a file" if path.exists() else "no such directory"
         raise ValueError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
-        raise ValueError(f"{path}: no {CONFIG}: this is not a model directory")
+        raise ValueError(f"{path}: {unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
     settings = _read_json(file)
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):

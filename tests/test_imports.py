@@ -35,6 +35,8 @@ def allowed(room: str) -> set[str]:
     below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config"}
     if level > LAYERS.index(("directory",)):
         below |= set(ASIDE)
+    if room == "directory":
+        below |= {"training"}  # to say of a run that it is not finished yet
     return below | {"results"} if room in ("recipes", "bench", "cli") else below
 
 

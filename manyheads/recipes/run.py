@@ -21,6 +21,7 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
 from manyheads.training.record import write_result
+from manyheads.training.run_directory import claim, locked
 from manyheads.training.task import Task
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole, for estimates
@@ -81,28 +82,30 @@ def carry_out(
     evaluate  called when the model is saved; its metrics join those of the last validation.
     flops     of the whole training; `more` goes into result.json.
     """
-    summary = train(
-        task, training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes, settings=dict(settings),
-        resume_command=run.resume_command,
-    )  # fmt: skip
-    if summary.status == "stopped":
-        print(summary.reason, file=sys.stderr)
-        return None
-    metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
-    try:
-        scored = evaluate()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
-        ) from None
-    init = {} if run.init is None else {"init": run.init}
-    return write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | scored,
-        wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
-        parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
-        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
-        **init, **more,
-    )  # fmt: skip
+    claim(run.out, resume=run.resume)
+    with locked(run.out), route.settings():  # nobody else trains, scores or records it meanwhile
+        summary = train(
+            task, training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
+            settings=dict(settings), resume_command=run.resume_command,
+        )  # fmt: skip
+        if summary.status == "stopped":
+            print(summary.reason, file=sys.stderr)
+            return None
+        metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
+        try:
+            scored = evaluate()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
+            ) from None
+        init = {} if run.init is None else {"init": run.init}
+        return write_result(
+            run.out, recipe=run.recipe, overrides=run.overrides, data=data, metrics=metrics | scored,
+            wall_seconds=summary.seconds, flops=None if flops is None else flops(summary),
+            parameters=sum(p.numel() for p in task.model.parameters()), seed=training.seed,
+            weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
+            **init, **more,
+        )  # fmt: skip
 
 
 def identity(config: Any, run: Run, fingerprints: Mapping[str, str], use: tuple[str, ...] = ()) -> dict[str, Any]:

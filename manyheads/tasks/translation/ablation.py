@@ -62,7 +62,8 @@ def ablate(config: TranslationConfig = ABLATE, *, run: Run) -> str | dict[str, A
     lines = [f"{'row':24} {'parameters':>12} {'perplexity':>11} {'BLEU':>7} {'seconds':>8}"]
     for name, (model, settings) in rows(config).items():
         out = run.out / name.replace(" ", "-").replace("=", "-")
-        row = replace(run, out=out, resume=run_status(out) != "none", whole=run)
+        changes = {**{f"model.{key}": value for key, value in model.items()}, **settings}
+        row = replace(run, out=out, resume=run_status(out) != "none", whole=run, overrides=run.overrides | changes)
         result = translation(replace(config, model={**config.model, **model}, **settings), run=row)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None

@@ -267,6 +267,7 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
     assert [line.split("  ")[0] for line in table.splitlines()[1:]] == ["base", "E learned positions"]
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "E-learned-positions"))
     assert two["parameters"] - one["parameters"] == 512 * 32
+    assert {**one["overrides"], "model.positions": "learned"} == two["overrides"]
     assert load_file(tmp_path / "a" / "E-learned-positions" / "model.safetensors")
     with pytest.raises(ValueError, match="trains a new model for every row: leave --init out"):
         train("translation/ablate", {}, out=tmp_path / "b", init=str(tmp_path / "a" / "base"))
