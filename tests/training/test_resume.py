@@ -1,12 +1,12 @@
 """A resumed run is the uninterrupted run, bit for bit."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import manyheads.training.loop as loop
+from manyheads.files import LEFTOVER
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
@@ -27,6 +28,9 @@ SETTINGS: dict[str, Any] = {
     "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
 }  # fmt: skip
 TIMES = {"seconds", "tokens_per_second"}
+
+
+HEAVY: dict[str, Any] = {**SETTINGS, "checkpoint_every": 3, "average_every": 5}  # with checkpoints of 12 MB
 
 
 class Crash(Exception):
@@ -247,33 +251,33 @@ def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
     assert len(list(state.glob("checkpoint-*.json"))) == 2
 
 
-def start(out: Path, *options: str) -> subprocess.Popen[bytes]:
-    settings = json.dumps({**SETTINGS, "checkpoint_every": 3, "average_every": 5})
-    root = Path(__file__).parents[2]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.toy", str(out), settings, "--ballast", "3000000", *options],
-        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+def start(out: Path, resume: bool = False) -> BaseProcess:
+    """Train in a fork, which has torch imported already."""
+    options = {"resume": resume, "task": ToyTask(ballast=3_000_000), "config": TrainingConfig(**HEAVY)}
+    process = multiprocessing.get_context("fork").Process(target=run, args=(out,), kwargs=options)
+    process.start()
+    return process
 
 
 def test_kill_9_at_random_moments_while_writing_included(tmp_path):
-    """Twelve-megabyte checkpoints every three steps: the process is killed while it writes one, and at other times."""
-    assert start(tmp_path / "whole").wait() == 0
+    whole = start(tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
     out, state = tmp_path / "run", tmp_path / "run" / "state"
     attempt = killed_while_writing = 0
     while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
         attempt += 1
-        process = start(out, "--resume")
+        process = start(out, resume=True)
         known = set(state.glob("checkpoint-*.json"))
-        while process.poll() is None and not set(state.glob("checkpoint-*.json")) - known:
+        while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
             time.sleep(0.002)  # until it got further than the last time
         time.sleep(random.uniform(0, 0.3))
-        while attempt % 2 and process.poll() is None and not list(state.glob(".tmp-*")):
+        while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
             pass
         process.kill()
-        process.wait()
-        killed_while_writing += bool(list(state.glob(".tmp-*")))
+        process.join()
+        killed_while_writing += bool(list(state.glob(f"{LEFTOVER}*")))
     assert killed_while_writing >= 2
-    assert start(out, "--resume").wait() == 0
+    run(out, resume=True, task=ToyTask(ballast=3_000_000), config=TrainingConfig(**HEAVY))
     assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(state.glob(".tmp-*"))
+    assert not list(state.glob(f"{LEFTOVER}*"))

@@ -1,8 +1,5 @@
-"""A small task with dropout and unequal batches; run as a script it trains in `OUT` (see `main`)."""
+"""A small task with dropout and unequal batches."""
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +11,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from manyheads.core.runtime import Route
-from manyheads.training.config import TrainingConfig
-from manyheads.training.interrupt import Interrupted
-from manyheads.training.loop import train
 
 
 @dataclass
@@ -101,23 +95,3 @@ class ToyTask:
 
 def toy_route(**changes: Any) -> Route:
     return replace(Route("cpu", "float32", 1, "highest", compiled=False), **changes)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("config", type=json.loads)
-    parser.add_argument("--ballast", type=int, default=1)
-    parser.add_argument("--resume", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    task = ToyTask(ballast=arguments.ballast)
-    try:
-        train(task, TrainingConfig(**arguments.config), arguments.out, route=toy_route(), resume=arguments.resume)
-    except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
