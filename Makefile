@@ -26,11 +26,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 results: $(STAMP)
-	$(BIN)/python -m manyheads.results.table
+	$(BIN)/python -m scripts.results_table
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
-	find manyheads tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find manyheads bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }

@@ -1,4 +1,4 @@
-"""`python -m manyheads.results.plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
+"""`python -m scripts.results_plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
 
 As figure 5 of Ramachandran et al. 2019: accuracy against parameters and against the FLOPs of an image, with networks of
 three blocks and several widths; the bars are 95% intervals, of a share of so many test images.

@@ -1,6 +1,6 @@
 """Training throughput: the blog model here against the tutorial's own loop.
 
-    python -m manyheads.bench.translation_training DATA [--source de --target en] [--repeats 7] [--out FILE.json]
+    python -m bench.translation_training DATA [--source de --target en] [--repeats 7] [--out FILE.json]
 
 The peer is what the PyTorch translation tutorial does: `torch.nn.Transformer`, batches of 128 sentences in random
 order, padded to the longest, Adam, the logits of the whole batch. Ours is the same model (3 + 3 layers, 512 wide,
@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench import tell
 from manyheads.analysis import costs
-from manyheads.bench import tell
-from manyheads.core.runtime import prepare
+from manyheads.core.runtime import Route, prepare
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
 from manyheads.models.presets import preset
@@ -73,6 +73,11 @@ def word_ids(lines: Sequence[str]) -> tuple[list[list[int]], int]:
 
 def measure(data: str, source: str, target: str, repeats: int, batches: int) -> dict[str, Any]:
     route = prepare()
+    with route.settings():
+        return _measured(route, data, source, target, repeats, batches)
+
+
+def _measured(route: Route, data: str, source: str, target: str, repeats: int, batches: int) -> dict[str, Any]:
     pairs = read_parallel(data, source, target)
     (sources, source_vocab), (targets, target_vocab) = word_ids(pairs.sources), word_ids(pairs.targets)
     lengths = [len(s) for s in sources], [len(t) for t in targets]

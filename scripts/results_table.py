@@ -1,4 +1,4 @@
-"""`python -m manyheads.results.table`: put the tables of what was measured between the markers of the pages."""
+"""`python -m scripts.results_table`: put the tables of what was measured between the markers of the pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from manyheads.results import describe, duration, groups, records, scores
-from manyheads.results.plot import forward_flops
+from scripts.results_plot import forward_flops
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
