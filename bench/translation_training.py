@@ -95,26 +95,26 @@ def _measured(route: Route, data: str, source: str, target: str, repeats: int, b
 
     def tensors(rows: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         chosen, wanted = [sources[i] for i in rows], [targets[i] for i in rows]
-        read = [[START, *t[:-1]] for t in wanted]
+        shifted = [[START, *t[:-1]] for t in wanted]
         return (
             torch.from_numpy(pad(chosen, PAD)),
             torch.tensor([len(s) for s in chosen]),
-            torch.from_numpy(pad(read, PAD)),
+            torch.from_numpy(pad(shifted, PAD)),
             torch.from_numpy(pad(wanted, PAD)),
         )
 
     def peer_step(rows: np.ndarray[Any, Any]) -> int:
-        s, _, read, write = tensors(rows)
-        logits = peer(s, read)
+        s, _, given, write = tensors(rows)
+        logits = peer(s, given)
         F.cross_entropy(logits.flatten(0, 1), write.flatten(), ignore_index=PAD).backward()
         peer_adam.step()
         peer_adam.zero_grad()
         return int((write != PAD).sum())
 
     def our_step(rows: np.ndarray[Any, Any]) -> int:
-        s, source_lengths, read, write = tensors(rows)
+        s, source_lengths, given, write = tensors(rows)
         tokens = int((write != PAD).sum())
-        hidden = ours.hidden(s, source_lengths, read)
+        hidden = ours.hidden(s, source_lengths, given)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), ours.output_weight, ours.output_bias, write.flatten(), smoothing=0.0, pad=PAD
         )

@@ -13,6 +13,7 @@ from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
+SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")  # of metrics, those that loss.png shows
 
 
 def say(message: str) -> None:
@@ -128,7 +129,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path) -> None:
-    """loss.png: training and validation loss over steps."""
+    """loss.png: training and validation loss over steps and, where the task measures one, the share that is right."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -136,15 +137,23 @@ def draw_losses(out: Path) -> None:
         return say("no loss.png: matplotlib is not installed")
 
     entries = read_metrics(out / "metrics.jsonl")
+    validations = [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    training = [(e["step"], e["loss"]) for e in entries if "loss" in e]
-    validation = [(e["step"], e["validation"]["loss"]) for e in entries if "loss" in e.get("validation", {})]
+    training = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    validation = [(step, values["loss"]) for step, values in validations if "loss" in values]
     for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
-    if training or validation:
-        axes.legend()
+    share = next((name for name in SHARES if any(name in values for _, values in validations)), None)
+    if share is not None:
+        right = axes.twinx()
+        right.set(ylabel=f"{share} (validation)", ylim=(0, 1))
+        points = [(step, values[share]) for step, values in validations if share in values]
+        right.plot(*zip(*points, strict=True), color="C2", marker="s", markersize=3)
+        axes.plot([], [], color="C2", marker="s", markersize=3, label=share)  # for the one legend
+    if training or validations:
+        axes.legend(loc="center right")
     axes.grid(alpha=0.3)
     figure.savefig(out / "loss.png", dpi=120)
