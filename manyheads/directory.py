@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.files import read_json, replacing_all
 from manyheads.interop.bert import BERT
 from manyheads.interop.classifiers import CLASSIFIERS
@@ -42,8 +41,9 @@ from manyheads.interop.universal import UNIVERSAL
 from manyheads.interop.vision import VISION
 from manyheads.interop.vit import DEIT, OWN_VIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES, foreign_tokenizers, marian_files
-from manyheads.interop.weights import PICKLED, SAFE, read_pickled, read_safe, weight_files
+from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_pickled, read_safe, weight_files
 from manyheads.models.transformer import Transformer
+from manyheads.training.run_directory import unfinished
 
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
@@ -116,7 +116,7 @@ def save(
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
     if family.own:
         settings["tokenizers"] = list(tokenizers)
-    files: dict[str, Any] = {SAFE: {name: tensor.contiguous() for name, tensor in family.tensors_of(model).items()}}
+    files: dict[str, Any] = {SAFE: family.tensors_of(model)}
     files |= {name: each.to_str(pretty=True) for name, each in tokenizers.items()} | dict(vocabulary or {})
     if tokenizer is not None and not vocabulary:
         about = {
@@ -207,7 +207,7 @@ def convert(directory: str | Path, out: str | Path) -> None:
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
     present = [file for file in sorted(copied) if file.is_file()]
-    files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
+    files: dict[str, Any] = {SAFE: {name: tensors[name] for name in once.values()}}
     files |= {file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)}
     _write(out, files)
 
@@ -264,7 +264,7 @@ def _settings(path: Path) -> tuple[Family, dict[str, Any]]:
         what = "a file" if path.exists() else "no such directory"
         raise ValueError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
-        raise ValueError(f"{path}: no {CONFIG}: this is not a model directory")
+        raise ValueError(f"{path}: {unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
     settings = _read_json(file)
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):
@@ -383,6 +383,7 @@ def _write(directory: Path, files: Mapping[str, Any]) -> None:
                 if isinstance(content, (str, bytes)):
                     temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
                 else:
-                    save_file(content, temporary, metadata={"format": "pt"})
-    except (OSError, SafetensorError) as error:
+                    with temporary.open("wb") as file:
+                        write_tensors(file, content, {"format": "pt", CHECKSUM: checksum(content)})
+    except OSError as error:
         raise ValueError(f"{directory}: cannot write the model ({error}); what was there is intact") from error

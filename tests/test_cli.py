@@ -274,3 +274,18 @@ def test_faults_of_stdin_name_its_line(
     assert shown.err == "manyheads: <stdin>:3: this text has 100 tokens, the model takes 99\n"
     assert "text 1 has 100 tokens" in refused(capsys, "translate", "m", "x" * 100)
     assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0
+
+
+def test_an_interrupt_while_modules_are_imported_is_told_in_a_line() -> None:
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "manyheads.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from manyheads.__main__ import main
+raise SystemExit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "manyheads: interrupted\n")

@@ -275,6 +275,19 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_a_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
+    directory.save(tmp_path, ours("marian"), tokenizer())
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")  # of the tensors
+    for place in (start, (start + len(content)) // 2, len(content) - 1):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ValueError, match=r"model\.safetensors: damaged: its checksum does not match: copy or save"):
+            directory.load(tmp_path)
+    save_file(load_file(file), file, metadata={"format": "pt"})  # as others write it, with the same damage
+    directory.load(tmp_path)
+
+
 KILLED = """
 import sys, torch
 from manyheads import directory

@@ -62,7 +62,7 @@ def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
     (metadata,) = installed.glob("*.dist-info/METADATA")
     assert "License-Expression: MIT" in metadata.read_text()
     (entry,) = installed.glob("*.dist-info/entry_points.txt")
-    assert "manyheads = manyheads.cli:main" in entry.read_text()
+    assert "manyheads = manyheads.__main__:main" in entry.read_text()
 
 
 def pinned() -> dict[str, str]:

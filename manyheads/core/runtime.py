@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 Precision = Literal["float32", "bf16"]
+MOST_THREADS = 1024  # 100,000 end the process
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,37 @@ class Route:
     """The way through the kernels that a run takes. Two runs on the same route give the same bits.
 
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32
-    threads    of PyTorch on the CPU
+    threads    of PyTorch on the CPU; None: as many as the process has
     matmul     torch's float32 matmul precision. On a CPU "medium" sends products through oneDNN: twice as fast as the
-               default where there is AVX-512, slower where there is not, and real bf16 where there is AMX.
+               default where there is AVX-512, slower where there is not, and real bf16 where there is AMX. On a GPU
+               "high" is TF32, which keeps 10 of 23 bits.
     """
 
     device: str
     precision: Precision
-    threads: int
+    threads: int | None
     matmul: str
     compiled: bool
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.precision == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device, dtype=torch.bfloat16)
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """The process's threads and float32 kernels as the route wants them, and then as they were.
+
+        They hold for the whole process: where several threads compute on different routes, those of one may be in
+        force for another.
+        """
+        threads, _, tf32 = before = _settings()
+        _set(self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32)
+        try:
+            yield
+        finally:
+            _set(*before)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """`settings`, and autocast where the precision is bf16: what every forward pass runs in."""
+        with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
+            yield
 
     def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The function, compiled where the route asks for it (needs a C++ compiler on the CPU)."""
@@ -44,25 +61,54 @@ class Route:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint keeps: a resumed run is bit-exact on the same route, torch and processor."""
-        return {**asdict(self), "torch": torch.__version__, "processor": processor()}
+        threads = self.threads or torch.get_num_threads()
+        return {**asdict(self), "threads": threads, "torch": torch.__version__, "processor": processor()}
+
+    def products_per_second(self) -> float:
+        """FLOP/s that this machine reaches in a product of two 1024 x 1024 matrices."""
+        a, times = torch.ones(1024, 1024, device=self.device), []
+        with self.settings():
+            for _ in range(6):
+                start = time.perf_counter()
+                (a @ a)[0, 0].item()  # waits for a device that works asynchronously
+                times.append(time.perf_counter() - start)
+        return 2 * 1024**3 / min(times)
 
 
 def prepare(
     precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
 ) -> Route:
-    """Set the process up and say how it runs. `device`: a GPU where there is one, unless named."""
+    """Choose how to run; nothing changes before `Route.computing`. `device`: a GPU where there is one, unless named."""
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(get_args(Precision))}")
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"threads is {threads}: expected 1 or more")
-        torch.set_num_threads(threads)
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if precision == "bf16" and device == "cpu" and not torch.cpu._is_avx512_bf16_supported():
         print("warning: this processor has no bf16 products: precision bf16 will be slower here", file=sys.stderr)
-    matmul = "high" if device == "cuda" else _float32_route()
+    return Route(device, precision, threads, _matmul(device, precision), compile)
+
+
+def _matmul(device: str, precision: Precision) -> str:
+    """The fastest kernels for float32 products that still round as float32 does.
+
+    By what the processor has, not by a stopwatch: two runs on one machine must take the same route.
+    """
+    if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
+        return "medium"
+    return "high" if device == "cuda" and precision == "bf16" else "highest"
+
+
+def _settings() -> tuple[int, str, bool]:
+    return torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+def _set(threads: int, matmul: str, tf32: bool) -> None:
+    """`tf32` is for convolutions on a GPU."""
+    if threads != torch.get_num_threads():  # costs time where there is nothing to change, too
+        torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
-    return Route(device, precision, torch.get_num_threads(), matmul, compile)
+    torch.backends.cudnn.allow_tf32 = tf32
 
 
 def processor() -> str:
@@ -73,26 +119,3 @@ def processor() -> str:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _float32_route() -> str:
-    """By what the processor has, not by a stopwatch: two runs on one machine must take the same route."""
-    if torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
-        return "medium"
-    return "highest"
-
-
-def products_per_second() -> float:
-    """FLOP/s that this machine reaches in a product of two 1024 x 1024 matrices, on the device of `prepare`."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    a = torch.ones(1024, 1024, device=device)
-    return 2 * 1024**3 / _seconds(a, a)
-
-
-def _seconds(a: Tensor, b: Tensor) -> float:
-    times = []
-    for _ in range(6):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()  # waits for a device that works asynchronously
-        times.append(time.perf_counter() - start)
-    return min(times)

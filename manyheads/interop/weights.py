@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.core.tensor_file import checksum
+
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+CHECKSUM = "crc32"  # in the metadata of our safetensors files; the format itself has none
 
 
 def weight_files(path: Path, name: str) -> list[Path]:
@@ -37,9 +40,14 @@ def read_safe(path: Path) -> dict[str, Tensor]:
 
     def read(file: Path) -> dict[str, Tensor]:
         try:
-            return load_file(file)
+            with safe_open(file, framework="pt") as opened:
+                stated = (opened.metadata() or {}).get(CHECKSUM)
+            tensors = load_file(file)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
+        if stated not in (None, checksum(tensors)):
+            raise ValueError(f"{file}: damaged: its checksum does not match: copy or save the model again")
+        return tensors
 
     return _read(path, SAFE, read)
 

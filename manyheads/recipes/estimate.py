@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route, products_per_second
+from manyheads.core.runtime import Route
 from manyheads.training.config import TrainingConfig
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole
@@ -38,7 +38,7 @@ def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, An
     by_steps = None if training.steps is None else training.steps * training.accumulate * plan.batch
     by_epochs = None if training.epochs is None or plan.items is None else training.epochs * plan.items
     total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
-    rate = products_per_second()
+    rate = route.products_per_second()
     seconds = flops / rate / UTILISATION
     return {
         "recipe": recipe,

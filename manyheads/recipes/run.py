@@ -133,10 +133,10 @@ def carry_out(
         data.peek()
         return estimate(run.recipe, config, plan(), run.route(config.threads))
     claim(run.out, resume=run.resume)
-    with locked(run.out):
+    route = run.route(config.threads)
+    with locked(run.out), route.settings():  # nobody else trains, scores or records it meanwhile
         if run.init is None:
             plan()
-        route = run.route(config.threads)
         splits = data.read()
         print(data.report(splits), file=sys.stderr)
         torch.manual_seed(config.training.seed)

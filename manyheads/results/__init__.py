@@ -17,8 +17,8 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
     folder = files("manyheads.results") / kind
     if not folder.is_dir():
         return []
-    found = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
-    return [json.loads(f.read_text(encoding="utf-8")) for f in found]
+    paths = sorted((path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def measured(recipe: str) -> list[str]:
@@ -31,10 +31,10 @@ def measured(recipe: str) -> list[str]:
     ]
 
 
-def groups(found: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Records that differ by their seed alone, together."""
     by_run: dict[str, list[dict[str, Any]]] = {}
-    for record in found:
+    for record in runs:
         overrides = {k: v for k, v in record["overrides"].items() if not k.endswith("seed")}
         pair = record["data"].get("source"), record["data"].get("target")
         key = json.dumps([record["recipe"], overrides, record.get("init"), pair])
@@ -56,13 +56,13 @@ def describe(group: list[dict[str, Any]]) -> str:
 
 def scores(group: list[dict[str, Any]]) -> dict[str, str]:
     """Every metric of a group as text: the value, or mean and standard deviation over seeds."""
-    found = {}
+    texts = {}
     for name in group[0]["metrics"]:
         values = [record["metrics"][name]["value"] for record in group if name in record["metrics"]]
         digits = 1 if name in PERCENT else 3
         spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-        found[name] = f"{mean(values):.{digits}f}{spread}"
-    return found
+        texts[name] = f"{mean(values):.{digits}f}{spread}"
+    return texts
 
 
 def duration(seconds: float) -> str:

@@ -196,7 +196,7 @@ def _maps(
     **choices: Any,
 ) -> AttentionMaps:  # fmt: skip
     model: nn.Module = reader.model
-    with reader.route.autocast():
+    with reader.route.computing():
         return attention_maps(
             model, *inputs, sides=sides, name=str(reader.path), title=title, stepwise=stepwise, **choices
         )

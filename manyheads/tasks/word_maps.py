@@ -136,7 +136,7 @@ class WordReader:
         """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
         batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.route.autocast(), pondered(model) as thoughts, record(model) as maps:
+        with torch.inference_mode(), self.route.computing(), pondered(model) as thoughts, record(model) as maps:
             ids, sizes = padded.to(self.route.device), lengths.to(self.route.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # reads the source

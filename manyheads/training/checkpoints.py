@@ -19,38 +19,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.core.tensor_file import write_tensors
 from manyheads.files import replacing, write_json
 
 KEPT = 2
-DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a safetensors file and return its SHA-256, tensor by tensor: the whole is never held a second time."""
-    header: dict[str, Any] = {}
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # keeps every tensor aligned
-    end = 0
-    for name in ordered:
-        tensor, start = tensors[name], end
-        end = start + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        for name in ("", *ordered):
-            piece = _bytes(tensors[name]) if name else len(text).to_bytes(8, "little") + text
-            digest.update(piece)
-            file.write(piece)
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The tensor's memory, not copied where it is on the CPU."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return write_tensors(file, tensors)
 
 
 class Checkpoints:
@@ -64,7 +41,7 @@ class Checkpoints:
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """Write the weights of a step beside the checkpoints; the result goes into the content of the next one."""
         file = f"weights-{step:08d}.safetensors"
-        return {"step": step, "file": file, "sha256": write_tensors(self.directory / file, weights)}
+        return {"step": step, "file": file, "sha256": _write(self.directory / file, weights)}
 
     def save(self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any]) -> None:
         """Commit the checkpoint of a step, then remove those it makes superfluous.
@@ -75,7 +52,7 @@ class Checkpoints:
             return
         name = f"checkpoint-{step:08d}"
         files = {s["file"]: s["sha256"] for s in snapshots}
-        files[f"{name}.safetensors"] = write_tensors(self.directory / f"{name}.safetensors", tensors)
+        files[f"{name}.safetensors"] = _write(self.directory / f"{name}.safetensors", tensors)
         body = {"step": step, "files": files, **content}
         write_json(self.directory / f"{name}.json", {"sha256": _digest(body), "content": body})
         self._good[step] = {f"{name}.json", *files}

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: the first lets the step finish and the checkpoint be written, the second aborts at once."""
+"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed): the first lets the step finish and the checkpoint be written,
+the second aborts at once."""
 
 import signal
 import threading
@@ -22,8 +23,9 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python handles signals there only
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                    self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from manyheads.core.runtime import Route
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
@@ -26,7 +27,7 @@ from manyheads.training.progress import Display, Metrics, draw_losses, say
 from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, claim, locked, remove_leftovers
 from manyheads.training.schedules import schedule
 from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
-from manyheads.training.task import Route, Task
+from manyheads.training.task import Task
 
 
 class NonFiniteError(ValueError):
@@ -79,14 +80,14 @@ def train(
         raise ValueError("there are no training batches: the training data are empty")
     claim(out, resume=resume)
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with locked(out), _full_disks_told(out):
+    with locked(out), _full_disks_told(out), route.settings():
         remove_leftovers(out)
         write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
             "config": config.as_dict(),
             "settings": json.loads(json.dumps(dict(settings or {}))),
             "batches": batches,
-            "environment": {"torch": torch.__version__, "threads": torch.get_num_threads(), **route.describe()},
+            "environment": route.describe(),
         }
         return _train(task, config, out, route, resume, max_minutes, identity, resume_command)
 
@@ -135,7 +136,7 @@ def _train(
     with (
         Signals() as signals,
         Metrics(out, counters.step, counters.validated) as metrics,
-        Display(_fraction(config, counters, identity["batches"])) as display,
+        Display(task.unit) as display,
         closing(groups),
     ):
 
@@ -170,7 +171,7 @@ def _train(
             group, epoch, index = next(groups)
             tokens = sum(batch.tokens for batch in group)
             for batch in group:
-                with route.autocast():
+                with route.computing():
                     loss = task.loss(batch)
                 (loss / tokens).backward()
                 window_loss += loss.detach()
@@ -277,14 +278,18 @@ def _fraction(config: TrainingConfig, counters: Counters, batches: int) -> float
 def _end(config: TrainingConfig, counters: Counters) -> str | None:
     """Why the run is over, if it is."""
     if config.patience is not None and counters.without_best >= config.patience:
-        return f"no better {config.metric} in {config.patience} validations"
+        return f"no better {config.metric} in {_count(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:
-        return f"{config.steps:,} steps"
+        return _count(config.steps, "step")
     if config.epochs is not None and counters.epoch >= config.epochs:
-        return f"{config.epochs} epochs"
+        return _count(config.epochs, "epoch")
     if config.minutes is not None and counters.seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minutes"
+        return _count(config.minutes, "minute")
     return None
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number:,}".removesuffix(".0") + f" {unit}{'s' * (number != 1)}"
 
 
 def _validate(task: Task) -> dict[str, float]:

@@ -13,6 +13,7 @@ from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
+SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")  # of metrics, those that loss.png shows
 
 
 def say(message: str) -> None:
@@ -21,18 +22,23 @@ def say(message: str) -> None:
 
 
 class Display:
-    """Progress on stderr: step, loss, target tokens per second, time left."""
+    """Progress on stderr: step, loss, what the task counts (`unit`) per second, time left.
 
-    def __init__(self, fraction: float) -> None:
+    The clock starts after the first step, which takes longer than all others: worker processes start, files are read
+    for the first time, kernels are chosen. What comes later, validations too, is part of the run's pace.
+    """
+
+    def __init__(self, unit: str) -> None:
         console = Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             console=console, refresh_per_second=2, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, text="")
-        self._first = fraction
-        self._started = self._shown = time.monotonic()
-        self._session_tokens = 0
+        self._unit = unit
+        self._start: tuple[float, float] | None = None  # time and fraction after the first step
+        self._shown = time.monotonic()
+        self._counted = 0  # since then
         self.loss: float | None = None
 
     def __enter__(self) -> Self:
@@ -42,17 +48,20 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def step(self, step: int, tokens: int, fraction: float) -> None:
-        """A step with so many target tokens is done, and with it this fraction of the run."""
-        self._session_tokens += tokens
+    def step(self, step: int, count: int, fraction: float) -> None:
+        """A step with so many target tokens, images, ... is done, and with it this fraction of the run."""
         now = time.monotonic()
+        if self._start is None:
+            self._start = now, fraction
+            return
+        self._counted += count
         if now - self._shown < (PLAIN_SECONDS if self._bar.disable else BAR_SECONDS):
             return
         self._shown = now
-        elapsed = now - self._started
-        left = elapsed * (1 - fraction) / (fraction - self._first) if fraction > self._first else float("inf")
+        elapsed, progress = now - self._start[0], fraction - self._start[1]
+        left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        text = f"step {step:,}  {loss}{self._session_tokens / elapsed:,.0f} tokens/s  {_clock(left)} left"
+        text = f"step {step:,}  {loss}{self._counted / elapsed:,.0f} {self._unit}/s  {_clock(left)} left"
         if self._bar.disable:
             say(f"{fraction:4.0%}  {text}")
         else:
@@ -120,7 +129,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path) -> None:
-    """loss.png: training and validation loss over steps."""
+    """loss.png: training and validation loss over steps and, where the task measures one, the share that is right."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -128,15 +137,23 @@ def draw_losses(out: Path) -> None:
         return say("no loss.png: matplotlib is not installed")
 
     entries = read_metrics(out / "metrics.jsonl")
+    validations = [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    training = [(e["step"], e["loss"]) for e in entries if "loss" in e]
-    validation = [(e["step"], e["validation"]["loss"]) for e in entries if "loss" in e.get("validation", {})]
+    training = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    validation = [(step, values["loss"]) for step, values in validations if "loss" in values]
     for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
-    if training or validation:
-        axes.legend()
+    share = next((name for name in SHARES if any(name in values for _, values in validations)), None)
+    if share is not None:
+        right = axes.twinx()
+        right.set(ylabel=f"{share} (validation)", ylim=(0, 1))
+        points = [(step, values[share]) for step, values in validations if share in values]
+        right.plot(*zip(*points, strict=True), color="C2", marker="s", markersize=3)
+        axes.plot([], [], color="C2", marker="s", markersize=3, label=share)  # for the one legend
+    if training or validations:
+        axes.legend(loc="center right")
     axes.grid(alpha=0.3)
     figure.savefig(out / "loss.png", dpi=120)

@@ -15,12 +15,12 @@ from manyheads.files import write_json
 
 def hardware() -> dict[str, Any]:
     """Processor, threads, torch version and, where there is one, the GPU."""
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        machine["gpu"] = torch.cuda.get_device_name()
+    return machine
 
 
 def commit() -> str:

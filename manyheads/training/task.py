@@ -1,7 +1,6 @@
-"""What the loop asks for: a task with batches and a loss, and a route (how the machine computes)."""
+"""What the loop asks for: a task with batches and a loss."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +17,11 @@ class Batch(Protocol):
 class Task(Protocol):
     @property
     def model(self) -> nn.Module: ...
+
+    @property
+    def unit(self) -> str:
+        """What `Batch.tokens` counts, as progress shows it: "tokens", "images", "texts", ..."""
+        ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
         """The `Batch`es of an epoch, collated when indexed.
@@ -38,11 +42,3 @@ class Task(Protocol):
     def save(self, directory: Path) -> str:
         """Write the model directory with the present weights; the model type that it is saved as."""
         ...
-
-
-class Route(Protocol):
-    """How the machine computes (`manyheads.core.runtime.prepare`)."""
-
-    def describe(self) -> Mapping[str, Any]: ...
-
-    def autocast(self) -> AbstractContextManager[Any]: ...

@@ -1,4 +1,4 @@
-from manyheads.bench import recording
+from bench import recording
 from manyheads.core.attention import Attention
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset

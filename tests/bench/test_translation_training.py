@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from manyheads.bench.translation_training import measure, word_ids
+from bench.translation_training import measure, word_ids
 
 
 def test_words_get_one_id_each_and_every_sentence_ends() -> None:

@@ -1,29 +1,21 @@
-"""The route a run takes can be stated, saved, and refused."""
+"""The route a run takes can be stated, saved, and refused; it computes float32 as float32, and leaves no trace."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from manyheads.core import runtime
-
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """`prepare` sets the process up; the other tests should not notice."""
-    threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(matmul)
 
 
 def test_description_survives_json() -> None:
     route = runtime.prepare(threads=1, device="cpu")
     described = route.describe()
     assert json.loads(json.dumps(described)) == described
-    assert described["threads"] == torch.get_num_threads() == 1
-    assert described["matmul"] == torch.get_float32_matmul_precision()
+    assert described["threads"] == 1
+    assert runtime.prepare(device="cpu").describe()["threads"] == torch.get_num_threads()
     assert described["torch"] == torch.__version__
     assert described["processor"]
 
@@ -44,22 +36,55 @@ def test_bf16_warns_where_it_is_slow(
     assert capsys.readouterr().err == ""
 
 
-def test_autocast_is_what_precision_says() -> None:
+def test_what_is_computed_is_what_precision_says() -> None:
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         route = runtime.Route("cpu", precision, 1, "highest", False)  # type: ignore[arg-type]
-        with route.autocast():
+        with route.computing():
             assert layer(x).dtype == dtype
     assert layer.weight.dtype == torch.float32
 
 
-def test_bf16_products_are_never_taken_for_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AMX, "medium" would compute float32 products in bf16."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    assert runtime.prepare(device="cpu").matmul == "highest"
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(runtime, "_seconds", lambda a, b: 1.0)  # no clear winner
-    assert runtime.prepare(device="cpu").matmul == "highest"
+def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    route = runtime.Route("cpu", "bf16", before[0] + 1, "medium", compiled=False)
+    with route.computing():
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "medium")
+        assert torch.is_autocast_enabled("cpu")
+        with runtime.Route("cpu", "float32", None, "highest", compiled=False).computing():
+            assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "highest")
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.get_float32_matmul_precision() == "medium"
+    runtime.prepare(threads=before[0] + 1, device="cpu").products_per_second()
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100_000])
+def test_threads_that_no_machine_has_are_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads is {threads}: expected 1 to "):
+        runtime.prepare(threads=threads)
+
+
+WIDTH = 768
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "product": lambda a, b: a @ b,
+    "vector": lambda a, b: a[:1] @ b,
+    "batched": lambda a, b: torch.stack([a, a.flip(0)]) @ torch.stack([b, b]),
+    "linear": lambda a, b: torch.nn.functional.linear(a, b, b[0]),
+    "added": lambda a, b: torch.addmm(a[:, :WIDTH], a, b),
+    "convolution": lambda a, b: torch.nn.functional.conv1d(a[None], b[:, :, None]),
+    "attention": lambda a, b: torch.nn.functional.scaled_dot_product_attention(a[None], b[None], b[None], scale=0.01),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_float32_is_as_exact_as_float32_on_this_machine(name: str) -> None:
+    """bf16 keeps 8 bits and is off by 0.1 here, TF32 keeps 11 and is off by 0.01."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, WIDTH, WIDTH, generator=generator)
+    exact = PRODUCTS[name](a.double(), b.double())
+    with runtime.prepare(device="cpu").computing():
+        assert (PRODUCTS[name](a, b) - exact).abs().max() < 1e-3
 
 
 def test_compile_is_applied_where_asked_and_only_there() -> None:
@@ -70,8 +95,19 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
     assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
 
 
-def test_the_float32_route_follows_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for avx512, amx, expected in ((True, False, "medium"), (False, False, "highest"), (True, True, "highest")):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda has=avx512: has)
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=amx: has)
-        assert runtime.prepare(device="cpu").matmul == expected == torch.get_float32_matmul_precision()
+@pytest.mark.parametrize(
+    ("device", "precision", "avx512", "amx", "expected"),
+    [
+        ("cpu", "float32", True, False, "medium"),
+        ("cpu", "float32", False, False, "highest"),
+        ("cpu", "float32", True, True, "highest"),  # "medium" would compute in bf16
+        ("cuda", "float32", True, False, "highest"),  # "high" would compute in TF32
+        ("cuda", "bf16", True, False, "high"),
+    ],
+)
+def test_the_route_follows_the_processor(
+    device: str, precision: runtime.Precision, avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert runtime.prepare(precision, device=device).matmul == expected

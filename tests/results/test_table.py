@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from manyheads import results
-from manyheads.results import plot, table
-from manyheads.results.keep import without_folders
+from scripts import results_plot as plot
+from scripts import results_table as table
+from scripts.results_keep import without_folders
 
 ROOT = Path(__file__).parents[2]
 

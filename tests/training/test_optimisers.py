@@ -14,7 +14,7 @@ from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.optimisers import BertAdam, optimiser
-from tests.training.toy import ToyRoute, ToyTask
+from tests.training.toy import ToyTask, toy_route
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
@@ -103,8 +103,8 @@ def test_sgd_follows_nesterovs_formula() -> None:
 def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
     settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
     config = TrainingConfig(steps=12, **settings)
-    train(ToyTask(), config, tmp_path / "whole", route=ToyRoute())
-    stopped = train(ToyTask(), config, tmp_path / "parts", route=ToyRoute(), max_minutes=1e-9)
+    train(ToyTask(), config, tmp_path / "whole", route=toy_route())
+    stopped = train(ToyTask(), config, tmp_path / "parts", route=toy_route(), max_minutes=1e-9)
     assert stopped.status == "stopped"
 
     class Stops(Exception):
@@ -117,8 +117,8 @@ def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) 
     task = ToyTask()
     task.before_loss = stop
     with pytest.raises(Stops):
-        train(task, config, tmp_path / "parts", route=ToyRoute(), resume=True)
-    train(ToyTask(), config, tmp_path / "parts", route=ToyRoute(), resume=True)
+        train(task, config, tmp_path / "parts", route=toy_route(), resume=True)
+    train(ToyTask(), config, tmp_path / "parts", route=toy_route(), resume=True)
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert one == two
     assert json.loads((tmp_path / "parts" / "state" / "finished.json").read_text())["step"] == 12

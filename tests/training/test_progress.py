@@ -1,5 +1,6 @@
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -9,13 +10,13 @@ import manyheads.training.progress as progress
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.record import write_result
-from tests.training.toy import ToyRoute, ToyTask
+from tests.training.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
 
 
 def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
-    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
     entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     training = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in training] == [10, 20, 30, 40]
@@ -32,14 +33,40 @@ def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
 
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    train(ToyTask(), CONFIG, tmp_path, route=ToyRoute())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ tokens/s  \d+:\d\d left", line) for line in lines)
+    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  \d+:\d\d left", line) for line in lines)
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
     assert lines[-1] == f"saved as toy in {tmp_path}"
+
+
+def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):
+    """Which takes 100 s here, all others 2."""
+    now = 0.0
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.Display("images") as display:
+        for step in range(1, 6):
+            now += 2 if step > 1 else 100
+            display.step(step, 64, step / 100)
+    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  3:10 left"
+
+
+def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [{"step": 5, "loss": 1.0}, {"step": 9, "validation": {"loss": 1.2, "top1": 0.5, "top5": 0.9}}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    progress.draw_losses(tmp_path)
+    losses, shares = figures[0].axes
+    assert shares.get_ylabel() == "top1 (validation)"
+    assert shares.lines[0].get_xydata().tolist() == [[9, 0.5]]
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["training", "validation", "top1"]
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):

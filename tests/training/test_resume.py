@@ -1,12 +1,12 @@
 """A resumed run is the uninterrupted run, bit for bit."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +16,21 @@ import torch
 from safetensors.torch import load_file
 
 import manyheads.training.loop as loop
+from manyheads.files import LEFTOVER
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
-from tests.training.toy import ToyRoute, ToyTask
+from tests.training.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
     "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,
     "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
 }  # fmt: skip
 TIMES = {"seconds", "tokens_per_second"}
+
+
+HEAVY: dict[str, Any] = {**SETTINGS, "checkpoint_every": 3, "average_every": 5}  # with checkpoints of 12 MB
 
 
 class Crash(Exception):
@@ -43,7 +47,7 @@ def run(out: Path, crash: int | None = None, **options) -> ToyTask:
     task = options.pop("task", None) or ToyTask()
     task.before_loss = hook
     config = options.pop("config", None) or TrainingConfig(**SETTINGS)
-    train(task, config, out, route=options.pop("route", ToyRoute()), **options)
+    train(task, config, out, route=options.pop("route", toy_route()), **options)
     return task
 
 
@@ -123,7 +127,7 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     sessions = 0
     while sessions < 20:
         summary = train(
-            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume=True, max_minutes=0.3
+            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume=True, max_minutes=0.3
         )
         sessions += 1
         if summary.status == "finished":
@@ -133,13 +137,13 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
     with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute(), resume_command="again")
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume_command="again")
     assert signal.getsignal(number) is handler
     assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
     run(tmp_path / "run", resume=True)
@@ -150,7 +154,7 @@ def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
     with pytest.raises(KeyboardInterrupt) as aborted:
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=ToyRoute())
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route())
     assert not isinstance(aborted.value, Interrupted)
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole
@@ -193,7 +197,7 @@ def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsy
 def test_another_route_is_warned_of(tmp_path, capsys):
     with pytest.raises(Crash):
         run(tmp_path, 60)
-    run(tmp_path, resume=True, route=ToyRoute(precision="bf16"))
+    run(tmp_path, resume=True, route=toy_route(precision="bf16"))
     assert "warning: this resume will NOT be bit-exact" in (told := capsys.readouterr().err)
     assert "precision: float32 -> bf16" in told
 
@@ -247,33 +251,33 @@ def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
     assert len(list(state.glob("checkpoint-*.json"))) == 2
 
 
-def start(out: Path, *options: str) -> subprocess.Popen[bytes]:
-    settings = json.dumps({**SETTINGS, "checkpoint_every": 3, "average_every": 5})
-    root = Path(__file__).parents[2]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.toy", str(out), settings, "--ballast", "3000000", *options],
-        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+def start(out: Path, resume: bool = False) -> BaseProcess:
+    """Train in a fork, which has torch imported already."""
+    options = {"resume": resume, "task": ToyTask(ballast=3_000_000), "config": TrainingConfig(**HEAVY)}
+    process = multiprocessing.get_context("fork").Process(target=run, args=(out,), kwargs=options)
+    process.start()
+    return process
 
 
 def test_kill_9_at_random_moments_while_writing_included(tmp_path):
-    """Twelve-megabyte checkpoints every three steps: the process is killed while it writes one, and at other times."""
-    assert start(tmp_path / "whole").wait() == 0
+    whole = start(tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
     out, state = tmp_path / "run", tmp_path / "run" / "state"
     attempt = killed_while_writing = 0
     while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
         attempt += 1
-        process = start(out, "--resume")
+        process = start(out, resume=True)
         known = set(state.glob("checkpoint-*.json"))
-        while process.poll() is None and not set(state.glob("checkpoint-*.json")) - known:
+        while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
             time.sleep(0.002)  # until it got further than the last time
         time.sleep(random.uniform(0, 0.3))
-        while attempt % 2 and process.poll() is None and not list(state.glob(".tmp-*")):
+        while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
             pass
         process.kill()
-        process.wait()
-        killed_while_writing += bool(list(state.glob(".tmp-*")))
+        process.join()
+        killed_while_writing += bool(list(state.glob(f"{LEFTOVER}*")))
     assert killed_while_writing >= 2
-    assert start(out, "--resume").wait() == 0
+    run(out, resume=True, task=ToyTask(ballast=3_000_000), config=TrainingConfig(**HEAVY))
     assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(state.glob(".tmp-*"))
+    assert not list(state.glob(f"{LEFTOVER}*"))

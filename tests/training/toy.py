@@ -1,12 +1,7 @@
-"""A small task with dropout and unequal batches; run as a script it trains in `OUT` (see `main`)."""
+"""A small task with dropout and unequal batches."""
 
-import argparse
-import contextlib
-import json
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from manyheads.training.config import TrainingConfig
-from manyheads.training.interrupt import Interrupted
-from manyheads.training.loop import train
+from manyheads.core.runtime import Route
 
 
 @dataclass
@@ -62,6 +55,8 @@ class ToyModel(nn.Module):
 
 
 class ToyTask:
+    unit = "items"
+
     def __init__(
         self,
         *,
@@ -98,32 +93,5 @@ class ToyTask:
         return "toy"
 
 
-class ToyRoute:
-    def __init__(self, **described: Any) -> None:
-        self.described = {"precision": "float32", **described}
-
-    def describe(self) -> dict[str, Any]:
-        return self.described
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("config", type=json.loads)
-    parser.add_argument("--ballast", type=int, default=1)
-    parser.add_argument("--resume", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    task = ToyTask(ballast=arguments.ballast)
-    try:
-        train(task, TrainingConfig(**arguments.config), arguments.out, route=ToyRoute(), resume=arguments.resume)
-    except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
+def toy_route(**changes: Any) -> Route:
+    return replace(Route("cpu", "float32", 1, "highest", compiled=False), **changes)

@@ -169,7 +169,11 @@ def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
 def _start(maker: _Maker) -> None:
     global _maker_here
     _maker_here = maker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, which ends its workers
+    for number in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # Ctrl-C and a closed terminal are for the loop, which ends its workers
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -108,7 +108,7 @@ def passage_logits(model: Any, several: Sequence[Passage], route: Route) -> list
     sizes = [len(p.ids) for p in several]
     for rows in token_batches(sizes, sizes, max([BATCH_TOKENS, *sizes]), seed=0, epoch=0):
         padded = collate([several[i] for i in rows], model.config.pad)
-        with torch.inference_mode(), route.autocast():
+        with torch.inference_mode(), route.computing():
             logits = model(*(t.to(route.device) for t in padded))  # (B, T, 2)
         for i, row in zip(rows, logits.float().cpu(), strict=True):
             found[i] = row[: sizes[i]]

@@ -55,6 +55,8 @@ class AnsweringTask:
     max_length, stride, max_query  as of `passages`
     """
 
+    unit = "passages"
+
     def __init__(
         self,
         model: Any,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
 from manyheads.analysis.figures.receptive_field import draw, growth
+from manyheads.files import write
 from manyheads.recipes.run import Run
 from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
+from manyheads.training.record import write_result
 from manyheads.training.run_directory import claim
 
 
@@ -16,7 +19,14 @@ def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume)
-    found = growth(**asdict(config))
-    draw(found, run.out / "receptive-field.png")
-    (run.out / "table.txt").write_text(f"{found}\n", encoding="utf-8")
-    return str(found)
+    began = time.monotonic()
+    fields = growth(**asdict(config))
+    draw(fields, run.out / "receptive-field.png")
+    write(run.out / "table.txt", f"{fields}\n")
+    _, seen, _ = fields.fields[-1]
+    write_result(
+        run.out, recipe=run.recipe, overrides=run.overrides, data={},
+        metrics={"positions": {"value": seen, "signature": f"of {config.length}, {config.layers} convolutions"}},
+        wall_seconds=time.monotonic() - began, flops=None, parameters=0, seed=config.seed,
+    )  # fmt: skip
+    return str(fields)

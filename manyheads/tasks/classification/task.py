@@ -121,6 +121,8 @@ class ClassificationTask:
     max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
     """
 
+    unit = "texts"
+
     def __init__(
         self,
         model: Any,
@@ -197,7 +199,7 @@ def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
     found = torch.empty(len(encoded), len(model.config.labels))
     for rows in token_batches(lengths, lengths, max([PREDICTING_TOKENS, *lengths]), seed=0, epoch=0):
         batch = (t if t is None else t.to(route.device) for t in encoded.batch(rows.tolist(), model.config.pad))
-        with torch.inference_mode(), route.autocast():
+        with torch.inference_mode(), route.computing():
             found[rows] = model(*batch).float().log_softmax(-1).cpu()
     return found
 

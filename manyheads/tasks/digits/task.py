@@ -72,7 +72,7 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
     for first in range(0, len(pairs), rows):
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, read, write, right = _padded(model, tokenizer, part, route)
-        with route.autocast():
+        with route.computing():
             hidden, thoughts = model.think(source, lengths, read, right.sum(1))
             for stack, ponder in thoughts.items():
                 steps.setdefault(stack, []).append(ponder.steps[ponder.real])

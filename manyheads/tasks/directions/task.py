@@ -62,6 +62,8 @@ class ReadingTask:
     All readers are given the same texts in the same batches; which words are masked matters to one of them.
     """
 
+    unit = "predictions"
+
     def __init__(
         self,
         model: DirectionalEncoder,

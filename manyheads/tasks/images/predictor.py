@@ -68,7 +68,7 @@ class ImageClassifier:
         for first in range(0, len(images), SCORED):
             part = [_plain(each) for each in images[first : first + SCORED]]
             batch = torch.from_numpy(np.stack([self.preprocessing.array(image) for image in part]))  # (B, C, Y, X)
-            with torch.inference_mode(), self.route.autocast():
+            with torch.inference_mode(), self.route.computing():
                 scores = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()
             best, at = scores.topk(min(top, len(self.labels)))
             for values, indices in zip(best.tolist(), at.tolist(), strict=True):

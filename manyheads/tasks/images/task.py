@@ -31,6 +31,8 @@ class ImageClassificationTask:
     workers    processes that decode and change images
     """
 
+    unit = "images"
+
     def __init__(
         self,
         model: Any,
@@ -95,7 +97,7 @@ class ImageClassificationTask:
 def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
     """(N, L) float32 on the CPU, in the order of the images."""
     model.eval()
-    with route.autocast():
+    with route.computing():
         found = [model(torch.from_numpy(batch.images).to(route.device)) for batch in images.epoch()]
     return torch.cat([logits.float().log_softmax(-1).cpu() for logits in found])
 

@@ -147,7 +147,7 @@ class Generator:
                 self.model.start, self.model.step, [encoded[i] for i in group], sampling, context=context,
                 limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self._end, over=over,
             )  # fmt: skip
-            with self.route.autocast():
+            with self.route.computing():
                 counts = Counter(row for step in given for row, _ in step)
             for row, text in enumerate(texts):
                 tell(row, text.finish())
@@ -197,7 +197,7 @@ class Generator:
             self.model.start, self.model.step, [ids], Sampling(temperature=0), context=room,
             limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self._end,
         )  # fmt: skip
-        with self.route.autocast():
+        with self.route.computing():
             return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:

@@ -48,6 +48,8 @@ class LanguageModellingTask:
     random             blocks from anywhere, or one behind the other (see `block_starts`)
     """
 
+    unit = "tokens"
+
     def __init__(
         self,
         model: GPT | UniversalSequence,
@@ -122,7 +124,7 @@ def token_losses(
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
         tokens = torch.from_numpy(windows).to(route.device)  # (B, T + 1)
-        with route.autocast():
+        with route.computing():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
         found = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])

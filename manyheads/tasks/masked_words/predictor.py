@@ -69,7 +69,7 @@ class Filler(TextPredictor):
             ids = encoded[first : first + TEXTS]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
             masked = batch == self.special.mask
-            with torch.inference_mode(), self.route.autocast():
+            with torch.inference_mode(), self.route.computing():
                 states = self.model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
                 logits = self.model.words(states[masked]).float()  # (N, V), row after row
             chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))

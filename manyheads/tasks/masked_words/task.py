@@ -69,6 +69,8 @@ class MaskedLMTask:
     batch_tokens  padded tokens of a micro-batch
     """
 
+    unit = "predictions"
+
     def __init__(
         self,
         model: Bert,
@@ -135,7 +137,7 @@ def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterat
     for rows in token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0):
         examples = [epoch[int(row)] for row in rows]
         batch = Batch.of(examples, model.config.pad).to(route.device)
-        with route.autocast():
+        with route.computing():
             states = model.encode(batch.ids, batch.lengths, batch.segments)
             logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)
         losses = F.cross_entropy(logits.float(), batch.answers, reduction="none").cpu()

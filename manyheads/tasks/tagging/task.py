@@ -88,6 +88,8 @@ class TaggingTask:
     max_length    tokens of a window
     """
 
+    unit = "words"
+
     def __init__(
         self,
         model: Any,
@@ -167,7 +169,7 @@ def tag_log_probabilities(
     for rows in token_batches(sizes, sizes, max([batch_tokens, *sizes]), seed=0, epoch=0):
         chosen = [several[i] for i in rows]
         ids = torch.from_numpy(pad([w.ids for w in chosen], model.config.pad)).to(route.device)
-        with torch.inference_mode(), route.autocast():
+        with torch.inference_mode(), route.computing():
             logits = model(ids, torch.tensor([len(w.ids) for w in chosen], device=route.device))  # (B, T, L)
         scores = logits.float().log_softmax(-1).cpu()
         for row, window in zip(scores, chosen, strict=True):

@@ -135,7 +135,7 @@ class Translator:
         for rows in self._batches(sources, beam):
             source, lengths = self._pad([sources[i] for i in rows])
             limits = (lengths + 50).clamp(max=c.max_positions - 1)  # Vaswani 2017, section 6.1
-            with torch.inference_mode(), self.route.autocast():
+            with torch.inference_mode(), self.route.computing():
                 cache = self.model.start(source, lengths, int(limits.max()) + 1)
                 asked: dict[str, Any] = {"start": c.start, "end": c.end, "limits": limits, "suppress": self._never}
                 if beam == 1:
@@ -164,7 +164,7 @@ class Translator:
         for rows in self._batches(encoded, 1):
             padded, lengths = self._pad([encoded[i] for i in rows])
             chosen = [wanted[i] for i in rows]
-            with torch.inference_mode(), self.route.autocast():
+            with torch.inference_mode(), self.route.computing():
                 cache = self.model.start(padded, lengths, max(map(len, chosen)) + 1)
                 scored = score(
                     self.model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha

@@ -101,6 +101,8 @@ class TranslationTask:
     vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
     """
 
+    unit = "tokens"
+
     def __init__(
         self,
         model: Translating,
@@ -138,7 +140,7 @@ class TranslationTask:
         steps: dict[str, float] = {}
         for each in rows:
             batch = corpus.batch(each, self.model)
-            with self.route.autocast():
+            with self.route.computing():
                 loss, thoughts = self._loss(batch, 0.0)
             total += float(loss)
             tokens += batch.tokens

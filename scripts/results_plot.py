@@ -1,4 +1,4 @@
-"""`python -m manyheads.results.plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
+"""`python -m scripts.results_plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
 
 As figure 5 of Ramachandran et al. 2019: accuracy against parameters and against the FLOPs of an image, with networks of
 three blocks and several widths; the bars are 95% intervals, of a share of so many test images.
@@ -23,13 +23,15 @@ def forward_flops(record: dict[str, Any]) -> float:
 
 def points() -> dict[str, list[tuple[int, float, float, float]]]:
     """Of each kind, the runs at several widths: parameters, FLOPs of an image, accuracy, half of its interval."""
-    found: dict[str, list[tuple[int, float, float, float]]] = {}
+    by_recipe: dict[str, list[tuple[int, float, float, float]]] = {}
     for record in records():
         if record["recipe"] in COMPARED and "model.depths" in record["overrides"]:
             right, images = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
             half = 1.96 * (right * (1 - right) / images) ** 0.5
-            found.setdefault(record["recipe"], []).append((record["parameters"], forward_flops(record), right, half))
-    return {recipe: sorted(found[recipe]) for recipe in COMPARED if recipe in found}
+            by_recipe.setdefault(record["recipe"], []).append(
+                (record["parameters"], forward_flops(record), right, half)
+            )
+    return {recipe: sorted(by_recipe[recipe]) for recipe in COMPARED if recipe in by_recipe}
 
 
 def draw(out: Path) -> Path:
@@ -40,7 +42,7 @@ def draw(out: Path) -> Path:
     for (recipe, at), marker, colour in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
         for axis, column, scale in ((axes[0], 0, 1e3), (axes[1], 1, 1e6)):
             axis.errorbar(
-                [each[column] / scale for each in at], [each[2] for each in at], [each[3] for each in at],
+                [point[column] / scale for point in at], [point[2] for point in at], [point[3] for point in at],
                 marker=marker, color=colour, capsize=3, label=COMPARED[recipe],
             )  # fmt: skip
     for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):

@@ -1,4 +1,4 @@
-"""`python -m manyheads.results.table`: put the tables of what was measured between the markers of the pages."""
+"""`python -m scripts.results_table`: put the tables of what was measured between the markers of the pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from manyheads.results import describe, duration, groups, records, scores
-from manyheads.results.plot import forward_flops
+from scripts.results_plot import forward_flops
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -20,14 +20,14 @@ def table() -> str:
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
     for group in groups(records()):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
-    return "\n\n".join(_table(list(metrics), found) for metrics, found in by_metrics.items())
+    return "\n\n".join(_table(list(metrics), runs) for metrics, runs in by_metrics.items())
 
 
-def _table(metrics: list[str], found: list[list[dict[str, Any]]]) -> str:
+def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
     images = "top1" in metrics
     sizes = ["parameters", *(["MFLOP an image"] if images else [])]
     rows = [["recipe", "run", *sizes, *metrics, "time", "processor"]]
-    for group in found:
+    for group in runs:
         score, first = scores(group), group[0]
         hardware = first["hardware"]
         machine = hardware.get("gpu") or _processor(hardware)
@@ -43,7 +43,7 @@ def _table(metrics: list[str], found: list[list[dict[str, Any]]]) -> str:
 def bench_table() -> str:
     """The side-by-side measurements, with the physical limit beside them; empty where there are none."""
     rows = [["bench", "ours", "peer", "ratio (min to max)", "limit", "processor"], ["---", *["--:"] * 4, "---"]]
-    for record in (found for found in records("bench") if "ratio" in found):
+    for record in (bench for bench in records("bench") if "ratio" in bench):
         rates, ratio, hardware = record["target_tokens_per_second"], record["ratio"], record["hardware"]
         rows.append([
             f"`{record['bench']}`, {record['model']}, {record['precision']}: target tokens/s",
@@ -57,7 +57,7 @@ def bench_table() -> str:
 def models_table() -> str:
     """What models cost beside each other: their training throughput, and what the products alone would allow."""
     tables = []
-    for record in (found for found in records("bench") if "rows" in found):
+    for record in (bench for bench in records("bench") if "rows" in bench):
         head = [f"trained on {_processor(record['hardware'])}", "parameters", "MFLOP an image", "images/s", "limit"]
         rows = [head, ["---", *["--:"] * 4]]
         for row in record["rows"]:
@@ -75,7 +75,7 @@ def models_table() -> str:
 def costs_table() -> str:
     """What recording maps adds to the time of a model, as ratios of runs that followed one another."""
     rows: list[list[str]] = []
-    for record in (found for found in records("bench") if "cost" in found):
+    for record in (bench for bench in records("bench") if "cost" in bench):
         head = [f"`{record['model']}`, {record['batch']} x {record['tokens']} tokens", *record["cost"], "processor"]
         ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
         rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
@@ -103,10 +103,10 @@ def probe_table() -> str:
     return "\n\n".join(parts)
 
 
-def _best_heads(of: str, found: list[dict[str, Any]]) -> str:
+def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
     rows = [[of, "count", "head", "looks", "accuracy (95%)", "held out", "best baseline"],
             ["---", "--:", "--:", "---", "--:", "--:", "--:"]]  # fmt: skip
-    for row in found:
+    for row in heads:
         held = row["held_out"]
         rows.append([
             row["group"], f"{row['items']:,}", f"{row['layer']}-{row['head']}", row["direction"],

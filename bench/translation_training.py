@@ -1,6 +1,6 @@
 """Training throughput: the blog model here against the tutorial's own loop.
 
-    python -m manyheads.bench.translation_training DATA [--source de --target en] [--repeats 7] [--out FILE.json]
+    python -m bench.translation_training DATA [--source de --target en] [--repeats 7] [--out FILE.json]
 
 The peer is what the PyTorch translation tutorial does: `torch.nn.Transformer`, batches of 128 sentences in random
 order, padded to the longest, Adam, the logits of the whole batch. Ours is the same model (3 + 3 layers, 512 wide,
@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench import tell
 from manyheads.analysis import costs
-from manyheads.bench import tell
-from manyheads.core.runtime import prepare, products_per_second
+from manyheads.core.runtime import Route, prepare
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
 from manyheads.models.presets import preset
@@ -73,6 +73,11 @@ def word_ids(lines: Sequence[str]) -> tuple[list[list[int]], int]:
 
 def measure(data: str, source: str, target: str, repeats: int, batches: int) -> dict[str, Any]:
     route = prepare()
+    with route.settings():
+        return _measured(route, data, source, target, repeats, batches)
+
+
+def _measured(route: Route, data: str, source: str, target: str, repeats: int, batches: int) -> dict[str, Any]:
     pairs = read_parallel(data, source, target)
     (sources, source_vocab), (targets, target_vocab) = word_ids(pairs.sources), word_ids(pairs.targets)
     lengths = [len(s) for s in sources], [len(t) for t in targets]
@@ -90,26 +95,26 @@ def measure(data: str, source: str, target: str, repeats: int, batches: int) -> 
 
     def tensors(rows: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         chosen, wanted = [sources[i] for i in rows], [targets[i] for i in rows]
-        read = [[START, *t[:-1]] for t in wanted]
+        shifted = [[START, *t[:-1]] for t in wanted]
         return (
             torch.from_numpy(pad(chosen, PAD)),
             torch.tensor([len(s) for s in chosen]),
-            torch.from_numpy(pad(read, PAD)),
+            torch.from_numpy(pad(shifted, PAD)),
             torch.from_numpy(pad(wanted, PAD)),
         )
 
     def peer_step(rows: np.ndarray[Any, Any]) -> int:
-        s, _, read, write = tensors(rows)
-        logits = peer(s, read)
+        s, _, given, write = tensors(rows)
+        logits = peer(s, given)
         F.cross_entropy(logits.flatten(0, 1), write.flatten(), ignore_index=PAD).backward()
         peer_adam.step()
         peer_adam.zero_grad()
         return int((write != PAD).sum())
 
     def our_step(rows: np.ndarray[Any, Any]) -> int:
-        s, source_lengths, read, write = tensors(rows)
+        s, source_lengths, given, write = tensors(rows)
         tokens = int((write != PAD).sum())
-        hidden = ours.hidden(s, source_lengths, read)
+        hidden = ours.hidden(s, source_lengths, given)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), ours.output_weight, ours.output_bias, write.flatten(), smoothing=0.0, pad=PAD
         )
@@ -132,7 +137,7 @@ def measure(data: str, source: str, target: str, repeats: int, batches: int) -> 
     ratios = [a / b for a, b in zip(rates["ours"], rates["peer"], strict=True)]
     mean = [round(float(np.mean(side))) for side in lengths]
     flops = costs.flops(ours, *mean)["training"] / mean[1]
-    products = products_per_second()
+    products = route.products_per_second()
     return {
         "bench": "translation-training", "model": "transformer/blog", "precision": route.precision,
         "pairs": len(pairs), "vocabularies": [source_vocab, target_vocab],

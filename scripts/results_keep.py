@@ -1,4 +1,4 @@
-"""`python -m manyheads.results.keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`; of a
+"""`python -m scripts.results_keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`; of a
 file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
 
 Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path, PurePath
 from typing import Any
+
+RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
 
 
 def without_folders(value: Any) -> Any:
@@ -28,7 +30,7 @@ def main(run: str, name: str) -> Path:
     for part in ("data", "overrides", "init", "model", "treebank"):
         if part in record:
             record[part] = without_folders(record[part])
-    kept = Path(__file__).parent / kind / f"{name}.json"
+    kept = RECORDS / kind / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return kept
@@ -36,5 +38,5 @@ def main(run: str, name: str) -> Path:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python -m manyheads.results.keep RUN|PROBE.json NAME")
+        raise SystemExit("usage: python -m scripts.results_keep RUN|PROBE.json NAME")
     print(main(*sys.argv[1:]))

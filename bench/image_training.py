@@ -1,6 +1,6 @@
 """Training throughput of the vision models on CIFAR-10's images: those of the recipes, in turn, in one process.
 
-    python -m manyheads.bench.image_training [--repeats 5] [--threads 1] [--out FILE.json]
+    python -m bench.image_training [--repeats 5] [--threads 1] [--out FILE.json]
 
 A step is forward, backward and update by a batch of 128 random images that are already decoded. The limit is what the
 matrix products and convolutions alone would take at the rate of a 1024-wide product. There is no peer here: what is
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from bench import command
 from manyheads.analysis import costs
-from manyheads.bench import command
-from manyheads.core.runtime import prepare, products_per_second
+from manyheads.core.runtime import Route, prepare
 from manyheads.models.presets import IMAGES, build, preset
 from manyheads.tasks.images.recipes import RECIPES, ImageConfig
 from manyheads.training.optimisers import optimiser
@@ -48,6 +48,11 @@ MODELS: dict[str, ImageConfig] = {
 
 def measure(repeats: int, threads: int | None) -> dict[str, Any]:
     route = prepare(threads=threads)
+    with route.settings():
+        return _measured(route, repeats)
+
+
+def _measured(route: Route, repeats: int) -> dict[str, Any]:
     torch.manual_seed(1)
     runs, rates = {}, {name: [] for name in MODELS}  # type: dict[str, Any], dict[str, list[float]]
     for name, config in MODELS.items():
@@ -64,7 +69,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
             update.zero_grad()
             if repeat:
                 rates[name].append(BATCH / (time.perf_counter() - began))
-    products, rows = products_per_second(), []
+    products, rows = route.products_per_second(), []
     for name, (model, _) in runs.items():
         flops = costs.flops(model)
         rows.append({

@@ -1,6 +1,6 @@
 """What recording attention maps costs: BERT base, 16 x 128 tokens, forward, in turn and in one process.
 
-    python -m manyheads.bench.recording [--repeats 9] [--threads 2] [--out FILE.json]
+    python -m bench.recording [--repeats 9] [--threads 2] [--out FILE.json]
 
 One head of one layer, and every map, beside the same model that records nothing (the fused kernel) and beside the one
 that computes every map anyway (`explicit`). Each ratio is of two runs that follow one another.
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from manyheads.bench import command
+from bench import command
 from manyheads.core.attention import Attention
-from manyheads.core.runtime import prepare
+from manyheads.core.runtime import Route, prepare
 from manyheads.core.tap import record
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset
@@ -42,6 +42,11 @@ def explicit(model: Bert) -> Iterator[None]:
 
 def measure(repeats: int, threads: int | None, name: str = "base-uncased") -> dict[str, Any]:
     route = prepare(threads=threads)
+    with route.settings():
+        return _measured(route, repeats, name)
+
+
+def _measured(route: Route, repeats: int, name: str) -> dict[str, Any]:
     torch.manual_seed(1)
     config = preset(name, "bert")
     model = Bert(config).eval()

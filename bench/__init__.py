@@ -19,9 +19,9 @@ def command(about: str | None, repeats: int, measure: Callable[[int, int | None]
     tell(measure(options.repeats, options.threads), options.out)
 
 
-def tell(found: dict[str, Any], out: Path | None) -> None:
+def tell(measured: dict[str, Any], out: Path | None) -> None:
     """Print what was found, and write it to a file."""
-    text = json.dumps(found, indent=1)
+    text = json.dumps(measured, indent=1)
     print(text)
     if out is not None:
         out.write_text(text + "\n", encoding="utf-8")
