@@ -38,6 +38,12 @@ class Layer:
     step: int | None = None
 
     @property
+    def shares(self) -> bool:
+        """Whether the weights are shares of each query's attention, as a softmax gives them."""
+        sums = self.weights.sum(-1)
+        return bool((self.weights >= 0).all() and ((np.abs(sums - 1) < 0.02) | (sums == 0)).all())
+
+    @property
     def halted(self) -> NDArray[np.bool_]:
         """(queries,): which took fewer steps. The state of such a position goes on, for others to look at, but where
         it looks is no longer part of what it returns."""

@@ -97,6 +97,7 @@ def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
             rows.append({
                 "name": layer.name, "number": layer.number, "step": layer.step, "heads": layer.heads,
                 "queries": numbers[0], "keys": numbers[1], "scale": scale, "signed": signed,
+                "shares": layer.shares,
             })  # fmt: skip
         axes.append({"name": axis, "layers": rows, "stepwise": axis in maps.stepwise})
     title = " ".join(maps.title.split())
