@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from manyheads.analysis.drawing import save
 from manyheads.models.conv_attention import attention_of
 
 ALPHAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0)
@@ -79,4 +80,4 @@ def draw(found: Errors, path: Path) -> None:
     panel.axhline(torch.finfo(torch.float64).eps, color="black", lw=0.8, label="spacing of float64 at 1")
     panel.set(xlabel="alpha", ylabel="largest error inside the image", ylim=(1e-18, 10))
     panel.legend()
-    figure.savefig(path, dpi=150)
+    save(figure, path)

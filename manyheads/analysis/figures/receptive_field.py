@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
 
 SAMPLES = 8  # random inputs that an influence is averaged over
@@ -83,7 +84,7 @@ def draw(found: Growth, path: Path) -> None:
         panel.set(title=title, xlabel="input position, from the output's")
         figure.colorbar(image, ax=panel, label="log10 influence")
     panels[0].set(ylabel="layers")
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 class _Along(nn.Module):

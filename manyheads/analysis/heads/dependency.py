@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 
 DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
@@ -122,4 +123,4 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     panel.tick_params(length=0, which="both")
     side.tick_params(length=0)
     figure.colorbar(image, ax=side, fraction=0.6, aspect=30)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

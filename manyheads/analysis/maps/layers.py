@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from manyheads.analysis.maps.page import frame, page
 from manyheads.analysis.maps.picture import draw
 from manyheads.analysis.maps.sides import Side
+from manyheads.files import replacing, write
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -124,7 +125,7 @@ class AttentionMaps:
 
     def save(self, path: str | Path) -> None:
         """As NPZ, without pickles; see `arrays`."""
-        with Path(path).open("wb") as file:
+        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def frame(self) -> DataFrame:
@@ -157,9 +158,9 @@ class AttentionMaps:
 
         Raises ValueError for weights that are no numbers, and for a first token that no text can begin with.
         """
-        html, told = page([self, *others], first)
-        Path(path).write_text(html, encoding="utf-8")
-        return told
+        html, left_out = page([self, *others], first)
+        write(Path(path), html)
+        return left_out
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
         """A picture, PNG or SVG by the suffix; `choices` are those of `map_picture.draw`. Returns what it lacks."""

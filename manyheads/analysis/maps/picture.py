@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.analysis.drawing import save
 from manyheads.analysis.maps.sides import Side
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def draw(
             bar.set_label("weight", fontsize=8)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure.savefig(path, dpi=150)
+        save(figure, path)
     return _told([str(warning.message) for warning in caught])
 
 

@@ -168,7 +168,7 @@ def _compute(algorithm: Algorithm, config: AlgorithmicConfig, run: Run) -> dict[
             print(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in found.items()), file=sys.stderr)
             if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
                 metrics |= length_metrics(found, length, len(pairs))
-        draw({config.model: {"curve": curve, "data": described}}, run.out / "lengths.png")
+        draw([(config.model, {"curve": curve, "data": described})], run.out / "lengths.png")
         if config.model == "universal":
             examples = [str(pondering(translator, text)) for text in validation.sources[:EXAMPLES]]
             (run.out / "steps.txt").write_text("\n\n".join(examples) + "\n", encoding="utf-8")
