@@ -119,10 +119,11 @@ def draw_centres(centres: Centres, path: str | Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Circle
+    from matplotlib.ticker import MaxNLocator
 
     layers, heads = centres.widths.shape
     hues = colormaps["tab10" if heads <= 10 else "tab20"]
-    figure = Figure(figsize=(2.6 * layers + 3.2, 3.2), layout="constrained")
+    figure = Figure(figsize=(2.6 * layers + 3.2, 3.2), layout="compressed")
     panels = figure.subplots(1, layers, sharex=True, sharey=True, squeeze=False)[0]
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
     reach = float(centres.centres.abs().max() + radii[0] * centres.widths.median()) + 1
@@ -135,7 +136,9 @@ def draw_centres(centres: Centres, path: str | Path) -> None:
                 panel.add_patch(Circle((right, down), size, fill=False, ls=line, ec=hues(head % hues.N)))
             panel.plot(right, down, ".", color=hues(head % hues.N))
         panel.plot(0, 0, "s", color="black")
-        panel.set(title=f"layer {layer}", aspect="equal", xlim=(-reach, reach), ylim=(reach, -reach))
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_locator(MaxNLocator(4, integer=True))
+        panel.set(title=f"layer {layer}", box_aspect=1, xlim=(-reach, reach), ylim=(reach, -reach))
     panels[layers // 2].set(xlabel="pixels to the right of the query")
     panels[0].set(ylabel="pixels down from the query")
     key = [Line2D([], [], color="black", marker="s", ls="", label="query")]
