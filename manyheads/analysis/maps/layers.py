@@ -105,23 +105,23 @@ class AttentionMaps:
         cross/0/queries/grid, keys/grid    the rows and columns of patches, where a side is an image
         cross/0/queries/steps, keys/steps  how many steps each position took, where positions halt
         """
-        found: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
+        arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
             for number, layer in enumerate(layers):
                 at = f"{axis}/{number}"
-                found |= {
+                arrays |= {
                     at: layer.weights, f"{at}/name": np.array(layer.name), f"{at}/layer": np.array(layer.number),
                     f"{at}/heads": np.array(layer.heads),
                 }  # fmt: skip
                 if layer.step is not None:
-                    found[f"{at}/step"] = np.array(layer.step)
+                    arrays[f"{at}/step"] = np.array(layer.step)
                 for name, side in (("queries", layer.queries), ("keys", layer.keys)):
-                    found[f"{at}/{name}"] = np.array(side.tokens)
+                    arrays[f"{at}/{name}"] = np.array(side.tokens)
                     if side.grid is not None:
-                        found[f"{at}/{name}/grid"] = np.array(side.grid)
+                        arrays[f"{at}/{name}/grid"] = np.array(side.grid)
                     if side.steps is not None:
-                        found[f"{at}/{name}/steps"] = np.array(side.steps)
-        return found
+                        arrays[f"{at}/{name}/steps"] = np.array(side.steps)
+        return arrays
 
     def save(self, path: str | Path) -> None:
         """As NPZ, without pickles; see `arrays`."""
@@ -141,7 +141,7 @@ class AttentionMaps:
         for axis, layers in self.axes.items():
             for layer in layers:
                 _, heads, queries, keys = layer.weights.shape
-                head, query, key = (each.ravel() for each in np.indices((heads, queries, keys)))
+                head, query, key = (indices.ravel() for indices in np.indices((heads, queries, keys)))
                 sides = (("query", query, layer.queries), ("key", key, layer.keys))
                 steps = {f"{name}_steps": np.array(side.steps)[at] for name, at, side in sides if side.steps}
                 parts.append(pandas.DataFrame({

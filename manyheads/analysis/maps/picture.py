@@ -141,7 +141,7 @@ def draw(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         save(figure, path)
-    return _told([str(warning.message) for warning in caught])
+    return _notes([str(warning.message) for warning in caught])
 
 
 def _titles(maps: AttentionMaps, axis: str, looks: list[Look], shares: bool) -> str:
@@ -190,7 +190,7 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
     """As the page calls it: where depth is tied there is one layer, and its steps."""
     if layer.step is None:
         return f"layer {layer.number}"
-    tied = all(each.number == layer.number for each in layers)
+    tied = all(other.number == layer.number for other in layers)
     return f"step {layer.step}" if tied else f"layer {layer.number}, step {layer.step}"
 
 
@@ -212,13 +212,13 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
         )
 
 
-def _told(messages: list[str]) -> list[str]:
+def _notes(messages: list[str]) -> list[str]:
     """What matplotlib warns of, each in one line; characters that its font lacks all together."""
     glyph = re.compile(r"Glyph (\d+) ")
-    lacking = {chr(int(found[1])): None for message in messages if (found := glyph.match(message))}
+    lacking = {chr(int(character[1])): None for message in messages if (character := glyph.match(message))}
     others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
-    told = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
-    return told + list(dict.fromkeys(others))
+    notes = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
+    return notes + list(dict.fromkeys(others))
 
 
 def _names(side: Side) -> list[str]:
