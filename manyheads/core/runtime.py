@@ -7,12 +7,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Precision = Literal["float32", "bf16"]
 
@@ -96,3 +96,15 @@ def _seconds(a: Tensor, b: Tensor) -> float:
         (a @ b)[0, 0].item()  # waits for a device that works asynchronously
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients while the block runs; after it the model's mode is what it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)

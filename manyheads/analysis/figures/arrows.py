@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 
 COUNT = 20  # as in the paper's figures
@@ -65,8 +66,8 @@ def strongest_arrows(
     name, grid, pool = _grid(model, images, layer)
     cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
-    with torch.no_grad(), record(model, layers=name, heads=[head], queries=[row]) as maps:
-        _evaluate(model, images)
+    with evaluating(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
+        model(images)
     weights = maps[name][0].flatten()
     step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
@@ -127,19 +128,11 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     shapes: list[torch.Size] = []
     handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
     try:
-        with torch.no_grad():
-            _evaluate(model, images)
+        with evaluating(model):
+            model(images)
     finally:
         handle.remove()
     if not shapes or len(shapes[0]) not in (4, 5):
         raise ValueError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
     space = (1, *shapes[0][2:])[-3:]
     return str(name), (space[0], space[1], space[2]), getattr(layers[name], "pool", 1)
-
-
-def _evaluate(model: nn.Module, images: Tensor) -> None:
-    training = model.training
-    try:
-        model.eval()(images)
-    finally:
-        model.train(training)

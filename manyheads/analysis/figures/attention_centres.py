@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from manyheads.analysis.drawing import save
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
@@ -96,17 +97,12 @@ def mean_maps(
         )
     layers = tuple(tapped(model))
     total = torch.zeros((), device=images.device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for part in images.split(batch):
-                with record(model, queries=[row * columns + column]) as maps:
-                    model(part)
-                # a map that does not depend on the images was recorded once for all of them
-                total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
-    finally:
-        model.train(training)
+    with evaluating(model):
+        for part in images.split(batch):
+            with record(model, queries=[row * columns + column]) as maps:
+                model(part)
+            # a map that does not depend on the images was recorded once for all of them
+            total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 

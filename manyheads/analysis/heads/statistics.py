@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import edit, record, tapped
 from manyheads.models.vit import ViT
 
@@ -172,13 +173,8 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
     apart = torch.cdist(at, at)  # (P, P)
     first = c.tokens - rows * columns
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), record(model) as maps:
-            model(images)
-    finally:
-        model.train(training)
+    with evaluating(model), record(model) as maps:
+        model(images)
     distances = {}
     for layer, calls in maps.items():
         between = calls[0][..., first:, first:]  # (B, H, P, P)

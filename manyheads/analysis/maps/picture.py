@@ -1,7 +1,6 @@
 """Attention maps as a picture, PNG or SVG: every head at a glance, its tokens where there is room for them.
 
-Lines are as Vaswani drew them. Of an image a picture shows where one patch, or the class token, looks: the more a patch
-gets above an even share, the more orange. All maps of a picture have one scale, so that they can be compared.
+Lines are as Vaswani drew them. All maps of a picture have one scale, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import re
 import textwrap
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from manyheads.analysis.drawing import save
+from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 
 if TYPE_CHECKING:
@@ -34,24 +32,6 @@ FAINT = 0.02  # of the largest weight: no line
 MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
 PAGE = "or make a page (.html)"
 TITLE_LINES = 8
-HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)  # over an image in grey: more than an even share; negative
-OPAQUE = 0.9
-FULL = 4  # even shares: the least that is drawn in full colour, so that the noise of a head that looks evenly is not
-TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # even shares
-
-
-class Look(NamedTuple):
-    """Where one query of an image looks.
-
-    at     its number, `name` its token
-    grid   (heads, rows, columns) its weights, over the patches
-    even   what each key would get of an even look; 1 where weights are no shares
-    """
-
-    at: int
-    name: str
-    grid: NDArray[np.float32]
-    even: float
 
 
 def draw(
@@ -72,7 +52,6 @@ def draw(
     query  of an image: the number of the token that looks; None: the class token, else the patch in the middle
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
 
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
@@ -83,18 +62,18 @@ def draw(
         raise ValueError(f"style is {style!r}: expected 'matrix' or 'lines'")
     if style == "lines":
         _check_lines(layers, pictured)
-    shares = all(layer.shares for layer in layers)
-    looks = [_look(layer, query, shares) for layer in layers] if pictured else []
+    images = ImageMaps(layers, query, maps.picture) if pictured else None
     columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
     named = len(layers) * columns <= NAMED and not pictured
     sizes = [_size(layer, named, style, columns) for layer in layers]
     wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
-    title = _wrapped(_titles(maps, axis, looks, shares), int(11 * wide))
+    title = f"{axis} attention" + (f" of {maps.model}" if maps.model else "") + f"\n{maps.title}"
+    title = _wrapped(title if images is None else f"{title}\n{images.subtitle}", int(11 * wide))
     high = sum(height for _, height in sizes) + 1.0 + 0.17 * title.count("\n")
     figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
     figure.suptitle(title, fontsize=10, parse_math=False)
     panels = figure.subplots(len(layers), columns, squeeze=False, height_ratios=[height for _, height in sizes])
-    colours = _colours(layers, looks, shares)
+    colours = _colours(layers) if images is None else images.colours
     for row, layer in enumerate(layers):
         for column in range(columns):
             panel: Axes = panels[row, column]
@@ -103,8 +82,8 @@ def draw(
             elif column >= len(layer.heads):
                 panel.axis("off")
                 continue
-            elif looks:
-                _overlay(panel, layer, looks[row], column, maps.picture, colours, shares)
+            elif images is not None:
+                images.draw(panel, row, column)
             else:
                 edge = SIZE if named else _edge_size(layer, columns)
                 below = named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
@@ -127,14 +106,10 @@ def draw(
     else:
         bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=min(1.0, 4 / wide), aspect=30, pad=0.02)
         bar.ax.tick_params(labelsize=7)
-        if looks and shares:
-            ticks = [tick for tick in TICKS if tick <= colours.get_clim()[1]]
-            bar.set_ticks(ticks, labels=[f"{tick}x" for tick in ticks], minor=False)
-            bar.ax.xaxis.set_minor_locator(NullLocator())
-            even = {_percent(look.even) for look in looks}
-            bar.set_label("times an even share" + (f" ({even.pop()})" if len(even) == 1 else ""), fontsize=8)
-        elif shares:
-            bar.ax.xaxis.set_major_formatter(lambda value, _: _percent(value))
+        if images is not None:
+            images.label(bar)
+        elif all(layer.shares for layer in layers):
+            bar.ax.xaxis.set_major_formatter(lambda value, _: percent(value))
             bar.set_label("share of a query's attention", fontsize=8)
         else:
             bar.set_label("weight", fontsize=8)
@@ -144,41 +119,14 @@ def draw(
     return _notes([str(warning.message) for warning in caught])
 
 
-def _titles(maps: AttentionMaps, axis: str, looks: list[Look], shares: bool) -> str:
-    """What is shown, of whom, on what; of an image also who looks."""
-    about = f"{axis} attention" + (f" of {maps.model}" if maps.model else "")
-    if not looks:
-        return f"{about}\n{maps.title}"
-    names = {look.name for look in looks}
-    who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
-    largest = (
-        "the number below a map is the largest share of one patch"
-        if shares
-        else "the number below a map is its largest"
-    )
-    return f"{about}\n{maps.title}\nwhere {who} looks; {largest}"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
-
-
-def _colours(layers: list[Layer], looks: list[Look], shares: bool) -> ScalarMappable:
-    """From a weight, or over an image from a number of even shares, to a colour: one scale for a whole picture."""
+def _colours(layers: list[Layer]) -> ScalarMappable:
+    """From a weight to a colour: one scale for a whole picture."""
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+    from matplotlib.colors import Normalize
 
-    if not looks:
-        most = max(float(np.abs(layer.weights).max()) for layer in layers) or 1.0
-        signed = any((layer.weights < 0).any() for layer in layers)
-        return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
-    most = max(float(np.abs(look.grid).max()) / look.even for look in looks) or 1.0
-    if not shares:
-        stops = [(*COLD, OPAQUE), (*COLD, 0.0), (*HEAT, 0.0), (*HEAT, OPAQUE)]
-        both = LinearSegmentedColormap.from_list("both", list(zip((0.0, 0.5, 0.5, 1.0), stops, strict=True)))
-        return ScalarMappable(Normalize(-most, most), both)
-    heat = LinearSegmentedColormap.from_list("heat", [(*HEAT, 0.0), (*HEAT, OPAQUE)])
-    return ScalarMappable(LogNorm(1, max(most, FULL), clip=True), heat)
+    most = max(float(np.abs(layer.weights).max()) for layer in layers) or 1.0
+    signed = any((layer.weights < 0).any() for layer in layers)
+    return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
 
 
 def _longest(layers: list[Layer]) -> tuple[int, ...]:
@@ -276,53 +224,6 @@ def _lines(panel: Axes, layer: Layer) -> None:
         panel.text(1.03, at, token, ha="left", va="center", fontsize=8, parse_math=False)
     panel.set(xlim=(-0.8, 1.8), ylim=(max(weights.shape[1:]) - 0.4, -0.6), xticks=[], yticks=[])
     panel.spines[:].set_visible(False)
-
-
-def _look(layer: Layer, query: int | None, shares: bool) -> Look:
-    """Where one query of a layer over an image looks. Raises ValueError for one that there is not."""
-    queries, keys = layer.queries, layer.keys
-    assert queries.grid is not None
-    assert keys.grid is not None
-    before = len(queries) - queries.grid[0] * queries.grid[1]
-    middle = before + (queries.grid[0] // 2) * queries.grid[1] + queries.grid[1] // 2
-    at = (0 if before else middle) if query is None else query
-    if not 0 <= at < len(queries):
-        raise ValueError(f"token {at} does not exist: valid are 0 to {len(queries) - 1}")
-    weights = layer.weights[0, :, at]  # (H, Tk)
-    grid = weights[:, len(keys) - keys.grid[0] * keys.grid[1] :].reshape(-1, *keys.grid)
-    name = queries.tokens[at] if at < before else f"patch {queries.tokens[at]} (framed)"
-    return Look(at, name, grid, 1 / len(keys) if shares else 1.0)
-
-
-def _overlay(
-    panel: Axes,
-    layer: Layer,
-    look: Look,
-    head: int,
-    picture: NDArray[np.uint8] | None,
-    colours: ScalarMappable,
-    shares: bool,
-) -> None:
-    """Where one query looks, over the image in grey."""
-    from matplotlib.patches import Rectangle
-
-    if picture is not None:  # without black and white, on which a colour is hard to see
-        grey = 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
-        panel.imshow(grey, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
-    down, across = layer.keys.cover
-    heat = colours.to_rgba(look.grid[head] / look.even)  # (rows, columns, 4)
-    panel.imshow(heat, extent=(0, across, down, 0), interpolation="nearest")
-    assert layer.queries.grid is not None
-    rows, columns = layer.queries.grid
-    patch = look.at - (len(layer.queries) - rows * columns)
-    if patch >= 0:
-        corner = (patch % columns / columns, patch // columns / rows)
-        for ink, width in (("black", 2.4), ("white", 1.2)):
-            outline = Rectangle(corner, 1 / columns, 1 / rows, fill=False, edgecolor=ink, linewidth=width)
-            panel.add_patch(outline)
-    largest = float(look.grid[head].max())
-    panel.set_xlabel(_percent(largest) if shares else f"{largest:.2g}", fontsize=7, labelpad=2)
-    panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
 
 
 def _wrapped(text: str, width: int) -> str:
