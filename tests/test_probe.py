@@ -57,6 +57,24 @@ def test_the_table_the_picture_and_the_parsers(model: Path, tmp_path: Path, caps
     assert out.read_text().startswith("<?xml")
 
 
+def test_the_paper_s_row_that_is_wrong_has_a_note(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passive = sentence(("dog", 3, "nsubj:pass"), ("the", 3, "aux:pass"), ("sees", 0, "root"))
+    assert probe(model, write(tmp_path / "a.conllu", passive), "--minimum", "1") == 0
+    assert "aux:pass: the authors' notebook prints 0.941, offset 0.825" in capsys.readouterr().out
+    assert probe(model, write(tmp_path / "b.conllu", BANK), "--minimum", "1") == 0
+    assert "notebook" not in capsys.readouterr().out
+
+
+def test_the_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe(tmp_path / "none", tmp_path / "none.conllu") == 2
+    assert "none.conllu: no such file" in capsys.readouterr().err
+    bank = write(tmp_path / "a.conllu", BANK)
+    assert probe(tmp_path / "none", bank, "--train", str(tmp_path / "other.conllu")) == 2
+    assert "other.conllu: no such file" in capsys.readouterr().err
+
+
 def test_json_has_everything(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bank = write(tmp_path / "a.conllu", BANK)
     assert probe(model, bank, "--json", "--minimum", "1") == 0

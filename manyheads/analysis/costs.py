@@ -68,13 +68,13 @@ def shapes(model: nn.Module) -> dict[str, str]:
     owners: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
         owners.setdefault(_owner(name), []).append(" x ".join(map(str, parameter.shape)))
-    found: dict[str, list[str]] = {}
+    sizes_of: dict[str, list[str]] = {}
     for owner, sizes in owners.items():
-        found.setdefault(_part(owner), []).append(" + ".join(sizes))
+        sizes_of.setdefault(_part(owner), []).append(" + ".join(sizes))
     return {
-        part: each[0] if len(each) == 1 else f"{len(each)} x ({each[0]})"
-        for part, each in found.items()
-        if len(set(each)) == 1
+        part: sizes[0] if len(sizes) == 1 else f"{len(sizes)} x ({sizes[0]})"
+        for part, sizes in sizes_of.items()
+        if len(set(sizes)) == 1
     }
 
 
@@ -148,8 +148,8 @@ def memory(model: nn.Module) -> dict[str, int]:
 def _kept(model: nn.Module, block: Block) -> int:
     """Numbers that a cache keeps for each token: once for every time that the block is applied."""
     looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
-    each = _key_and_value(block.attention) + looks_back
-    return each * sum(m.config.steps if isinstance(m, Recurrence) else 1
+    numbers = _key_and_value(block.attention) + looks_back
+    return numbers * sum(m.config.steps if isinstance(m, Recurrence) else 1
                       for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip
 
 

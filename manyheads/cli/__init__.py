@@ -16,6 +16,7 @@ from manyheads.cli import (
     answer,
     attend,
     classify,
+    curve,
     directories,
     fill,
     generate,
@@ -29,7 +30,9 @@ from manyheads.cli import (
 from manyheads.cli.parser import Parser, Verbs
 
 # in the order of --help
-VERBS = (training, scoring, translate, classify, tag, answer, fill, generate, attend, probe, summary, directories)
+VERBS = (
+    training, scoring, curve, translate, classify, tag, answer, fill, generate, attend, probe, summary, directories,
+)  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
 
 SUFFIXES = (".html", ".npz", ".png", ".svg")
+ONLY_FOR = {  # options that some models take
+    "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
+    "truncate": "models that read texts",
+}  # fmt: skip
 
 
 def add(verbs: Verbs) -> None:
@@ -63,29 +67,29 @@ def _attend(options: argparse.Namespace) -> None:
     if options.lines and suffix not in (".png", ".svg"):
         raise ValueError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
     predictor = model_for("attend", options.model)
-    found = [_maps(predictor, each, options) for each in options.rest]
+    maps, *others = [_maps(predictor, text, options) for text in options.rest]
     if options.against is not None:
-        found.append(_maps(model_for("attend", options.against), options.rest[0], options))
-    first, told = found[0], list[str]()
+        others.append(_maps(model_for("attend", options.against), options.rest[0], options))
+    notes: list[str] = []
     if suffix == ".html":
-        told = first.page(out, *found[1:], first=(options.first or 1) - 1)
+        notes = maps.page(out, *others, first=(options.first or 1) - 1)
     elif suffix == ".npz":
-        first.save(out)
+        maps.save(out)
     else:
-        told = first.draw(out, axis=options.axis, style="lines" if options.lines else "matrix")
-    for note in told:
+        notes = maps.draw(out, axis=options.axis, style="lines" if options.lines else "matrix")
+    for note in notes:
         print(f"manyheads: {note}", file=sys.stderr)
     print(out)
 
 
-def _maps(predictor: Any, given: str, options: argparse.Namespace) -> AttentionMaps:
-    """What was asked of this predictor; an option that it does not know is an error."""
-    asked = {name: getattr(options, name) for name in ("target", "pair", "max_tokens", "truncate")}
-    asked = {name: value for name, value in asked.items() if value not in (None, False)}
+def _maps(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps:
+    """The maps of one input; an option that its predictor does not know is an error."""
+    special = {name: getattr(options, name) for name in ONLY_FOR if getattr(options, name) not in (None, False)}
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     known = signature(predictor.attend).parameters
-    for name in asked:
+    for name in special:
         if name not in known:
-            raise ValueError(f"--{name.replace('_', '-')} is not for this model: {type(predictor).__name__}")
-    maps = predictor.attend(given, **asked, **choices)
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
+    maps = predictor.attend(text, **special, **choices)
     return maps.words() if options.words else maps

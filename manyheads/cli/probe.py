@@ -35,34 +35,41 @@ def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
     from manyheads.analysis.heads.dependency import draw_heads
+    from manyheads.data.treebank import read_treebank
+
+    treebank, train = (
+        None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
+        for file in (options.treebank, options.train)
+    )  # before the model, which takes longer to load
     from manyheads.tasks.loading import load
     from manyheads.tasks.probing import probe
 
-    found = probe(load(options.model), options.treebank, train=options.train, skip_bad_lines=options.skip_bad_lines)
-    _tell(found, options.minimum)
+    assert treebank is not None
+    results = probe(load(options.model), treebank, train=train)
+    _tell(results, options.minimum)
     if options.json:
-        document(found.document(options.minimum))
+        document(results.document(options.minimum))
     else:
-        _print(found, options.minimum)
+        _print(results, options.minimum)
     if options.out is not None:  # last: what it took minutes to find is told whatever becomes of the picture
-        draw_heads(found.dependencies, options.out, options.minimum)
+        draw_heads(results.dependencies, options.out, options.minimum)
 
 
-def _print(found: Probe, minimum: int) -> None:
-    _relations(found, minimum)
-    if found.coreference is not None:
+def _print(results: Probe, minimum: int) -> None:
+    _relations(results, minimum)
+    if results.coreference is not None:
         print("\nantecedents: of the mentions before, the head picks one of the same entity\n")
-        _antecedents(found.coreference)
-    if found.parsers:
+        _antecedents(results.coreference)
+    if results.parsers:
         print("\nparsers: share of the words whose head is found (UAS)\n")
-        rows = [(name, f"{s.value:.3f}", f"{s.low:.3f}-{s.high:.3f}") for name, s in found.parsers.items()]
+        rows = [(name, f"{s.value:.3f}", f"{s.low:.3f}-{s.high:.3f}") for name, s in results.parsers.items()]
         table([("sees", "UAS", "95%"), *rows])
 
 
-def _tell(found: Probe, minimum: int) -> None:
+def _tell(results: Probe, minimum: int) -> None:
     """On stderr what was left out."""
-    counts = found.counts
-    rare = sum(count < minimum for count in found.dependencies.counts().values())
+    counts = results.counts
+    rare = sum(count < minimum for count in results.dependencies.counts().values())
     for number, what in (
         (counts["skipped"], "faulty sentences skipped"),
         (counts["too_long"], "sentences left out: the model has no room for them"),
@@ -74,32 +81,34 @@ def _tell(found: Probe, minimum: int) -> None:
             print(f"{number:,} {what}", file=sys.stderr)
 
 
-def _relations(found: Probe, minimum: int) -> None:
+def _relations(results: Probe, minimum: int) -> None:
     from manyheads.analysis.heads.dependency import PUBLISHED
 
-    layers, heads = found.dependencies.right.shape[2:]
-    print(f"{found.model}: {layers} layers of {heads} heads, counted from 0, on {found.treebank}\n")
-    rows = []
-    for row in found.dependencies.table(minimum):
+    layers, heads = results.dependencies.right.shape[2:]
+    print(f"{results.model}: {layers} layers of {heads} heads, counted from 0, on {results.treebank}\n")
+    rows, notes = [], []
+    for row in results.dependencies.table(minimum):
         published = PUBLISHED.get(row.group)
         paper = ("", "") if published is None else (f"{published.accuracy:.3f}", f"{published.base:.3f}")
+        if published is not None and published.note:
+            notes.append(f"  {row.group}: {published.note}")
         rows.append((
             row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
             f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})", *paper,
         ))  # fmt: skip
     table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", "", "BERT-base", "offset"),
            *rows])  # fmt: skip
-    print("\nheld out: the head chosen on every second sentence, scored on the others"
-          "\nBERT-base: the paper's, on the Wall Street Journal (Clark et al. 2019, table 1)")  # fmt: skip
+    print("\nheld out: the head chosen on every second sentence, scored on the others")
+    print("BERT-base: the paper's, on the Wall Street Journal (Clark et al. 2019, table 1)", *notes, sep="\n")
 
 
-def _antecedents(found: Selections) -> None:
+def _antecedents(mentions: Selections) -> None:
     rows = [
         (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
          f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()))
-        for row in found.table()
+        for row in mentions.table()
     ]  # fmt: skip
-    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *found.baselines), *rows])
+    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines), *rows])
 
 
 def _share(value: float) -> str:

@@ -84,7 +84,10 @@ def _compare(options: argparse.Namespace) -> None:
         else:
             verdict = "they differ" if p < 0.05 else "no difference beyond chance"
             print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
+    print(f"{found['better']:,} items better with 2, {found['worse']:,} worse; those that changed most, both ways:")
     for item in found["most_changed"]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, given = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
-        print(f"\n{item['change']:+.1f} {found['unit']}   {given}\n    1 {first}\n    2 {second}\n    = {reference}")
+        print(
+            f"\n{item['change']:+.3g} {found['ranked_by']}   {given}\n    1 {first}\n    2 {second}\n    = {reference}"
+        )

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Precision = Literal["float32", "bf16"]
 MOST_THREADS = 1024  # 100,000 end the process
@@ -119,3 +119,15 @@ def processor() -> str:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients while the block runs; after it the model's mode is what it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)

@@ -134,6 +134,10 @@ class Universal(_Universal):
         """The decoder's last states (B, Tt, D)."""
         return self.think(source, source_lengths, target, target_lengths)[0]
 
+    def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
+        """The encoder's last states (B, Ts, D)."""
+        return self._read(source, mask or Mask())[0]
+
     @property
     def output_weight(self) -> Tensor:
         return self.target_embedding.weight

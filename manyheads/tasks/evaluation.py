@@ -28,12 +28,18 @@ class Outcome:
     """
 
     unit: ClassVar[str] = "right"
+    ranked_by: ClassVar[str] = ""  # what `ranks` are; "": the unit
 
     inputs: list[str]
     outputs: list[str]
     references: list[str]
     quality: list[float]
     metrics: Metrics
+
+    @property
+    def ranks(self) -> list[float]:
+        """Of each item what is compared to find those that changed most."""
+        return self.quality
 
     def bootstrap(self, other: Outcome) -> dict[str, Any]:
         """Is `other` better by more than chance (Koehn 2004)? The mean quality of 1,000 resamples of the items.
@@ -53,8 +59,20 @@ class Outcome:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
 class LabelOutcome(Outcome):
-    """Where inputs, outputs and references are items and their labels."""
+    """Where inputs, outputs and references are items and their labels.
+
+    probabilities  that the model gives the right label of each: by their change items are ranked in a comparison
+    """
+
+    ranked_by: ClassVar[str] = "probability of the right label"
+
+    probabilities: list[float]
+
+    @property
+    def ranks(self) -> list[float]:
+        return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
         """Of each label: how many items have it, and precision, recall and F1 (0 where nothing is counted)."""
@@ -117,22 +135,25 @@ def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
 def compare(
     first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
 ) -> dict[str, Any]:
-    """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), the items
-    that changed most."""
+    """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), how many
+    items became better and worse, and those of both that changed most."""
     if type(first) is not type(second):
-        kinds = ", ".join(f"{each.path} is a {type(each).__name__}" for each in (first, second))
+        kinds = ", ".join(f"{model.path}: {type(model).__name__}" for model in (first, second))
         raise ValueError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
         remedy = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
         raise ValueError(f"{first.path} and {second.path} have different test data: {remedy}")
     changes = [
-        {"input": given, "reference": right, "first": a, "second": b, "change": round(after - before, 2)}
-        for given, right, a, b, before, after in zip(
-            one.inputs, one.references, one.outputs, two.outputs, one.quality, two.quality, strict=True
+        {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
+        for item, right, a, b, before, after in zip(
+            one.inputs, one.references, one.outputs, two.outputs, one.ranks, two.ranks, strict=True
         )
     ]
-    changes.sort(key=lambda item: -abs(item["change"]))
+    changes.sort(key=lambda item: item["change"])
+    worse = [item for item in changes[:SHOWN] if item["change"] < 0]
+    better = [item for item in changes[: -SHOWN - 1 : -1] if item["change"] > 0]
+    differences = np.array(two.quality) - np.array(one.quality)
     bootstrap = one.bootstrap(two)
     if len(one.inputs) < FEW:
         bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
@@ -142,5 +163,8 @@ def compare(
         "items": len(one.inputs),
         "unit": one.unit,
         "bootstrap": bootstrap,
-        "most_changed": [item for item in changes if item["change"]][:SHOWN],
+        "better": int((differences > 0).sum()),
+        "worse": int((differences < 0).sum()),
+        "ranked_by": one.ranked_by or one.unit,
+        "most_changed": better + worse,
     }

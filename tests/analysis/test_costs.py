@@ -51,7 +51,7 @@ def test_presets_of_other_families_too(name: str, total: int) -> None:
 
 
 def test_other_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown preset 'transformer/huge': valid are transformer/tiny"):
+    with pytest.raises(ValueError, match="unknown preset 'transformer/huge': did you mean transformer/big?"):
         preset_model("transformer/huge")
 
 

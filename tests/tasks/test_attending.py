@@ -280,7 +280,7 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((translator.path, "a", "--heads", "2"), "decoder.blocks.0.attention has no head 2: valid are 0 to 1"),
         ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, got 'two'"),
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),
-        ((translator.path, "a", "--pair", "b"), "--pair is not for this model: Translator"),
+        ((translator.path, "a", "--pair", "b"), "--pair is for models that read pairs of texts"),
         ((translator.path, "a", "--out", "map.pdf"), "--out map.pdf: expected a file that ends in .html, .npz"),
         ((translator.path, "a", "--out", "none/map.png"), "there is no directory none: make it first"),
         ((translator.path, "a", "b", "--out", "map.png"), "two maps side by side are for a page"),

@@ -1,9 +1,11 @@
-"""Which test data a run is scored on."""
+"""Which test data a run is scored on, and which items differ most between two models."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from manyheads.tasks.evaluation import LabelOutcome, compare
 from manyheads.tasks.translation.predictor import held_data
 
 
@@ -12,3 +14,30 @@ def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"result\.json: damaged"):
         held_data(tmp_path, None)
+
+
+class Fixed:
+    """A predictor with an outcome that is known."""
+
+    path = Path("model")
+
+    def __init__(self, outputs: str, probabilities: list[float]) -> None:
+        quality = [float(output == "a") for output in outputs]
+        items = [f"item {i}" for i in range(len(outputs))]
+        self._outcome = LabelOutcome(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Any:
+        return self._outcome
+
+
+def test_items_are_ranked_by_the_probability_of_the_right_label_both_ways() -> None:
+    """Among items that are all right in one model and wrong in the other, names would decide."""
+    first = Fixed("bbbbbbbbaaaa", [0.4, 0.1, 0.3, 0.2, 0.4, 0.4, 0.4, 0.4, 0.6, 0.9, 0.7, 0.5])
+    second = Fixed("aaaaaaaabbba", [0.6, 0.9, 0.7, 0.8, 0.6, 0.6, 0.6, 0.6, 0.4, 0.1, 0.3, 0.5])
+    comparison = compare(first, second)
+    assert (comparison["better"], comparison["worse"]) == (8, 3)
+    changed = [(item["input"], item["change"]) for item in comparison["most_changed"]]
+    assert changed[:3] == [("item 1", 0.8), ("item 3", 0.6), ("item 2", 0.4)]
+    assert changed[5:] == [("item 9", -0.8), ("item 10", -0.4), ("item 8", -0.2)]
+    assert comparison["ranked_by"] == "probability of the right label"
+    assert comparison["bootstrap"]["right"]["difference"] == pytest.approx(5 / 12)  # of what is right, as before

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from manyheads.analysis.drawing import save
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 
 COUNT = 20  # as in the paper's figures
@@ -42,7 +44,7 @@ def strongest_arrows(
     layer: str | int = -1,
     head: int = 0,
     count: int = COUNT,
-    out: Path | None = None,
+    out: str | Path | None = None,
 ) -> Arrows:
     """The strongest weights of one query in a layer that attends over a whole grid, such as a non-local block.
 
@@ -64,32 +66,33 @@ def strongest_arrows(
     name, grid, pool = _grid(model, images, layer)
     cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
-    with torch.no_grad(), record(model, layers=name, heads=[head], queries=[row]) as maps:
-        _evaluate(model, images)
+    with evaluating(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
+        model(images)
     weights = maps[name][0].flatten()
     step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
-    keys = [cells // each for cells, each in zip(grid, step, strict=True)]
+    keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
         raise ValueError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
-    best = weights.topk(min(count, len(weights)))
-    cells = torch.stack(torch.unravel_index(best.indices, keys), 1)  # (N, 3)
-    pixels = torch.tensor([length / each for length, each in zip(size, grid, strict=True)])
-    ends = (cells + 0.5) * torch.tensor(step) * pixels
+    strongest = weights.topk(min(count, len(weights)))
+    places = torch.stack(torch.unravel_index(strongest.indices, keys), 1)  # (N, 3)
+    pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # of a cell
+    ends = (places + 0.5) * torch.tensor(step) * pixels
     start = (torch.tensor(cell) + 0.5) * pixels
-    ends[:, 0], start[0] = cells[:, 0], cell[0]  # frames are counted, not measured
+    ends[:, 0], start[0] = places[:, 0], cell[0]  # frames are counted, not measured
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
-    found = Arrows(name, tuple(start.tolist()), ends, best.values, frames)
+    arrows = Arrows(name, tuple(start.tolist()), ends, strongest.values, frames)
     if out is not None:
-        draw(found, out)
-    return found
+        draw(arrows, out)
+    return arrows
 
 
-def draw(found: Arrows, path: Path) -> None:
-    """The frames side by side; the stronger an arrow, the thicker. Colours are stretched to the whole range."""
+def draw(arrows: Arrows, path: str | Path) -> None:
+    """The frames side by side; from the weakest arrow to the strongest they grow from thin to thick, and the title says
+    how strong these are. Colours are stretched to the whole range."""
     from matplotlib.figure import Figure
 
-    count, _, height, width = found.frames.shape
-    frames = found.frames[:, :3].float().cpu()
+    count, _, height, width = arrows.frames.shape
+    frames = arrows.frames[:, :3].float().cpu()
     frames = (frames - frames.min()) / (frames.max() - frames.min()).clamp(min=1e-6)
     strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # (Y, T * X, C)
     figure = Figure(figsize=(3.5 * count, 3.5 * height / width), layout="constrained")
@@ -97,17 +100,23 @@ def draw(found: Arrows, path: Path) -> None:
     extent = (0, count * width, height, 0)
     shown = (strip if strip.shape[2] == 3 else strip[..., 0]).numpy()
     panel.imshow(shown, cmap="gray", extent=extent, interpolation="nearest")
-    t, y, x = found.start
-    most = float(found.weights.abs().max()) or 1.0
-    for (frame, down, right), weight in zip(found.ends.tolist(), found.weights.tolist(), strict=True):
-        share = abs(weight) / most
-        look = {"arrowstyle": "->", "color": "red", "linewidth": 0.5 + 2 * share, "alpha": 0.3 + 0.7 * share}
+    t, y, x = arrows.start
+    sizes = arrows.weights.abs()
+    weakest, range_ = sizes.min(), (sizes.max() - sizes.min()).clamp(min=1e-12)
+    strengths = ((sizes - weakest) / range_).tolist()  # from 0 to 1
+    for (frame, down, right), strength in zip(arrows.ends.tolist(), strengths, strict=True):
+        look = {"arrowstyle": "->", "color": "red", "linewidth": 0.5 + 3 * strength, "alpha": 0.4 + 0.6 * strength}
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
     panel.plot(t * width + x, y, "o", color="yellow")
     for frame in range(1, count):
         panel.axvline(frame * width, color="white")
-    panel.set(title=f"{found.layer}: the {len(found.weights)} strongest", xticks=[], yticks=[])
-    figure.savefig(path, dpi=150)
+    low, high = (
+        f"{float(weight):.2%}" if sizes.max() <= 1 else f"{float(weight):.2g}"
+        for weight in (arrows.weights[-1], arrows.weights[0])
+    )
+    panel.set_title(f"{arrows.layer}\nthe {len(sizes)} strongest: {low} to {high}", fontsize=9)
+    panel.set(xticks=[], yticks=[])
+    save(figure, path)
 
 
 def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tuple[int, int, int], int]:
@@ -119,19 +128,11 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     shapes: list[torch.Size] = []
     handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
     try:
-        with torch.no_grad():
-            _evaluate(model, images)
+        with evaluating(model):
+            model(images)
     finally:
         handle.remove()
     if not shapes or len(shapes[0]) not in (4, 5):
         raise ValueError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
     space = (1, *shapes[0][2:])[-3:]
     return str(name), (space[0], space[1], space[2]), getattr(layers[name], "pool", 1)
-
-
-def _evaluate(model: nn.Module, images: Tensor) -> None:
-    training = model.training
-    try:
-        model.eval()(images)
-    finally:
-        model.train(training)

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from manyheads.analysis.drawing import save
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
 SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
+LINES = ("-", ":")  # of the circles
 
 
 @dataclass(frozen=True)
@@ -93,62 +97,78 @@ def mean_maps(
         )
     layers = tuple(tapped(model))
     total = torch.zeros((), device=images.device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for part in images.split(batch):
-                with record(model, queries=[row * columns + column]) as maps:
-                    model(part)
-                # a map that does not depend on the images was recorded once for all of them
-                total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
-    finally:
-        model.train(training)
+    with evaluating(model):
+        for part in images.split(batch):
+            with record(model, queries=[row * columns + column]) as maps:
+                model(part)
+            # a map that does not depend on the images was recorded once for all of them
+            total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 
-def draw_centres(found: Centres, path: Path) -> None:
+def draw_centres(centres: Centres, path: str | Path) -> None:
     """Figure 4: a panel for each layer, a colour for each head; the circles hold half and nine tenths of what it sees.
 
     The black square is the query pixel.
     """
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Circle
+    from matplotlib.ticker import MaxNLocator
 
-    count = len(found.layers)
-    figure = Figure(figsize=(2.6 * count, 3), layout="constrained")
-    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
+    layers, heads = centres.widths.shape
+    hues = colormaps["tab10" if heads <= 10 else "tab20"]
+    figure = Figure(figsize=(2.6 * layers + 3.2, 3.2), layout="compressed")
+    panels = figure.subplots(1, layers, sharex=True, sharey=True, squeeze=False)[0]
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
-    reach = float(found.centres.abs().max() + radii[0] * found.widths.median()) + 1
+    reach = float(centres.centres.abs().max() + radii[0] * centres.widths.median()) + 1
     # a head that looks everywhere has a width without bound: its circles leave the picture
-    drawn = found.widths.clamp(max=4 * reach)
-    for number, (panel, centres, widths) in enumerate(zip(panels, found.centres, drawn, strict=True), 1):
-        for head, ((down, right), width) in enumerate(zip(centres.tolist(), widths.tolist(), strict=True)):
-            for radius, line in zip(radii, ("-", ":"), strict=True):
-                panel.add_patch(Circle((right, down), radius * width, fill=False, ls=line, ec=f"C{head % 10}"))
-            panel.plot(right, down, ".", color=f"C{head % 10}")
+    widths = centres.widths.clamp(max=4 * reach)
+    for layer, panel in enumerate(panels):
+        for head, (down, right) in enumerate(centres.centres[layer].tolist()):
+            for radius, line in zip(radii, LINES, strict=True):
+                size = radius * float(widths[layer, head])
+                panel.add_patch(Circle((right, down), size, fill=False, ls=line, ec=hues(head % hues.N)))
+            panel.plot(right, down, ".", color=hues(head % hues.N))
         panel.plot(0, 0, "s", color="black")
-        panel.set(title=f"layer {number}", aspect="equal", xlim=(-reach, reach), ylim=(reach, -reach))
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_locator(MaxNLocator(4, integer=True))
+        panel.set(title=f"layer {layer}", box_aspect=1, xlim=(-reach, reach), ylim=(reach, -reach))
+    panels[layers // 2].set(xlabel="pixels to the right of the query")
     panels[0].set(ylabel="pixels down from the query")
-    figure.savefig(path, dpi=150)
+    key = [Line2D([], [], color="black", marker="s", ls="", label="query")]
+    key += [
+        Line2D([], [], color="0.3", ls=line, label=f"{share:.0%} of a head's attention")
+        for share, line in zip(SHARES, LINES, strict=True)
+    ]
+    key += [Line2D([], [], color=hues(head % hues.N), marker=".", label=f"head {head}") for head in range(heads)]
+    figure.legend(handles=key, loc="outside right upper", fontsize=7, frameon=False, ncols=1 + len(key) // 13)
+    save(figure, path)
 
 
-def draw_maps(found: MeanMaps, path: Path) -> None:
-    """Figure 6: a row for each layer, a column for each head, the query pixel marked; black is no attention."""
+def draw_maps(means: MeanMaps, path: str | Path) -> None:
+    """Figure 6: a row for each layer, a column for each head, the query pixel marked; black is no attention. All maps
+    have one scale."""
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
-    layers, heads = found.maps.shape[:2]
-    figure = Figure(figsize=(1.1 * heads + 0.4, 1.1 * layers + 0.5), layout="constrained")
+    layers, heads = means.maps.shape[:2]
+    figure = Figure(figsize=(1.1 * heads + 1.4, 1.1 * layers + 0.7), layout="constrained")
     panels = figure.subplots(layers, heads, squeeze=False)
-    row, column = found.query
-    for layer, (line, maps) in enumerate(zip(panels, found.maps.float().cpu().numpy(), strict=True), 1):
-        for head, (panel, seen) in enumerate(zip(line, maps, strict=True), 1):
-            panel.imshow(seen, cmap="gray", vmin=0, interpolation="nearest")
-            panel.plot(column, row, "s", mfc="none", mec="red")
-            panel.set(xticks=[], yticks=[])
-            if layer == 1:
-                panel.set(title=f"head {head}")
-            if head == 1:
-                panel.set(ylabel=f"layer {layer}")
-    figure.suptitle(f"mean over {found.images:,} images", fontsize="medium")
-    figure.savefig(path, dpi=150)
+    row, column = means.query
+    maps = means.maps.float().cpu().numpy()  # (L, H, Y, X)
+    for (layer, head), panel in np.ndenumerate(panels):
+        image = panel.imshow(
+            maps[layer, head], cmap="gray", norm=PowerNorm(0.5, 0, maps.max()), interpolation="nearest"
+        )
+        panel.plot(column, row, "s", mfc="none", mec="red")
+        panel.set(xticks=[], yticks=[])
+        if layer == 0:
+            panel.set(title=f"head {head}")
+        if head == 0:
+            panel.set(ylabel=f"layer {layer}")
+    figure.colorbar(image, ax=panels, fraction=0.05, label="share of the attention", format=PercentFormatter(1.0))
+    figure.suptitle(f"mean over {means.images:,} images", fontsize="medium")
+    save(figure, path)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from manyheads.analysis.drawing import save
 from manyheads.models.conv_attention import attention_of
 
 ALPHAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0)
@@ -28,7 +29,7 @@ class Errors:
     def __str__(self) -> str:
         lines = ["alpha " + "".join(f"{f'{kernel} x {kernel}':>10}" for kernel in self.errors)]
         rows = zip(self.alphas, *self.errors.values(), strict=True)
-        return "\n".join(lines + [f"{alpha:5g} " + "".join(f"{e:10.1e}" for e in each) for alpha, *each in rows])
+        return "\n".join(lines + [f"{alpha:5g} " + "".join(f"{e:10.1e}" for e in row) for alpha, *row in rows])
 
 
 def convolution_errors(
@@ -60,23 +61,23 @@ def convolution_errors(
         for alpha in alphas:
             attention = attention_of(weight, alpha=alpha)
             with torch.no_grad():
-                found = attention(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)[:, :, inside, inside]
-            errors[kernel].append(float((found - exact).abs().max()))
+                output = attention(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)[:, :, inside, inside]
+            errors[kernel].append(float((output - exact).abs().max()))
         parameters[kernel] = sum(p.numel() for p in attention.parameters())
     return Errors(tuple(alphas), errors, parameters)
 
 
-def draw(found: Errors, path: Path) -> None:
+def draw(measured: Errors, path: str | Path) -> None:
     """The curves, one for each kernel, and exp(-alpha), which is what a neighbour of the pixel looked at still gets."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     panel = figure.subplots()
-    for kernel, errors in found.errors.items():
-        panel.semilogy(found.alphas, errors, ".-", label=f"{kernel} x {kernel}")
-    fine = torch.linspace(min(found.alphas), max(found.alphas), 200, dtype=torch.float64)
+    for kernel, errors in measured.errors.items():
+        panel.semilogy(measured.alphas, errors, ".-", label=f"{kernel} x {kernel}")
+    fine = torch.linspace(min(measured.alphas), max(measured.alphas), 200, dtype=torch.float64)
     panel.semilogy(fine.numpy(), fine.neg().exp().numpy(), ":", color="gray", label="exp(-alpha)")
     panel.axhline(torch.finfo(torch.float64).eps, color="black", lw=0.8, label="spacing of float64 at 1")
     panel.set(xlabel="alpha", ylabel="largest error inside the image", ylim=(1e-18, 10))
     panel.legend()
-    figure.savefig(path, dpi=150)
+    save(figure, path)

@@ -1,16 +1,19 @@
 """How well strings come out that are longer than those trained on: curves of recorded runs, beside each other.
 
-python -m manyheads.analysis.figures.length_curve OUT.png RUN/result.json ...
+On the terminal: `manyheads curve RUN RUN --out lengths.png`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyheads.analysis.drawing import save
+from manyheads.files import read_json
+
+Record = Mapping[str, Any]
 MEASURES = {
     "accuracy": "characters in place",
     "exact_match": "whole strings",
@@ -18,23 +21,49 @@ MEASURES = {
 }
 
 
-def curve(record: Mapping[str, Any], measure: str) -> tuple[list[int], list[float]]:
+def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
+    """The records of runs, directories or their result.json, each with the name of its curve.
+
+    That is `universal`, or with what else was set `universal, network.steps=6`, and where several runs would have the
+    same name, also the path. Raises ValueError for what is no record of a run on digits.
+    """
+    files = [Path(run) / "result.json" if Path(run).is_dir() else Path(run) for run in runs]
+    records = []
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{file}: no such file; expected a finished run of universal/..., or its result.json")
+        record = read_json(file, "expected the record of a run")
+        if not isinstance(record, dict):
+            raise ValueError(f"{file}: expected the record of a run, an object")
+        try:
+            curve(record, "accuracy")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+        records.append(record)
+    names = [_name(record) for record in records]
+    counts = Counter(names)
+    names = [name if counts[name] == 1 else f"{name} ({run})" for name, run in zip(names, runs, strict=True)]
+    return list(zip(names, records, strict=True))
+
+
+def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
     """Lengths and values of a measure in a run's record. Raises ValueError where it was not measured."""
-    measured: dict[str, float] = record.get("curve", {}).get(measure, {})
-    if not measured:
+    curves = record.get("curve")
+    measured = curves.get(measure) if isinstance(curves, dict) else None
+    if not isinstance(measured, dict) or not measured:
         raise ValueError(f"the record of {record.get('recipe')} has no {measure} by length: name runs of universal/...")
     return [int(length) for length in measured], list(measured.values())
 
 
-def draw(records: Mapping[str, Mapping[str, Any]], path: str | Path) -> None:
-    """A picture with a panel for each measure and in it a curve for each record, under its name. The line in grey is
-    the longest string that was trained on; the one below, what guessing digits gives."""
+def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
+    """A picture with a panel for each measure and in it a curve for each (name, record), the names below. The line in
+    grey is the longest string that was trained on; the dotted one, what guessing digits gives."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(MEASURES), 3.6), layout="constrained")
+    figure = Figure(figsize=(4 * len(MEASURES), 3.6 + 0.2 * len(records)), layout="constrained")
     panels = figure.subplots(1, len(MEASURES), sharey=True)
     for panel, (measure, title) in zip(panels, MEASURES.items(), strict=True):
-        for (name, record), marker in zip(records.items(), "osD^vPX*<>" * len(records), strict=False):
+        for (name, record), marker in zip(records, "osD^vPX*<>" * len(records), strict=False):
             lengths, values = curve(record, measure)
             panel.plot(lengths, values, marker=marker, markersize=4, label=name)
             panel.axvline(record["data"]["longest"], color="0.6", linewidth=1)
@@ -42,29 +71,10 @@ def draw(records: Mapping[str, Mapping[str, Any]], path: str | Path) -> None:
             panel.axhline(0.1, color="0.6", linewidth=1, linestyle=":")
         panel.set(title=title, xlabel="length of the input", ylim=(-0.03, 1.03))
     panels[0].set(ylabel="share")
-    panels[0].legend(frameon=False).set_in_layout(False)  # a long name must not squeeze the panels
-    figure.savefig(path, dpi=150)
+    figure.legend(handles=panels[0].get_lines()[: 2 * len(records) : 2], loc="outside lower center", frameon=False)
+    save(figure, path)
 
 
-def label(record: Mapping[str, Any]) -> str:
-    """`universal`, or with what else was set: `universal, network.steps=6`."""
+def _name(record: Record) -> str:
     settings = {key: value for key, value in record["overrides"].items() if key not in ("model", "threads")}
     return ", ".join([record["data"]["model"], *(f"{key}={value}" for key, value in settings.items())])
-
-
-def main(out: str, *runs: str) -> int:
-    try:
-        records = [json.loads(Path(run).read_text(encoding="utf-8")) for run in runs]
-        for record in records:
-            curve(record, "accuracy")  # before a label is made of what may be another recipe's
-        draw({label(record): record for record in records}, out)
-    except (ValueError, OSError) as error:
-        print(f"length_curve: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        raise SystemExit("usage: python -m manyheads.analysis.figures.length_curve OUT.png RUN/result.json ...")
-    raise SystemExit(main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
 
 SAMPLES = 8  # random inputs that an influence is averaged over
@@ -29,8 +30,8 @@ class Growth:
     @property
     def fields(self) -> list[tuple[int, int, int]]:
         """(layers, positions that the convolutions see, positions that attention sees)."""
-        seen = zip(self.convolution, self.attention, strict=True)
-        return [(n, int((c > 0).sum()), int((a > 0).sum())) for n, (c, a) in enumerate(seen, 1)]
+        influences = zip(self.convolution, self.attention, strict=True)
+        return [(n, int((c > 0).sum()), int((a > 0).sum())) for n, (c, a) in enumerate(influences, 1)]
 
     def __str__(self) -> str:
         rows = [f"{n:6} {convolution:12} {attention:10}" for n, convolution, attention in self.fields]
@@ -61,21 +62,21 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
         torch.manual_seed(seed)
         convolutions = [_Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]
         attentions = [Attention(width, 2).double() for _ in range(layers)]
-    found = [
+    influences = [
         torch.stack([influence(_stacked(stack[:n]), length, width, seed) for n in range(1, layers + 1)])
         for stack in (convolutions, attentions)
     ]
-    return Growth(kernel, *found)
+    return Growth(kernel, *influences)
 
 
-def draw(found: Growth, path: Path) -> None:
+def draw(growth: Growth, path: str | Path) -> None:
     """A picture of the influences, one row for each number of layers, white where there is none."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    titles = (f"convolutions, {found.kernel} wide", "attention")
-    for panel, title, values in zip(panels, titles, (found.convolution, found.attention), strict=True):
+    titles = (f"convolutions, {growth.kernel} wide", "attention")
+    for panel, title, values in zip(panels, titles, (growth.convolution, growth.attention), strict=True):
         middle, layers = values.shape[1] // 2, len(values)
         shown = values.masked_fill(values == 0, torch.nan).log10().numpy()
         extent = (-middle - 0.5, values.shape[1] - middle - 0.5, layers + 0.5, 0.5)
@@ -83,7 +84,7 @@ def draw(found: Growth, path: Path) -> None:
         panel.set(title=title, xlabel="input position, from the output's")
         figure.colorbar(image, ax=panel, label="log10 influence")
     panels[0].set(ylabel="layers")
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 class _Along(nn.Module):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from manyheads.core.runtime import evaluating
 from manyheads.models.vit import ViT
 
 
@@ -38,7 +39,6 @@ class TokenSimilarity:
         return "\n".join([f"cosine of the class and the distillation token, {self.images:,} images", *lines])
 
 
-@torch.no_grad()
 def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
     """Cosines over batches of normalised images (B, C, Y, X), without dropout. The model's mode stays as it is.
 
@@ -46,21 +46,18 @@ def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
     """
     if model.class_token is None or model.distillation_token is None:
         raise ValueError("the model has no distillation token: expected a DeiT, trained with distilled=true")
-    training, total, images = model.training, torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
-    model.eval()
-    try:
+    total, images = torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
+    with evaluating(model):
         for batch in batches:
             states = model.states(batch.to(model.class_token.device))
             assert model.encoder.norm is not None
             states.append(model.encoder.norm(states[-1]))
             total += torch.stack([_cosine(x[:, 0], x[:, 1]).sum() for x in states]).cpu()
             images += len(batch)
-    finally:
-        model.train(training)
+        tokens = float(_cosine(model.class_token, model.distillation_token))
     if not images:
         raise ValueError("no image to look at: expected at least one")
     *layers, output = (total / images).tolist()
-    tokens = float(_cosine(model.class_token, model.distillation_token))
     return TokenSimilarity(tokens, tuple(layers), output, images)
 
 

@@ -1,13 +1,7 @@
 """What heads do: how sharply and how far they look, which are alike, which matter; which relations they follow.
 
-    with record(model) as maps:
-        model.encode(tokens, lengths)
-    statistics = HeadStatistics()
-    statistics.add({name: calls[0] for name, calls in maps.items()}, lengths)
-    print(statistics)
-
-Which head follows which dependency, and which finds antecedents: `dependency` and `coreference`, scored by
-`selections`; what all heads know together: `probing_classifiers`.
+`statistics` looks at any maps; `dependency` and `coreference` at maps between words, scored by `selections`;
+`probing_classifiers` measures what all heads know together.
 """
 
 from manyheads.analysis.heads.statistics import (

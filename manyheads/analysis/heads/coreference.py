@@ -61,9 +61,9 @@ def coreference_hits(
         alike.append(next((p for p in reversed(places) if same[p] == same[mention.head]), places[-1]))
     if not items:
         return None
-    found = picks(maps, candidates)  # (2, L, H, W)
+    picked = picks(maps, candidates)  # (2, L, H, W)
     hits = np.stack(
-        [np.isin(found[..., m.head], list(right)) for m, right in zip(items, answers, strict=True)]
+        [np.isin(picked[..., m.head], list(right)) for m, right in zip(items, answers, strict=True)]
     )  # (N, 2, L, H)
 
     def scored(guesses: Sequence[int]) -> np.ndarray:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 
 DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
@@ -28,15 +29,19 @@ MARKS = ("'s", "s'", "'", "’s", "s’", "’")
 
 
 class Published(NamedTuple):
-    """Of BERT-base on the Wall Street Journal: the relation's Stanford name, the best head's accuracy, the offset's."""
+    """Of BERT-base on the Wall Street Journal: the relation's Stanford name, the best head's accuracy, the offset's.
+
+    note  what is known to be wrong with them
+    """
 
     name: str
     accuracy: float
     base: float
+    note: str = ""
 
 
-# Clark et al. 2019, table 1, where Universal Dependencies have the same arc. For auxpass the authors' notebook prints
-# 0.941 with an offset's 0.825: the paper's row has that offset as its accuracy and another row's as its baseline.
+# Clark et al. 2019, table 1, where Universal Dependencies have the same arc. The row of auxpass has its offset as the
+# accuracy, and another row's as the offset (docs/errata.md, E23).
 PUBLISHED = {
     "det": Published("det", 0.943, 0.517),
     "compound": Published("nn", 0.704, 0.702),
@@ -46,7 +51,7 @@ PUBLISHED = {
     "advmod": Published("advmod", 0.488, 0.402),
     "aux": Published("aux", 0.811, 0.715),
     "nmod:poss": Published("poss", 0.805, 0.477),
-    "aux:pass": Published("auxpass", 0.825, 0.405),
+    "aux:pass": Published("auxpass", 0.825, 0.405, "the authors' notebook prints 0.941, offset 0.825"),
     "ccomp": Published("ccomp", 0.488, 0.124),
     "mark": Published("mark", 0.507, 0.145),
     "compound:prt": Published("prt", 0.991, 0.914),
@@ -73,13 +78,13 @@ def dependency_hits(
     count = len(words)
     items = [i for i, head in enumerate(heads) if head >= 0 and (seen is None or (seen[i] and seen[head]))]
     reader = [i + 1 if _before_mark(i, words, relations) else i for i in items]
-    wanted = np.array([heads[i] for i in items], dtype=np.int64)
-    found = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))  # (2, L, H, W)
-    right = np.moveaxis(found[..., reader] == wanted, -1, 0)  # (N, 2, L, H)
+    answers = np.array([heads[i] for i in items], dtype=np.int64)
+    picked = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))  # (2, L, H, W)
+    right = np.moveaxis(picked[..., reader] == answers, -1, 0)  # (N, 2, L, H)
     places = np.arange(count)
     # beyond the end the last word, as in the authors' code; before the beginning none
     offsets = {f"{k:+d}": np.maximum(np.minimum(places + k, count - 1), NONE) for k in OFFSETS}
-    baselines = {name: guess[reader] == wanted for name, guess in offsets.items()}
+    baselines = {name: guess[reader] == answers for name, guess in offsets.items()}
     return Hits(right, [relations[i] for i in items], baselines, cluster)
 
 
@@ -87,7 +92,7 @@ def _before_mark(word: int, words: Sequence[str], relations: Sequence[str]) -> b
     return relations[word] in POSSESSIVE and word + 1 < len(words) and words[word + 1] in MARKS
 
 
-def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
+def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> None:
     """A heat map: a row for each relation, a column for each head, its accuracy in the better direction as the colour.
 
     A ring marks the best head of a relation, filled where it beats the best offset by more than its interval. The
@@ -95,9 +100,9 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     """
     from matplotlib.figure import Figure
 
-    rows = found.table(minimum)
-    layers, heads = found.right.shape[2:]
-    accuracies = np.stack([found.accuracies(row.group).max(0).reshape(-1) for row in rows])  # (R, L * H)
+    rows = selections.table(minimum)
+    layers, heads = selections.right.shape[2:]
+    accuracies = np.stack([selections.accuracies(row.group).max(0).reshape(-1) for row in rows])  # (R, L * H)
     base = np.array([[row.base] for row in rows])
     wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4  # room for the title, too
     figure = Figure(figsize=(wide, high), layout="constrained")
@@ -122,4 +127,4 @@ def draw_heads(found: Selections, path: Path, minimum: int = 1) -> None:
     panel.tick_params(length=0, which="both")
     side.tick_params(length=0)
     figure.colorbar(image, ax=side, fraction=0.6, aspect=30)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

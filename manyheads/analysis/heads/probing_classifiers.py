@@ -55,15 +55,15 @@ class HeadParser(nn.Module):
         words = maps.shape[-1]
         # direction 0: the head looks at the dependent, a(i, j), which is the map turned round; 1: the other way
         scores = torch.zeros((), device=maps.device)
-        for direction, seen in enumerate((maps.transpose(-1, -2), maps)):  # (B, K, W dependents, W heads)
+        for direction, views in enumerate((maps.transpose(-1, -2), maps)):  # (B, K, W dependents, W heads)
             if self.words is None:
-                scores = scores + torch.einsum("bkji,k->bji", seen, self.constant[direction])
+                scores = scores + torch.einsum("bkji,k->bji", views, self.constant[direction])
             else:
                 assert vectors is not None
                 of_head, of_dependent = (torch.einsum("bwv,kv->bkw", vectors, w) for w in self.words[direction])
                 of_dependent = of_dependent + self.constant[direction][:, None]
                 weights = of_head[:, :, None, :] + of_dependent[:, :, :, None]  # (B, K, W, W)
-                scores = scores + (seen * weights).sum(1)
+                scores = scores + (views * weights).sum(1)
         outside = torch.arange(words, device=maps.device) >= lengths[:, None]  # (B, W)
         itself = torch.eye(words, dtype=torch.bool, device=maps.device)
         return scores.masked_fill(outside[:, None, :] | itself, -1e9).log_softmax(-1)
@@ -90,8 +90,8 @@ def train_parser(
     for _ in range(epochs):
         for number in torch.randperm(len(batches), generator=generator).tolist():
             maps, lengths, vectors, heads = _padded([sentences[i] for i in batches[number]])
-            found = parser(maps, lengths, vectors)
-            loss = F.nll_loss(found.flatten(0, 1), heads.flatten(), ignore_index=-1)
+            scores = parser(maps, lengths, vectors)
+            loss = F.nll_loss(scores.flatten(0, 1), heads.flatten(), ignore_index=-1)
             optimiser.zero_grad()
             if loss.isfinite():  # a batch of roots alone asks for nothing
                 loss.backward()
@@ -103,13 +103,13 @@ def train_parser(
 @torch.no_grad()
 def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
     """The likeliest head of every word, in the order of the sentences; not made into trees, as in the paper."""
-    found: list[list[int]] = [[] for _ in sentences]
+    heads: list[list[int]] = [[] for _ in sentences]
     for rows in _batches(sentences):
         maps, lengths, vectors, _ = _padded([sentences[i] for i in rows])
         best = parser(maps, lengths, vectors).argmax(-1)
         for i, row, length in zip(rows, best.tolist(), lengths.tolist(), strict=True):
-            found[i] = row[:length]
-    return found
+            heads[i] = row[:length]
+    return heads
 
 
 def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[bool]]:

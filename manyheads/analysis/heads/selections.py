@@ -98,8 +98,8 @@ class Selections:
 
     def accuracies(self, group: str = ALL) -> NDArray[np.float64]:
         """(2, L, H): by direction, layer and head."""
-        found: NDArray[np.float64] = self.right[self._rows(group)].mean(0)
-        return found
+        accuracies: NDArray[np.float64] = self.right[self._rows(group)].mean(0)
+        return accuracies
 
     def best(self, group: str = ALL) -> Best:
         rows = self._rows(group)
@@ -107,7 +107,7 @@ class Selections:
         direction, layer, head = (int(i) for i in np.unravel_index(right.mean(0).argmax(), right.shape[1:]))
         hits = right[:, direction, layer, head]
         low, high = interval(hits, clusters)
-        baselines = {name: float(found[rows].mean()) for name, found in self.baselines.items()}
+        baselines = {name: float(right_of[rows].mean()) for name, right_of in self.baselines.items()}
         baseline = max(baselines, key=lambda name: baselines[name])
         return Best(
             group, len(hits), layer, head, self.directions[direction], float(hits.mean()), low, high,

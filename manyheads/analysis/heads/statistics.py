@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import edit, record, tapped
 from manyheads.models.vit import ViT
 
@@ -62,7 +63,7 @@ class HeadStatistics:
         away = at - at[:, None]  # (T, T): of the key from the query
         for layer, map in maps.items():
             kept = map.detach().cpu().float() * real[:, None, :, None]  # (B, H, T, T)
-            found = {
+            measures = {
                 "entropy": entropy(kept),
                 "distance": (kept * away.abs()).sum(-1),
                 **{name: (kept * (away == k)).sum(-1) for name, k in (("previous", -1), ("itself", 0), ("next", 1))},
@@ -70,22 +71,22 @@ class HeadStatistics:
             }  # each (B, H, T)
             sums, looks = self._sums.setdefault(layer, {}), (kept.sum(-1) > 0).sum((0, 2))
             self._counts[layer] = self._counts.get(layer, torch.zeros(())) + looks
-            for name, each in found.items():
-                sums[name] = sums.get(name, torch.zeros(())) + each.double().sum((0, 2))  # (H,)
+            for name, values in measures.items():
+                sums[name] = sums.get(name, torch.zeros(())) + values.double().sum((0, 2))  # (H,)
 
     def heads(self) -> list[Head]:
         """Layer by layer. Raises ValueError before any token was added."""
         if not any(count.any() for count in self._counts.values()):
             raise ValueError("no token was added: give maps of texts or images first")
         own = Head._fields[2:-1]
-        found = []
+        heads = []
         for layer, sums in self._sums.items():
-            means = {name: (each / self._counts[layer].clamp(min=1)).tolist() for name, each in sums.items()}
+            means = {name: (total / self._counts[layer].clamp(min=1)).tolist() for name, total in sums.items()}
             for head in range(len(means["entropy"])):
                 special = {name: values[head] for name, values in means.items() if name not in own}
-                known = {name: means[name][head] for name in own}
-                found.append(Head(layer, head, **known, special=special))
-        return found
+                shares = {name: means[name][head] for name in own}
+                heads.append(Head(layer, head, **shares, special=special))
+        return heads
 
     def __str__(self) -> str:
         heads = self.heads()
@@ -110,11 +111,11 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
     real = _real(stacked.shape[0], stacked.shape[-1], lengths)
     rows = stacked.transpose(1, 2)[real].transpose(0, 1)  # (N, queries, T)
     own = entropy(rows)  # (N, queries)
-    found = torch.zeros(len(rows), len(rows))
+    unlike = torch.zeros(len(rows), len(rows))
     for i in range(len(rows)):
         mixed = entropy((rows[i] + rows[i:]) / 2)
-        found[i, i:] = (mixed - (own[i] + own[i:]) / 2).mean(-1)
-    return (found + found.triu(1).T).clamp(min=0.0)
+        unlike[i, i:] = (mixed - (own[i] + own[i:]) / 2).mean(-1)
+    return (unlike + unlike.triu(1).T).clamp(min=0.0)
 
 
 def place(divergences: Tensor) -> Tensor:
@@ -136,8 +137,8 @@ def clusters(divergences: Tensor, count: int) -> Tensor:
     heads = len(divergences)
     if heads < 2 or not 1 <= count <= heads:
         raise ValueError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")
-    found = AgglomerativeClustering(count, metric="precomputed", linkage="average").fit(divergences.numpy())
-    return torch.from_numpy(found.labels_)
+    clustering = AgglomerativeClustering(count, metric="precomputed", linkage="average").fit(divergences.numpy())
+    return torch.from_numpy(clustering.labels_)
 
 
 def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
@@ -153,10 +154,10 @@ def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     if not 0 <= residual <= 1:
         raise ValueError(f"residual is {residual}: expected a share from 0 to 1")
     same = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device)
-    found = same
+    mixed = same
     for map in maps:
-        found = ((1 - residual) * map.mean(1) + residual * same) @ found
-    return found
+        mixed = ((1 - residual) * map.mean(1) + residual * same) @ mixed
+    return mixed
 
 
 def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
@@ -172,19 +173,14 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
     apart = torch.cdist(at, at)  # (P, P)
     first = c.tokens - rows * columns
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), record(model) as maps:
-            model(images)
-    finally:
-        model.train(training)
-    found = {}
+    with evaluating(model), record(model) as maps:
+        model(images)
+    distances = {}
     for layer, calls in maps.items():
         between = calls[0][..., first:, first:]  # (B, H, P, P)
         weights = between / between.sum(-1, keepdim=True).clamp(min=torch.finfo(between.dtype).tiny)
-        found[layer] = (weights * apart).sum(-1).mean((0, 2))
-    return found
+        distances[layer] = (weights * apart).sum(-1).mean((0, 2))
+    return distances
 
 
 def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) -> dict[str, Tensor]:
@@ -197,15 +193,15 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
         whole = loss()
     if not math.isfinite(whole):
         raise ValueError(f"the loss is {whole} with all heads: expected a finite one")
-    modules, found = tapped(model), {}
+    modules, growth = tapped(model), {}
     for layer in (layer for layer, calls in maps.items() if calls):
         grown = []
         for head in range(modules[layer].heads):  # type: ignore[arg-type]
             with edit(model) as change:
                 change.zero(layer, heads=[head])
                 grown.append(loss() - whole)
-        found[layer] = torch.tensor(grown, dtype=torch.float64)
-    return found
+        growth[layer] = torch.tensor(grown, dtype=torch.float64)
+    return growth
 
 
 def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:

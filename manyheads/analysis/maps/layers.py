@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from manyheads.analysis.maps.page import frame, page
 from manyheads.analysis.maps.picture import draw
 from manyheads.analysis.maps.sides import Side
+from manyheads.files import replacing, write
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,6 +37,12 @@ class Layer:
     queries: Side
     keys: Side
     step: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether the weights are shares of each query's attention, as a softmax gives them."""
+        sums = self.weights.sum(-1)
+        return bool((self.weights >= 0).all() and ((np.abs(sums - 1) < 0.02) | (sums == 0)).all())
 
     @property
     def halted(self) -> NDArray[np.bool_]:
@@ -98,27 +105,27 @@ class AttentionMaps:
         cross/0/queries/grid, keys/grid    the rows and columns of patches, where a side is an image
         cross/0/queries/steps, keys/steps  how many steps each position took, where positions halt
         """
-        found: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
+        arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
             for number, layer in enumerate(layers):
                 at = f"{axis}/{number}"
-                found |= {
+                arrays |= {
                     at: layer.weights, f"{at}/name": np.array(layer.name), f"{at}/layer": np.array(layer.number),
                     f"{at}/heads": np.array(layer.heads),
                 }  # fmt: skip
                 if layer.step is not None:
-                    found[f"{at}/step"] = np.array(layer.step)
+                    arrays[f"{at}/step"] = np.array(layer.step)
                 for name, side in (("queries", layer.queries), ("keys", layer.keys)):
-                    found[f"{at}/{name}"] = np.array(side.tokens)
+                    arrays[f"{at}/{name}"] = np.array(side.tokens)
                     if side.grid is not None:
-                        found[f"{at}/{name}/grid"] = np.array(side.grid)
+                        arrays[f"{at}/{name}/grid"] = np.array(side.grid)
                     if side.steps is not None:
-                        found[f"{at}/{name}/steps"] = np.array(side.steps)
-        return found
+                        arrays[f"{at}/{name}/steps"] = np.array(side.steps)
+        return arrays
 
     def save(self, path: str | Path) -> None:
         """As NPZ, without pickles; see `arrays`."""
-        with Path(path).open("wb") as file:
+        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def frame(self) -> DataFrame:
@@ -134,7 +141,7 @@ class AttentionMaps:
         for axis, layers in self.axes.items():
             for layer in layers:
                 _, heads, queries, keys = layer.weights.shape
-                head, query, key = (each.ravel() for each in np.indices((heads, queries, keys)))
+                head, query, key = (indices.ravel() for indices in np.indices((heads, queries, keys)))
                 sides = (("query", query, layer.queries), ("key", key, layer.keys))
                 steps = {f"{name}_steps": np.array(side.steps)[at] for name, at, side in sides if side.steps}
                 parts.append(pandas.DataFrame({
@@ -151,9 +158,9 @@ class AttentionMaps:
 
         Raises ValueError for weights that are no numbers, and for a first token that no text can begin with.
         """
-        html, told = page([self, *others], first)
-        Path(path).write_text(html, encoding="utf-8")
-        return told
+        html, left_out = page([self, *others], first)
+        write(Path(path), html)
+        return left_out
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
         """A picture, PNG or SVG by the suffix; `choices` are those of `map_picture.draw`. Returns what it lacks."""

@@ -38,9 +38,9 @@ READ = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "c
 HEIGHT = 760  # pixels, in a notebook
 
 
-def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str]]:
+def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str]]:
     """The page of one input, or of some side by side, and what it had to leave out."""
-    sides = [side for maps in several for layers in maps.axes.values() for layer in layers
+    sides = [side for maps in inputs for layers in maps.axes.values() for layer in layers
              for side in (layer.queries, layer.keys)]  # fmt: skip
     longest = max((len(side) for side in sides if side.grid is None), default=0)
     if first < 0:
@@ -48,28 +48,28 @@ def page(several: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[st
     if first and not SHOWN < longest > first:
         there = f"the text has {longest:,} tokens" if longest > SHOWN else f"it shows all {longest} of the text"
         raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
-    told: list[str] = []
-    panels = [_panel(maps, first, told) for maps in several]
+    notes: list[str] = []
+    panels = [_panel(maps, first, notes) for maps in inputs]
     assets = files("manyheads.analysis.maps") / "assets"
     style, text, *scripts = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
     )
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in several))
+    models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in inputs))
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
     text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: data may look like a place
-    return text, told
+    return text, notes
 
 
-def frame(several: Sequence[AttentionMaps]) -> str:
+def frame(inputs: Sequence[AttentionMaps]) -> str:
     """The page as an element of a notebook."""
     return (
-        f'<iframe srcdoc="{html.escape(page(several)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
+        f'<iframe srcdoc="{html.escape(page(inputs)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
         ' sandbox="allow-scripts" title="Attention maps"></iframe>'
     )
 
 
-def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
+def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
     """One input: its sides, each once, and its layers, which name them by number; the maps in the order of layers."""
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
@@ -97,10 +97,11 @@ def _panel(maps: AttentionMaps, first: int, told: list[str]) -> dict[str, Any]:
             rows.append({
                 "name": layer.name, "number": layer.number, "step": layer.step, "heads": layer.heads,
                 "queries": numbers[0], "keys": numbers[1], "scale": scale, "signed": signed,
+                "shares": layer.shares,
             })  # fmt: skip
         axes.append({"name": axis, "layers": rows, "stepwise": axis in maps.stepwise})
     title = " ".join(maps.title.split())
-    told += [f"{title if len(title) <= TITLE else title[: TITLE - 1] + '…'}: {note}" for note in notes]
+    all_notes += [f"{title if len(title) <= TITLE else title[: TITLE - 1] + '…'}: {note}" for note in notes]
     return {
         "model": maps.model, "title": maps.title, "told": notes, "sides": list(sides.values()), "axes": axes,
         "picture": None if maps.picture is None else _picture(maps.picture),
@@ -115,7 +116,7 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
     largest = np.abs(weights).max(axis=(1, 2), keepdims=True)
     roots = np.sqrt(np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny))
     steps = np.sign(weights) * np.rint(roots * 127) + 128 if signed else np.rint(roots * 255)
-    return [float(each) for each in largest.ravel()], signed, steps.astype(np.uint8).tobytes()
+    return [float(size) for size in largest.ravel()], signed, steps.astype(np.uint8).tobytes()
 
 
 def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:

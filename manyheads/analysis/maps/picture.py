@@ -1,24 +1,25 @@
 """Attention maps as a picture, PNG or SVG: every head at a glance, its tokens where there is room for them.
 
-Lines are as Vaswani drew them. Of an image a picture shows where one patch, or the class token, looks: the stronger,
-the more orange.
+Lines are as Vaswani drew them. All maps of a picture have one scale, so that they can be compared.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
+from manyheads.analysis.drawing import save
+from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
 
     from manyheads.analysis.maps.layers import AttentionMaps, Layer
 
@@ -30,6 +31,7 @@ HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Oka
 FAINT = 0.02  # of the largest weight: no line
 MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
 PAGE = "or make a page (.html)"
+TITLE_LINES = 8
 
 
 def draw(
@@ -60,12 +62,18 @@ def draw(
         raise ValueError(f"style is {style!r}: expected 'matrix' or 'lines'")
     if style == "lines":
         _check_lines(layers, pictured)
+    images = ImageMaps(layers, query, maps.picture) if pictured else None
     columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
     named = len(layers) * columns <= NAMED and not pictured
     sizes = [_size(layer, named, style, columns) for layer in layers]
-    wide, high = max(width for width, _ in sizes) * columns + 0.5, sum(height for _, height in sizes) + 0.7
-    figure = Figure(figsize=(max(wide, 3.5), high), layout="constrained", facecolor="white")
+    wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
+    title = f"{axis} attention" + (f" of {maps.model}" if maps.model else "") + f"\n{maps.title}"
+    title = _wrapped(title if images is None else f"{title}\n{images.subtitle}", int(11 * wide))
+    high = sum(height for _, height in sizes) + 1.0 + 0.17 * title.count("\n")
+    figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
+    figure.suptitle(title, fontsize=10, parse_math=False)
     panels = figure.subplots(len(layers), columns, squeeze=False, height_ratios=[height for _, height in sizes])
+    colours = _colours(layers) if images is None else images.colours
     for row, layer in enumerate(layers):
         for column in range(columns):
             panel: Axes = panels[row, column]
@@ -74,12 +82,12 @@ def draw(
             elif column >= len(layer.heads):
                 panel.axis("off")
                 continue
-            elif pictured:
-                _overlay(panel, layer, column, query, maps.picture)
+            elif images is not None:
+                images.draw(panel, row, column)
             else:
                 edge = SIZE if named else _edge_size(layer, columns)
                 below = named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
-                _matrix(panel, layer, column, edge if named or column == 0 else 0.0, edge if below else 0.0)
+                _matrix(panel, layer, column, edge if named or column == 0 else 0.0, edge if below else 0.0, colours)
             if row == 0 and style == "matrix":
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
@@ -88,8 +96,6 @@ def draw(
                     panel.set_title(f"{called}: {layer.name}", fontsize=9, parse_math=False)
                 else:
                     panel.set_ylabel(called, fontsize=9)
-    about = f"{axis} attention" + (f" of {maps.model}" if maps.model else "")
-    figure.suptitle(_short(f"{about}\n{maps.title}", int(11 * figure.get_figwidth())), fontsize=10, parse_math=False)
     if style == "lines":
         from matplotlib.lines import Line2D
 
@@ -97,10 +103,30 @@ def draw(
             Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _longest(layers), strict=False)
         ]
         figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    else:
+        bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=min(1.0, 4 / wide), aspect=30, pad=0.02)
+        bar.ax.tick_params(labelsize=7)
+        if images is not None:
+            images.label(bar)
+        elif all(layer.shares for layer in layers):
+            bar.ax.xaxis.set_major_formatter(lambda value, _: percent(value))
+            bar.set_label("share of a query's attention", fontsize=8)
+        else:
+            bar.set_label("weight", fontsize=8)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        figure.savefig(path, dpi=150)
-    return _told([str(each.message) for each in caught])
+        save(figure, path)
+    return _notes([str(warning.message) for warning in caught])
+
+
+def _colours(layers: list[Layer]) -> ScalarMappable:
+    """From a weight to a colour: one scale for a whole picture."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    most = max(float(np.abs(layer.weights).max()) for layer in layers) or 1.0
+    signed = any((layer.weights < 0).any() for layer in layers)
+    return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
 
 
 def _longest(layers: list[Layer]) -> tuple[int, ...]:
@@ -112,7 +138,7 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
     """As the page calls it: where depth is tied there is one layer, and its steps."""
     if layer.step is None:
         return f"layer {layer.number}"
-    tied = all(each.number == layer.number for each in layers)
+    tied = all(other.number == layer.number for other in layers)
     return f"step {layer.step}" if tied else f"layer {layer.number}, step {layer.step}"
 
 
@@ -134,13 +160,13 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
         )
 
 
-def _told(messages: list[str]) -> list[str]:
+def _notes(messages: list[str]) -> list[str]:
     """What matplotlib warns of, each in one line; characters that its font lacks all together."""
     glyph = re.compile(r"Glyph (\d+) ")
-    lacking = {chr(int(found[1])): None for message in messages if (found := glyph.match(message))}
+    lacking = {chr(int(character[1])): None for message in messages if (character := glyph.match(message))}
     others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
-    told = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
-    return told + list(dict.fromkeys(others))
+    notes = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
+    return notes + list(dict.fromkeys(others))
 
 
 def _names(side: Side) -> list[str]:
@@ -167,16 +193,12 @@ def _edge_size(layer: Layer, columns: int) -> float:
     return min(SIZE, points) if points >= SMALLEST else 0.0
 
 
-def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float) -> None:
+def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colours: ScalarMappable) -> None:
     """`queries` and `keys`: points of their names, 0 for none."""
-    weights = layer.weights[0, head]
-    signed = bool((weights < 0).any())
-    most = float(np.abs(weights).max()) or 1.0
-    lowest, colours = (-most, "RdBu") if signed else (0.0, "Blues")
-    shown = np.where(layer.halted[:, None], np.nan, weights)  # nothing, on grey
-    panel.imshow(shown, cmap=colours, vmin=lowest, vmax=most, aspect="auto", interpolation="nearest")
+    shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])  # nothing, on grey
+    panel.imshow(colours.to_rgba(shown), aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")
-    if max(weights.shape) > LONGEST:
+    if max(shown.shape) > LONGEST:
         return
     if keys:
         panel.set_xticks(range(len(layer.keys)), _names(layer.keys), rotation=60, ha="right", rotation_mode="anchor",
@@ -204,36 +226,7 @@ def _lines(panel: Axes, layer: Layer) -> None:
     panel.spines[:].set_visible(False)
 
 
-def _overlay(panel: Axes, layer: Layer, head: int, query: int | None, picture: NDArray[np.uint8] | None) -> None:
-    """Where one query looks, over the image in grey."""
-    queries, keys = layer.queries, layer.keys
-    assert queries.grid is not None
-    assert keys.grid is not None
-    before = len(queries) - queries.grid[0] * queries.grid[1]
-    middle = before + (queries.grid[0] // 2) * queries.grid[1] + queries.grid[1] // 2
-    at = (0 if before else middle) if query is None else query
-    if not 0 <= at < len(queries):
-        raise ValueError(f"token {at} does not exist: valid are 0 to {len(queries) - 1}")
-    weights = layer.weights[0, head, at]
-    heat = weights[len(keys) - keys.grid[0] * keys.grid[1] :].reshape(keys.grid)
-    most = float(np.abs(weights).max()) or 1.0
-    if picture is not None:
-        panel.imshow(
-            np.asarray(Image.fromarray(picture).convert("L")), cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255
-        )
-    colours = np.zeros((*keys.grid, 4))
-    colours[..., :3] = np.where(heat[..., None] < 0, (0.0, 0.43, 1.0), (1.0, 0.55, 0.0))
-    colours[..., 3] = np.sqrt(np.abs(heat) / most) * 0.85
-    panel.imshow(colours, extent=(0, keys.cover[1], keys.cover[0], 0), interpolation="nearest")
-    if at >= before:
-        row, column = divmod(at - before, queries.grid[1])
-        high, wide = 1 / queries.grid[0], 1 / queries.grid[1]
-        outline: dict[str, Any] = {"fill": False, "edgecolor": "white", "linewidth": 1.2}
-        from matplotlib.patches import Rectangle
-
-        panel.add_patch(Rectangle((column * wide, row * high), wide, high, **outline))
-    panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
-
-
-def _short(text: str, length: int) -> str:
-    return "\n".join(line if len(line) <= length else f"{line[: length - 1]}…" for line in text.splitlines())
+def _wrapped(text: str, width: int) -> str:
+    """In lines of so many characters; of a text that is longer than a title can be, the beginning."""
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, max(width, 20))]
+    return "\n".join(lines if len(lines) <= TITLE_LINES else [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1] + " …"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.maps.layers import AttentionMaps, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
+from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 from manyheads.models.recurrence import Thoughts, pondered
 
@@ -50,9 +51,8 @@ def attention_maps(
     if axis is not None:
         by_axis = {axis: by_axis[known_axis(axis, by_axis, name or type(model).__name__)]}
     chosen = {axis: _chosen(axis, names, layers) for axis, names in by_axis.items()}
-    modules, shapes, training = tapped(model), dict[str, torch.Size](), model.training
-    with torch.no_grad(), ExitStack() as undo:
-        undo.callback(model.train, training)
+    modules, shapes = tapped(model), dict[str, torch.Size]()
+    with evaluating(model), ExitStack() as undo:
         for layer in (layer for names in chosen.values() for layer in names):
 
             def note(module: nn.Module, arguments: tuple[Any, ...], layer: str = layer) -> None:
@@ -62,7 +62,7 @@ def attention_maps(
             undo.callback(modules[layer].register_forward_pre_hook(note).remove)
         with record(model, [layer for names in chosen.values() for layer in names], heads) as maps, \
                 pondered(model) as thoughts:  # fmt: skip
-            model.eval()(*inputs)
+            model(*inputs)
     axes: dict[str, list[Layer]] = {}
     for axis, names in chosen.items():
         query_steps, key_steps = _steps_of(axis, thoughts)

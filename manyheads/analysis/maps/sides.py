@@ -69,10 +69,10 @@ class Side:
     def groups(self) -> NDArray[np.float32]:
         """(words, tokens): 1 where a token is part of a word."""
         runs = self._runs()
-        found = np.zeros((len(runs), len(self)), dtype=np.float32)
+        groups = np.zeros((len(runs), len(self)), dtype=np.float32)
         for row, run in enumerate(runs):
-            found[row, run] = 1
-        return found
+            groups[row, run] = 1
+        return groups
 
     def merged(self) -> Side:
         """Words instead of tokens; a word has halted when all of its tokens have."""

@@ -103,13 +103,15 @@ class Classifier(TextPredictor):
 
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
-        truth = label_ids(data, self.labels).tolist()
+        truth = label_ids(data, self.labels)
         encoded = self._encode(data.texts, data.pairs, truncate, data.place)
-        predicted = log_probabilities(self.model, encoded, self.route).argmax(1).tolist()
+        scores = log_probabilities(self.model, encoded, self.route)  # (N, L)
+        predicted = scores.argmax(1).tolist()
+        of_truth = scores.gather(1, truth[:, None]).squeeze(1).exp()  # (N,)
         return LabelOutcome(
             data.inputs, [self.labels[i] for i in predicted], list(data.labels),
-            [float(a == b) for a, b in zip(predicted, truth, strict=True)],
-            classification_metrics(predicted, truth, self.labels),
+            [float(a == b) for a, b in zip(predicted, truth.tolist(), strict=True)],
+            classification_metrics(predicted, truth.tolist(), self.labels), of_truth.tolist(),
         )  # fmt: skip
 
     def outcome(

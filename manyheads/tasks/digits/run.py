@@ -68,7 +68,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 print(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()), file=sys.stderr)
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
                     metrics |= length_metrics(values, length, len(pairs))
-            draw({config.model: {"curve": curve, "data": {"longest": config.longest}}}, run.out / "lengths.png")
+            draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
             if config.model == "universal":
                 steps = [str(pondering(translator, text)) for text in splits.validation.sources[:EXAMPLES]]
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")

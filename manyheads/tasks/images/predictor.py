@@ -94,12 +94,13 @@ class ImageClassifier:
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
-        scores = log_probabilities(self.model, loader, self.route)
-        predicted = scores.argmax(1).tolist()
+        scores = log_probabilities(self.model, loader, self.route)  # (N, L)
+        predicted, truth = scores.argmax(1).tolist(), torch.from_numpy(loader.labels)
+        of_truth = scores.gather(1, truth[:, None]).squeeze(1).exp()  # (N,)
         return LabelOutcome(
             [data.place(i) for i in range(len(data))], [self.labels[i] for i in predicted], list(data.labels),
-            [float(a == b) for a, b in zip(predicted, loader.labels.tolist(), strict=True)],
-            image_metrics(scores, torch.from_numpy(loader.labels)),
+            [float(a == b) for a, b in zip(predicted, truth.tolist(), strict=True)],
+            image_metrics(scores, truth), of_truth.tolist(),
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:

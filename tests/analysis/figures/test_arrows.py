@@ -1,5 +1,6 @@
 """The strongest arrows of a map that is made by hand, on an image and on a clip."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from manyheads.analysis.figures.arrows import strongest_arrows
+from manyheads.analysis.figures.arrows import Arrows, draw, strongest_arrows
 from manyheads.core.tap import edit, record
 from manyheads.models.local_attention import LocalAttention
 from manyheads.models.nonlocal_net import NonLocalBlock, NonLocalConfig, NonLocalNet
@@ -89,3 +90,13 @@ def test_a_layer_of_another_kind_is_told() -> None:
         strongest_arrows(LocalAttention(2, 8, 2, 3), torch.zeros(1, 2, 8, 8), (1, 1))
     with pytest.raises(ValueError, match="no attention layer is called 'x'; there are stages.0.blocks.2, "):
         strongest_arrows(NonLocalNet(NET), torch.zeros(1, 3, 8, 8), (1, 1), layer="x")
+
+
+def test_arrows_are_as_thick_as_they_are_strong(tmp_path: Path) -> None:
+    """Weights as close as 6.6% and 5.6% must look different, and the title says what they are."""
+    ends, frames = torch.tensor([[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]), torch.zeros(1, 3, 5, 5)
+    draw(Arrows("a.layer", (0, 2.0, 2.0), ends, torch.tensor([0.066, 0.056]), frames), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    widths = {float(width) for width in re.findall(r"stroke: #ff0000[^\"]*stroke-width: ([\d.]+)", text)}
+    assert max(widths) > 3 * min(widths)
+    assert "the 2 strongest: 5.60% to 6.60%" in text

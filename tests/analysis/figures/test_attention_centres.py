@@ -1,6 +1,7 @@
 """Centres and widths: those found in the maps are those set; and the theorem's error over alpha."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,9 @@ def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.svg")
     for name in ("centres", "maps"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+        texts = re.findall("<!-- (.*?) -->", (tmp_path / f"{name}.svg").read_text())
+        assert {"layer 0", "head 0"} <= set(texts)  # counted as everywhere
+    assert "head 11" in (tmp_path / "centres.svg").read_text()
 
 
 def test_the_error_is_a_neighbour_s_share_and_then_none() -> None:

@@ -129,7 +129,7 @@ def test_the_heat_map(tmp_path: Path, suffix: str) -> None:
 
 def test_the_published_figures_beat_their_offsets() -> None:
     assert all(row.accuracy > row.base for row in PUBLISHED.values())
-    assert PUBLISHED["obj"] == ("dobj", 0.868, 0.400)
+    assert PUBLISHED["obj"][:3] == ("dobj", 0.868, 0.400)
 
 
 def test_antecedents() -> None:

@@ -224,6 +224,17 @@ def test_positions_that_halt_tell_how_long_they_took_and_are_grey_afterwards(ope
     assert [bool(each.any()) for each in data[2].max((0, 2))] == [False, True, False, False, True]
 
 
+def test_the_mean_over_steps_leaves_out_those_after_a_halt(opened: Any) -> None:
+    maps = halting()
+    browser: Browser = opened(maps)
+    pick(browser, 1, 0)
+    pick(browser, 2, 0, shift=True)
+    first, second = (maps["cross"][step].weights[0, 0] for step in (1, 2))
+    for query, row in ((1, (first[1] + second[1]) / 2), (2, first[2])):  # the second has halted after two steps
+        browser.move(f'[data-at="q-{query}"]')
+        assert float(browser.texts(".readout .amount")[0].rstrip("%")) / 100 == pytest.approx(row.max(), abs=0.01)
+
+
 def test_a_word_of_which_a_part_has_halted_looks_where_the_rest_does(opened: Any) -> None:
     side = replace(ENGLISH, steps=(2, 2, 2, 2, 1, 2, 2, 2, 2, 2))  # un 1, wisely 2
     maps = AttentionMaps({"self": layers(0, 2, 1, side, side, steps=True)}, "universal", "text")
@@ -273,12 +284,45 @@ def test_attention_lies_over_the_image(opened: Any) -> None:
         " const seen = (at) => context.getImageData((at % 4) * 120 + 20, Math.floor(at / 4) * 120 + 20, 1, 1).data[3];"
         " return [...Array(16).keys()].map(seen); })()"
     )
-    assert np.corrcoef(opacity, np.sqrt(row[1:]))[0, 1] > 0.99
+    heat = np.log(np.maximum(row[1:] * 17, 1))  # in even shares
+    assert (np.array(opacity)[heat == 0] <= 1).all()
+    assert np.corrcoef(opacity, heat)[0, 1] > 0.99
+    assert browser.texts(".range") == [f"even 5.9%{row[1:].max():.0%}"]
     browser.run("document.querySelector('.board.q').focus()")
     browser.press("ArrowUp")
     assert readout(browser)[0] == "patch 2,1 looks at"
     browser.click('input[data-at="view-matrix"] + span')
     assert browser.run("document.querySelector('.cells').width") == 17
+
+
+def test_a_head_that_looks_evenly_paints_no_patch(opened: Any) -> None:
+    maps = image()
+    noise = 1 + 0.05 * np.random.default_rng(1).standard_normal((1, 2, 17, 17))
+    layer = replace(maps["self"][1], weights=(noise / noise.sum(-1, keepdims=True)).astype(np.float32))
+    browser: Browser = opened(replace(maps, axes={"self": [layer]}))
+    painted = browser.run(
+        "(() => { const canvas = document.querySelector('.board.k canvas');"
+        " const data = canvas.getContext('2d').getImageData(0, 0, 480, 480).data;"
+        " return data.reduce((most, value, at) => (at % 4 === 3 ? Math.max(most, value) : most), 0); })()"
+    )
+    assert painted < 0.15 * 255
+    assert browser.texts(".range") == ["even 5.9%24%"]
+
+
+def test_patches_have_no_seams_and_the_heads_of_a_layer_fit_on_a_telephone(opened: Any) -> None:
+    browser: Browser = opened(image((14, 14), 12), width=400)
+    pick(browser, 0, 0)
+    steps = browser.run(
+        "(() => { const canvas = document.querySelector('.board.k canvas');"
+        " const row = canvas.getContext('2d').getImageData(0, 10, 480, 1).data;"
+        " const alpha = [...Array(480).keys()].map((at) => row[4 * at + 3]);"
+        " return alpha.filter((value, at) => value !== alpha[at - 1]).length; })()"
+    )
+    assert steps <= 14  # one value for each patch
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run(
+        "(() => { const box = document.querySelector('.heads'); return box.scrollWidth <= box.clientWidth; })()"
+    )
 
 
 def test_a_long_text_has_pages(opened: Any) -> None:

@@ -1,6 +1,7 @@
 """Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
 
 import re
+import resource
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor, nn
 
 from manyheads import directory
@@ -366,3 +368,51 @@ def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None
         maps.draw(tmp_path / "none.png", style="lines")
     with pytest.raises(ValueError, match=r"none.jpg: a picture is .png or .svg"):
         maps.draw(tmp_path / "none.jpg")
+
+
+def test_the_picture_of_an_image_says_who_looks_and_how_much(tmp_path: Path) -> None:
+    """Two heads, one that looks evenly and one at a single patch; a name that is longer than the picture is wide."""
+    side = Side.patches((4, 4), ["[class]"])
+    weights = np.full((1, 2, 17, 17), 1 / 17, np.float32)
+    weights[0, 1] = 0.1 / 16
+    weights[0, 1, :, 6] = 0.9
+    layer, long = Layer("x", 0, weights, (0, 1), side, side), "a-very/" * 20 + "end.png"
+    maps = AttentionMaps({"self": [layer]}, "model", long, np.zeros((8, 8), np.uint8))
+    maps.draw(tmp_path / "a.svg")
+    texts = re.findall("<!-- (.*?) -->", (tmp_path / "a.svg").read_text(), re.DOTALL)
+    assert {"5.9%", "90%", "1x", "10x", "times an even share (5.9%)"} <= set(texts)
+    title = " ".join(" ".join(texts).split())
+    assert "where [class] looks" in title
+    assert "end.png" in title
+    maps.draw(tmp_path / "even.png")
+    with Image.open(tmp_path / "even.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    left, right = np.array_split(pixels[: int(0.7 * len(pixels))], 2, axis=1)
+    colourful = [int((half.max(-1) - half.min(-1)).max()) for half in (left, right)]
+    assert colourful[0] == 0  # nothing is orange where the head looks evenly
+    assert colourful[1] > 150
+
+
+def test_pictures_of_many_heads_have_one_scale(tmp_path: Path) -> None:
+    side = Side.positions(4)
+    weights = np.full((1, 12, 4, 4), 0.25, np.float32)
+    text = drawn(tmp_path, *(Layer("x", i, weights, tuple(range(12)), side, side) for i in range(6)))
+    assert "share of a query's attention" in text
+    assert "20%" in text
+
+
+def test_what_is_written_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name, write in (("a.html", AttentionMaps.page), ("a.npz", AttentionMaps.save), ("a.png", AttentionMaps.draw)):
+        file = tmp_path / name
+        file.write_bytes(b"what was there")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as on a full disk
+        try:
+            with pytest.raises(ValueError, match=f"{name}: cannot write"):
+                write(example(), file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert file.read_bytes() == b"what was there"
+        write(example(), file)
+        assert file.stat().st_size > 1000
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.html", "a.npz", "a.png"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import manyheads
-from manyheads import directory
+from manyheads import cli, directory
 from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
@@ -158,19 +158,12 @@ def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path:
     assert _task(plain, Run("x", tmp_path), _model(plain), splits, prepare(threads=1)).batches(0)[0].offset is None
 
 
-def test_curves_of_runs_beside_each_other(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, other = tmp_path / "curves.png", tmp_path / "other.json"
-    record = json.loads((run / "result.json").read_text())
-    lengths, values = length_curve.curve(record, "exact_match")
-    assert lengths == [2, 4, 6]
-    assert values == list(record["curve"]["exact_match"].values())
-    other.write_text(json.dumps({**record, "overrides": {"network.steps": 5}}))
-    assert length_curve.main(str(out), str(run / "result.json"), str(other)) == 0
-    assert out.stat().st_size > 10_000
-    assert length_curve.main(str(out), str(tmp_path / "none.json")) == 2
-    assert "none.json" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="has no accuracy by length"):
-        length_curve.curve({"recipe": "translation"}, "accuracy")
+def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
+    ((name, record),) = length_curve.read_records([run])
+    assert name.startswith("universal")
+    assert length_curve.curve(record, "exact_match")[0] == [2, 4, 6]
+    assert cli.main(["curve", str(run), "--out", str(tmp_path / "curve.svg")]) == 0
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 
 def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 const SPECIAL = -1;
 const LONGEST = 64; // units of a side that are shown at once
+const FULL = 4; // even shares: the least that has the full colour over an image, so that the noise of an even look has not
+const OPAQUE = 0.9; // of the strongest patch
 // Okabe and Ito's colours, told apart by every kind of colour vision: for several heads at once
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
@@ -72,10 +74,15 @@ function mapOf(layer, head, queries, keys) {
   return map;
 }
 
-function mean(maps) {
+/** Of each query the mean over the maps in which it still runs: `running` (query, map). */
+function mean(maps, running, columns) {
   if (maps.length === 1) return maps[0];
   const sum = new Float32Array(maps[0].length);
-  for (const map of maps) for (let i = 0; i < sum.length; i++) sum[i] += map[i] / maps.length;
+  running.forEach((runs, query) => {
+    const count = runs.filter(Boolean).length;
+    for (let i = query * columns; i < (query + 1) * columns; i++)
+      maps.forEach((map, at) => { if (runs[at]) sum[i] += map[i] / count; });
+  });
   return sum;
 }
 
@@ -83,6 +90,18 @@ function largest(map) {
   let most = 0;
   for (const value of map) most = Math.max(most, Math.abs(value));
   return most || 1;
+}
+
+/** From where to where the colours over an image go, of the weights that one query gives the patches. */
+function spanOf(layer, weights) {
+  const most = largest(weights), even = 1 / layer.columns;
+  return layer.shares ? [even, Math.max(most, FULL * even)] : [0, most];
+}
+
+/** Where a weight lies between them, from -1 to 1: a share by how many even ones it is, on a logarithmic scale. */
+function heatOf(value, [from, to]) {
+  if (!from) return value / to;
+  return value > from ? Math.log(value / from) / Math.log(to / from) : 0;
 }
 
 // Colours, from the style sheet: they change with the theme.
@@ -105,8 +124,14 @@ function colour(share) {
   return from.map((value, i) => Math.round(value + (to[i] - value) * part));
 }
 
-/** A map of any size on a small canvas; the largest weight of each cell is what shows. */
-function thumbnail(canvas, values, rows, columns, most, side = 48) {
+const tone = (heat) => (heat < 0 ? ramp.cold : ramp.heat);
+/** The colour of heat from -1 to 1 where no image lies below. */
+function heated(heat) {
+  return ramp.more[0].map((value, i) => Math.round(value + (tone(heat)[i] - value) * Math.abs(heat) * OPAQUE));
+}
+
+/** A map of any size on a small canvas; the largest weight of each cell is what shows, in the colour that `paint` gives it. */
+function thumbnail(canvas, values, rows, columns, paint, side = 48) {
   const down = Math.min(rows, side), across = Math.min(columns, side);
   canvas.width = across;
   canvas.height = down;
@@ -118,7 +143,7 @@ function thumbnail(canvas, values, rows, columns, most, side = 48) {
       const value = values(row * columns + column);
       if (Math.abs(value) > Math.abs(cells[at])) cells[at] = value;
     }
-  cells.forEach((value, at) => image.data.set([...colour(value / most), 255], at * 4));
+  cells.forEach((value, at) => image.data.set([...paint(value), 255], at * 4));
   context.putImageData(image, 0, 0);
 }
 

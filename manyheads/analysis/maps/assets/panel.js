@@ -59,7 +59,8 @@ class Panel {
       Object.assign(state, at < 0 ? { step: null } : { step: at, pages: [Math.floor(at / LONGEST), 0] });
     }
     this.several = this.picked.map(([layer, head]) => mapOf(this.axis.layers[layer], head, queries, keys));
-    this.map = mean(this.several);
+    const running = queries.map(({ steps }) => this.picked.map(([row]) => steps === null || this.axis.layers[row].step <= steps));
+    this.map = mean(this.several, running, keys.length);
     this.most = largest(this.map);
     if (this.pictured && state.focus.q === null) {
       const { grid } = this.data.sides[this.layer.queries], before = queries.length - grid[0] * grid[1];
@@ -178,28 +179,31 @@ class Panel {
     if (!side.grid) {
       if (canvas.done) return;
       canvas.done = true; // of a text it never changes
-      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, layer.scale[head] || 1);
+      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, (value) => colour(value / (layer.scale[head] || 1)));
     }
     // the patch in focus, or the one at the same place on this layer's grid
     const from = this.data.sides[layer.queries], own = this.data.sides[this.layer.queries];
     const before = from.tokens.length - from.grid[0] * from.grid[1];
     let row = q ?? 0;
     if (row >= before && from !== own) row = placed(row, own, from);
-    const begin = row * layer.columns + side.tokens.length - side.grid[0] * side.grid[1];
-    let most = 0;
-    for (let at = row * layer.columns; at < (row + 1) * layer.columns; at++) most = Math.max(most, Math.abs(weight(layer, head, bytes[at])));
-    thumbnail(canvas, (at) => weight(layer, head, bytes[begin + at]), side.grid[0], side.grid[1], most || 1);
+    const cells = side.grid[0] * side.grid[1], begin = (row + 1) * layer.columns - cells;
+    const weights = Array.from(bytes.subarray(begin, begin + cells), (byte) => weight(layer, head, byte)), span = spanOf(layer, weights);
+    thumbnail(canvas, (at) => weights[at], side.grid[0], side.grid[1], (value) => heated(heatOf(value, span)));
   }
 
   caption() {
     const picked = this.picked, [row, column] = picked[0], layer = this.axis.layers[row];
     const what = picked.length === 1 ? `${this.called(row)} · head ${layer.heads[column]}`
       : new Set(picked.map(([each]) => each)).size === 1 ? `${this.called(row)} · ${picked.length} heads` : `${picked.length} heads`;
-    const low = layer.signed ? `−${this.most.toPrecision(2)}` : "0";
-    const scale = el("canvas", { className: "scale", width: 64, height: 1 });
-    this.painters.push(() => thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, 1, 64));
+    const low = el("span"), scale = el("canvas", { className: "scale", width: 64, height: 1 }), high = el("span");
+    this.painters.push(() => {
+      const over = this.state.view === "picture", [from, to] = over ? this.span : [0, this.most];
+      low.textContent = layer.signed ? `−${to.toPrecision(2)}` : from ? `even ${share(from)}` : "0";
+      high.textContent = share(to, layer.signed);
+      thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, over ? heated : colour, 64);
+    });
     return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
-      el("span", { className: "range" }, low, scale, share(this.most, layer.signed)));
+      el("span", { className: "range" }, low, scale, high));
   }
 
   /** Whether there are steps of writing or of reading to go through; those of tied depth are layers. */
@@ -262,6 +266,11 @@ class Panel {
     const { q, k } = this.state.focus, [queries, keys] = this.units;
     if (q === null && k === null) return this.most;
     return largest(q !== null ? keys.map((_, j) => this.value(q, j)) : queries.map((_, i) => this.value(i, k)));
+  }
+
+  get span() { // of the colours over the image, for the patch that looks
+    const { grid } = this.data.sides[this.layer.keys], columns = this.units[1].length, end = (this.state.focus.q + 1) * columns;
+    return spanOf(this.layer, this.map.subarray(end - grid[0] * grid[1], end));
   }
 
   /** In words, and read out: where the unit in focus looks, or who looks at it. */

@@ -172,12 +172,16 @@ function picture(panel) {
     panel.painters.push(() => {
       const context = canvas.getContext("2d"), { q } = panel.state.focus, [high, wide] = [480 * of.cover[0] / rows, 480 * of.cover[1] / columns];
       context.clearRect(0, 0, 480, 480);
-      if (side && q !== null)
+      if (side && q !== null) { // a dot a patch, enlarged as a whole: no seams between patches
+        const dots = el("canvas", { width: columns, height: rows }), image = new ImageData(columns, rows), { span } = panel;
         for (let cell = 0; cell < rows * columns; cell++) {
-          const part = panel.value(q, before + cell) / panel.strongest;
-          context.fillStyle = `rgb(${(part < 0 ? ramp.cold : ramp.heat).join(" ")} / ${Math.sqrt(Math.abs(part)) * 0.88})`;
-          context.fillRect((cell % columns) * wide, Math.floor(cell / columns) * high, wide + 0.5, high + 0.5);
+          const heat = heatOf(panel.value(q, before + cell), span);
+          image.data.set([...tone(heat), Math.abs(heat) * OPAQUE * 255], cell * 4);
         }
+        dots.getContext("2d").putImageData(image, 0, 0);
+        context.imageSmoothingEnabled = false;
+        context.drawImage(dots, 0, 0, columns * wide, rows * high);
+      }
       for (const [focus, dashed] of side ? [[panel.state.focus.k, false], [q, true]] : [[q, false]]) {
         const cell = focus === null ? -1 : focus - before;
         if (cell < 0 || (dashed && panel.layer.queries !== panel.layer.keys)) continue;

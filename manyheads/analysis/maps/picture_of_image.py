@@ -1,0 +1,128 @@
+"""Attention maps over an image, of one query: the more a patch gets above an even share, the more orange it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colorbar import Colorbar
+
+    from manyheads.analysis.maps.layers import Layer
+
+HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)  # over an image in grey: more than an even share; negative
+OPAQUE = 0.9
+FULL = 4  # even shares: the least that is drawn in full colour, so that the noise of a head that looks evenly is not
+TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # even shares
+
+
+class ImageMaps:
+    """Where one query looks, in layers whose queries and keys are patches of an image.
+
+    query     number of the token that looks; None: the class token, else the patch in the middle
+    picture   (Y, X) or (Y, X, 3) uint8
+    shares    whether all weights are shares of the query's attention, and colours count even shares
+    colours   from a weight, or a number of even shares, to a colour: one scale for all layers and heads
+    subtitle  who looks, and what the numbers are
+
+    Raises ValueError for a query that a layer has not.
+    """
+
+    def __init__(self, layers: Sequence[Layer], query: int | None, picture: NDArray[np.uint8] | None) -> None:
+        self.shares = all(layer.shares for layer in layers)
+        self._layers = layers
+        self._queries = [_query(layer, query) for layer in layers]
+        self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
+        self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
+        # without black and white, on which a colour is hard to see
+        self._grey = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
+        self.colours = self._scale()
+        names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
+        who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
+        number = "largest share of one patch" if self.shares else "largest weight"
+        self.subtitle = f"where {who} looks; the number below a map is the {number}"
+
+    def draw(self, panel: Axes, layer: int, head: int) -> None:
+        """The map of one head, over the image in grey."""
+        from matplotlib.patches import Rectangle
+
+        if self._grey is not None:
+            panel.imshow(self._grey, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
+        grid, sides = self._grids[layer][head], self._layers[layer]
+        down, across = sides.keys.cover
+        heat = self.colours.to_rgba(grid / self._even[layer])  # (rows, columns, 4)
+        panel.imshow(heat, extent=(0, across, down, 0), interpolation="nearest")
+        assert sides.queries.grid is not None
+        rows, columns = sides.queries.grid
+        patch = self._queries[layer] - _before(sides)
+        if patch >= 0:
+            corner = (patch % columns / columns, patch // columns / rows)
+            for ink, width in (("black", 2.4), ("white", 1.2)):
+                outline = Rectangle(corner, 1 / columns, 1 / rows, fill=False, edgecolor=ink, linewidth=width)
+                panel.add_patch(outline)
+        largest = float(grid.max())
+        panel.set_xlabel(percent(largest) if self.shares else f"{largest:.2g}", fontsize=7, labelpad=2)
+        panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
+
+    def label(self, bar: Colorbar) -> None:
+        from matplotlib.ticker import NullLocator
+
+        if not self.shares:
+            bar.set_label("weight", fontsize=8)
+            return
+        ticks = [tick for tick in TICKS if tick <= self.colours.get_clim()[1]]
+        bar.set_ticks(ticks, labels=[f"{tick}x" for tick in ticks], minor=False)
+        bar.ax.xaxis.set_minor_locator(NullLocator())
+        even = {percent(share) for share in self._even}
+        bar.set_label("times an even share" + (f" ({even.pop()})" if len(even) == 1 else ""), fontsize=8)
+
+    def _scale(self) -> ScalarMappable:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+
+        largest = (float(np.abs(grid).max()) / even for grid, even in zip(self._grids, self._even, strict=True))
+        most = max(largest) or 1.0
+        if self.shares:
+            heat = LinearSegmentedColormap.from_list("heat", [(*HEAT, 0.0), (*HEAT, OPAQUE)])
+            return ScalarMappable(LogNorm(1, max(most, FULL), clip=True), heat)
+        stops = [(*COLD, OPAQUE), (*COLD, 0.0), (*HEAT, 0.0), (*HEAT, OPAQUE)]
+        both = LinearSegmentedColormap.from_list("both", list(zip((0.0, 0.5, 0.5, 1.0), stops, strict=True)))
+        return ScalarMappable(Normalize(-most, most), both)
+
+
+def percent(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.0995 or value == 0 else f"{value:.1%}"
+
+
+def _query(layer: Layer, query: int | None) -> int:
+    count, before = len(layer.queries), _before(layer)
+    assert layer.queries.grid is not None
+    rows, columns = layer.queries.grid
+    at = (0 if before else rows // 2 * columns + columns // 2) if query is None else query
+    if not 0 <= at < count:
+        raise ValueError(f"token {at} does not exist: valid are 0 to {count - 1}")
+    return at
+
+
+def _before(layer: Layer) -> int:
+    """How many queries stand before the patches."""
+    assert layer.queries.grid is not None
+    return len(layer.queries) - layer.queries.grid[0] * layer.queries.grid[1]
+
+
+def _name(layer: Layer, query: int) -> str:
+    token = layer.queries.tokens[query]
+    return token if query < _before(layer) else f"patch {token} (framed)"
+
+
+def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:
+    """(H, rows, columns): what the query gives the patches."""
+    assert layer.keys.grid is not None
+    rows, columns = layer.keys.grid
+    return layer.weights[0, :, query, len(layer.keys) - rows * columns :].reshape(-1, rows, columns)
