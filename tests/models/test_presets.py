@@ -81,8 +81,11 @@ def _numbers(hint: Any) -> list[Any]:
     return [[]] if hint in (int, float) else [number for part in get_args(hint) for number in _numbers(part)]
 
 
-def _configurations(kind: type) -> set[type]:
-    return {kind}.union(*(_configurations(below) for below in kind.__subclasses__()))
+def _configurations(kind: type[Config]) -> set[type[Config]]:
+    kinds = {kind}
+    for subclass in kind.__subclasses__():
+        kinds |= _configurations(subclass)
+    return kinds
 
 
 def test_every_number_of_a_configuration_states_its_range() -> None:
@@ -91,7 +94,7 @@ def test_every_number_of_a_configuration_states_its_range() -> None:
     kinds = {kind for kind in _configurations(Config) if kind.__module__.startswith("manyheads.models")}
     for kind in {*kinds, TrainingConfig}:
         hints = get_type_hints(kind, include_extras=True)
-        for field in fields(kind):  # type: ignore[arg-type]
+        for field in fields(kind):
             for limits in _numbers(hints[field.name]):
                 assert any(isinstance(limit, (Range, Below)) for limit in limits), f"{kind.__name__}.{field.name}"
     assert len(kinds) == len({family.config for family in FAMILIES.values()}) + 1  # of the recurrence
