@@ -208,7 +208,7 @@ def test_the_tied_head_is_written_once_and_loaded_tied(tmp_path: Path) -> None:
         ({"add_cross_attention": True}, "'add_cross_attention' is True: only False"),
         ({"eos_token_id": 50256}, r"end is 50256: expected an integer from 0 to below vocab \(47\)"),
         ({"eos_token_id": [1, 2]}, r"'eos_token_id' is \[1, 2\]: expected an integer"),
-        ({"n_head": 4}, r"heads is 4: expected a divisor of width \(21\)"),
+        ({"n_head": 4}, r"heads is 4: expected an integer that divides width \(21\)"),
         ({"n_layer": 2**40}, "expected an integer from 0 to 1000"),
         ({"n_ctx": 5}, "'n_positions': 19, 'n_ctx': 5 contradict"),
         ({"n_positions": 1_000_000}, r"wpe.weight is \(19, 21\) in the file, \(1000000, 21\)"),

@@ -256,7 +256,7 @@ def test_features_sizes_and_what_fits_no_model() -> None:
     for wrong, message in (
         ({"kind": "round"}, "kind is 'round'"),
         ({"image_size": 9}, "8 and 10"),
-        ({"labels": ("a", "a")}, "expected different names"),
+        ({"labels": ("a", "a")}, "expected a list of different names"),
         ({"kind": "content", "width": 5}, "make it even"),
         ({"downsample": 0}, "downsample is 0: expected an integer from 1"),
     ):
