@@ -14,6 +14,7 @@ import pytest
 
 from manyheads import cli
 from manyheads.cli import lines
+from manyheads.models.presets import PRESETS
 from manyheads.tasks.translation.predictor import Translation
 
 VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert")
@@ -159,6 +160,18 @@ def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["training_cost"]["agrees"]
     assert cli.main(["summary", "transformer/big"]) == 0
     assert "2.298e+19 FLOPs, published 2.3e+19: agrees" in capsys.readouterr().out
+
+
+def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(PRESETS)
+    assert any(line.split() == ["vit/ti16", "Dosovitskiy", "2020"] for line in lines)
+    assert cli.main(["summary", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0] == {"name": "transformer/tiny", "paper": "Vaswani 2017"}
+    refusal = refused(capsys, "summary", "vit/ti61")
+    assert "did you mean vit/ti16?" in refusal
+    assert len(refusal) < 200
 
 
 def test_the_formats_are_those_of_the_directory() -> None:

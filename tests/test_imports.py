@@ -106,10 +106,43 @@ def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
         assert "torch" not in others
 
 
+# functions that turn scores into weights over what is not keys: the matrices of a stem's mixture, words, labels
+NO_ATTENTION = {
+    "models/local_attention.py": {"forward"},
+    "models/vit.py": {"fuse"},
+}
+
+
+def normalisations(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Of a file: (function, what it calls) for every softmax and every fused kernel of attention."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
+                if "softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention")):
+                    yield function.name, name
+
+
 def test_attention_is_written_once() -> None:
-    sources = {file: file.read_text(encoding="utf-8") for file in FILES}
-    calls = [file for file, text in sources.items() for _ in range(text.count("scaled_dot_product_attention("))]
-    assert calls == [PACKAGE / "core" / "attention.py"]
+    """Scores become weights in one function, and there is one call of a fused kernel: elsewhere in what models are
+    made of, nothing normalises but what NO_ATTENTION lists, and nowhere else is a kernel called."""
+    kernels, normalising = set(), set()
+    for file in FILES:
+        for function, name in normalisations(ast.parse(file.read_text(encoding="utf-8"))):
+            where = str(file.relative_to(PACKAGE))
+            if "softmax" not in name.lower():
+                kernels.add((where, function))
+            elif where.startswith(("core/", "models/")) and function not in NO_ATTENTION.get(where, ()):
+                normalising.add((where, function))
+    assert kernels == {("core/attention.py", "attend")}
+    assert normalising == {("core/attention.py", "_normalise")}
+
+
+@pytest.mark.parametrize(
+    "line", ["F.softmax(scores, -1)", "scores.softmax(-1)", "nn.Softmax(-1)(scores)", "scaled_dot_product_attention(q)"]
+)
+def test_a_second_attention_would_be_seen(line: str) -> None:
+    assert list(normalisations(ast.parse(f"def attend(scores):\n    return {line}")))
 
 
 def test_files_are_short_and_have_names_of_their_own() -> None:

@@ -54,7 +54,7 @@ def _list_presets(*, as_json: bool) -> None:
     if as_json:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])
     for name, paper in papers.items():
-        print(f"{name:30}{paper}")
+        print(f"{name:32}{paper}")
 
 
 def _print_summary(name: str, summary: Mapping[str, Any]) -> None:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 LARGEST_PARAMETERS = 10**12  # of a model; GPT-3 has 1.75e11
 
@@ -33,9 +32,9 @@ class Range:
     above: bool = False
     below: bool = False
 
-    def contains(self, value: float) -> bool:
+    def missed(self, value: float, config: Any) -> str:
         over = value > self.least if self.above else value >= self.least
-        return over and (value < self.most if self.below else value <= self.most)
+        return "" if over and (value < self.most if self.below else value <= self.most) else str(self)
 
     def __str__(self) -> str:
         if self.above:
@@ -49,6 +48,10 @@ class Below:
 
     field: str
 
+    def missed(self, value: int, config: Any) -> str:
+        size = getattr(config, self.field)
+        return "" if 0 <= value < size else f"from 0 to below {self.field} ({size})"
+
 
 @dataclass(frozen=True)
 class Divides:
@@ -56,12 +59,20 @@ class Divides:
 
     field: str
 
+    def missed(self, value: int, config: Any) -> str:
+        whole = getattr(config, self.field)
+        return f"that divides {self.field} ({whole})" if whole % value else ""
+
 
 @dataclass(frozen=True)
 class Different:
     """Names of which none is there twice, `least` or more."""
 
     least: int = 0
+
+    def missed(self, value: tuple[str, ...], config: Any) -> str:
+        fits = len(value) >= self.least and len(set(value)) == len(value)
+        return "" if fits else f"of {self.least} or more different names" if self.least else "of different names"
 
 
 Size = Annotated[int, Range(1, 2**20)]  # of a vector: the width of a model, its hidden units, channels
@@ -99,21 +110,6 @@ def checked(config: Any) -> None:
             raise ValueError(f"{name} is {repr(value)[:40]}: expected {expected}")
 
 
-C = TypeVar("C", bound=Config)
-
-
-def from_preset(
-    config: type[C], presets: Mapping[str, Mapping[str, Any]], name: str, overrides: Mapping[str, Any]
-) -> C:
-    """The configuration of that name with other values where `overrides` has some."""
-    if name not in presets:
-        raise ValueError(f"unknown preset {name!r}: valid are {', '.join(presets)}")
-    known = [f.name for f in fields(config)]
-    if unknown := set(overrides) - set(known):
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: valid are {', '.join(sorted(known))}")
-    return config(**{**presets[name], **overrides})
-
-
 @cache
 def _hints(config: Any) -> dict[str, Any]:
     hints = get_type_hints(config, include_extras=True)
@@ -121,12 +117,18 @@ def _hints(config: Any) -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The types that a hint, or the members of a union, begin with."""
+    """The types that a hint allows, several for a union; a list of sizes is a `tuple`."""
     if get_origin(hint) in (Union, types.UnionType):
         return [kind for member in get_args(hint) for kind in _kinds(member)]
     if get_origin(hint) is Annotated:
         return _kinds(get_args(hint)[0])
     return [get_origin(hint) or hint]
+
+
+_NAMES: dict[Any, str] = {
+    int: "an integer", float: "a number", bool: "true or false", str: "a name", tuple: "a list", dict: "a mapping",
+    Path: "a path", type(None): "none",
+}  # fmt: skip
 
 
 def _expected(value: Any, hint: Any, config: Any) -> str:
@@ -135,25 +137,23 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
     if origin in (Union, types.UnionType):
         expected = [_expected(value, member, config) for member in arguments]
         return "" if "" in expected else " or ".join(expected)
-    if origin is Annotated and arguments[0] in (int, float):
-        return _expected_number(value, arguments[0], arguments[1:], config)
     if origin is Annotated:
-        return _expected(value, arguments[0], config) or _expected_names(value, arguments[1])
+        base, *limits = arguments
+        if wrong := _expected(value, base, config):
+            return " ".join([wrong, *(str(limit) for limit in limits if isinstance(limit, Range))])
+        name = _NAMES[get_origin(base) or base]
+        return next((f"{name} {missed}" for limit in limits if (missed := limit.missed(value, config))), "")
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
         return _expected_items(value, arguments, config)
-    if hint in (int, float):
-        return _expected_number(value, hint, (), config)
     if hint is Any:
         return ""
-    kind = (str, Path) if hint is Path else origin or hint
-    return "" if isinstance(value, kind) else _NAMES.get(origin or hint) or f"a {hint.__name__}"
-
-
-_NAMES: dict[Any, str] = {
-    type(None): "none", bool: "true or false", str: "a name", Path: "a path", dict: "a mapping",
-}  # fmt: skip
+    kind = {float: (int, float), Path: (str, Path)}.get(hint, origin or hint)
+    fits = isinstance(value, kind) and (hint not in (int, float) or not isinstance(value, bool))
+    if hint is float and fits:
+        fits = abs(value) < math.inf
+    return "" if fits else _NAMES.get(origin or hint) or f"a {hint.__name__}"
 
 
 def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
@@ -165,24 +165,3 @@ def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
         return f"a list of {len(kinds)}"
     faults = [fault for item, kind in zip(value, kinds, strict=True) if (fault := _expected(item, kind, config))]
     return f"a list, each {faults[0]}" if faults else ""
-
-
-def _expected_names(value: tuple[str, ...], limit: Different) -> str:
-    if len(value) >= limit.least and len(set(value)) == len(value):
-        return ""
-    return f"{limit.least} or more different names" if limit.least else "different names"
-
-
-def _expected_number(value: Any, kind: type, limits: tuple[Any, ...], config: Any) -> str:
-    named = "an integer" if kind is int else "a number"
-    span = next((limit for limit in limits if isinstance(limit, Range)), None)
-    number = isinstance(value, (int, kind)) and not isinstance(value, bool)
-    if not number or not (abs(value) < math.inf if span is None else span.contains(value)):
-        return named if span is None else f"{named} {span}"
-    for limit in limits:
-        other = 0 if isinstance(limit, Range) else getattr(config, limit.field)
-        if isinstance(limit, Below) and not 0 <= value < other:
-            return f"{named} from 0 to below {limit.field} ({other})"
-        if isinstance(limit, Divides) and other % value:
-            return f"a divisor of {limit.field} ({other})"
-    return ""

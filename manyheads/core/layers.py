@@ -86,10 +86,7 @@ def whole_patches(side: int, patch: int) -> int:
     count, rest = divmod(side, patch)
     if rest:
         fitting = " and ".join(str(n * patch) for n in (count, count + 1) if n)
-        raise ValueError(
-            f"model.image_size, model.patch: {side} pixels are not divisible by patches of {patch}: nearest that fit:"
-            f" {fitting}"
-        )
+        raise ValueError(f"{side} pixels are not divisible by patches of {patch}: nearest that fit: {fitting}")
     return count
 
 

@@ -211,12 +211,12 @@ def _choose(
         for wanted in [layers] if isinstance(layers, str | int) else layers:
             if isinstance(wanted, int):
                 _check_range("layer", [wanted], len(names))
-                found = [names[wanted]]
+                matching = [names[wanted]]
             else:
-                found = fnmatch.filter(names, wanted)
-            if not found:
+                matching = fnmatch.filter(names, wanted)
+            if not matching:
                 raise ValueError(f"no attention layer is called {wanted!r}; there are {', '.join(names)}")
-            chosen += [name for name in found if name not in chosen]
+            chosen += [name for name in matching if name not in chosen]
     for name in chosen:
         count: int = modules[name].heads  # type: ignore[assignment]
         for head in heads or ():

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import attend
 from manyheads.core.config import Config, Epsilon, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward
+from manyheads.core.layers import FeedForward, whole_patches
 from manyheads.core.tap import Grid, Tap
 
 Kind = Literal["quadratic", "relative", "content"]
@@ -63,7 +63,7 @@ class ConvAttentionConfig(Config):
         super().__post_init__()
         if self.kind == "content" and self.width % 2:
             raise ValueError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
-        _check_divides(self.image_size, self.downsample)
+        whole_patches(self.image_size, self.downsample)
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
@@ -271,7 +271,7 @@ class ConvAttention(nn.Module):
         if channels != c.channels:
             raise ValueError(f"the images have {channels} channels, the model takes {c.channels}")
         for size in sizes:
-            _check_divides(size, c.downsample)
+            whole_patches(size, c.downsample)
             if c.kind != "quadratic" and size > c.image_size:
                 raise ValueError(
                     f"the images are {sizes[0]} x {sizes[1]}, the model's encodings reach {c.image_size} x"
@@ -299,12 +299,3 @@ def _between(table: nn.Embedding, count: int) -> Tensor:
     """Where a table of encodings has the shift from each of `count` places (first axis) to each: (count, count)."""
     at = torch.arange(count, device=table.weight.device)
     return at[None] - at[:, None] + table.num_embeddings // 2
-
-
-def _check_divides(size: int, downsample: int) -> None:
-    if size < 1 or size % downsample:
-        fitting = sorted({max(1, size // downsample) * downsample, (max(0, size) // downsample + 1) * downsample})
-        raise ValueError(
-            f"the images are {size} pixels wide or high, which {downsample} does not divide: the nearest sizes that fit"
-            f" are {' and '.join(map(str, fitting))}"
-        )

@@ -102,8 +102,13 @@ class Transformer(nn.Module):
             else TokenEmbedding(c.target_vocab, c.width, c.pad, scaled=c.scale_embedding)
         )
         self.positions = Positions(c.max_positions, c.width, c.positions)
-        self.encoder = Stack([_encoder_block(c) for _ in range(c.encoder_layers)], _final_norm(c))
-        self.decoder = Stack([_decoder_block(c) for _ in range(c.decoder_layers)], _final_norm(c))
+        self.encoder, self.decoder = (
+            Stack([_block(c, heads, hidden, cross=cross) for _ in range(layers)], _final_norm(c))
+            for layers, heads, hidden, cross in (
+                (c.encoder_layers, c.encoder_heads, c.encoder_feed_forward, False),
+                (c.decoder_layers, c.decoder_heads, c.decoder_feed_forward, True),
+            )
+        )
         self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tie == "none" else None
         self.output_bias = nn.Parameter(torch.zeros(c.target_vocab)) if c.output_bias else None
         xavier_uniform(self)
@@ -196,20 +201,13 @@ class Transformer(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
 
-def _encoder_block(c: TransformerConfig) -> Block:
-    return Block(
-        Attention(c.width, c.encoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
-        FeedForward(c.width, c.encoder_feed_forward, c.activation, c.activation_dropout),
-        norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
-    )  # fmt: skip
+def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) -> Block:
+    def attention() -> Attention:
+        return Attention(c.width, heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout)
 
-
-def _decoder_block(c: TransformerConfig) -> Block:
     return Block(
-        Attention(c.width, c.decoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
-        FeedForward(c.width, c.decoder_feed_forward, c.activation, c.activation_dropout),
-        Attention(c.width, c.decoder_heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout),
-        norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
+        attention(), FeedForward(c.width, feed_forward, c.activation, c.activation_dropout),
+        attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip
 
 

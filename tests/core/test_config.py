@@ -44,7 +44,7 @@ class Sizes(Config):
         ("width", 8.0, "an integer"),
         ("layers", 0, "an integer from 1 to 1000"),
         ("layers", 1_000_000, "an integer from 1 to 1000"),
-        ("heads", 3, r"a divisor of width \(8\)"),
+        ("heads", 3, r"an integer that divides width \(8\)"),
         ("pad", -1, r"an integer from 0 to below vocab \(10\)"),
         ("pad", 10, r"an integer from 0 to below vocab \(10\)"),
         ("end", 10, r"an integer from 0 to below vocab \(10\) or none"),

@@ -1,5 +1,7 @@
 """Three ways of reading: what each token may know, seen by changing other tokens; LSTMs against torch's own."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -99,3 +101,9 @@ def test_impossible_configurations_are_refused() -> None:
         DirectionalConfig(10, "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="width is 9: expected an even one"):
         DirectionalConfig(10, width=9, heads=3)
+
+
+def test_directories_of_the_versions_before_keep_their_names() -> None:
+    names = ["vocab", "reading", "pad", "width", "layers", "heads", "feed_forward", "max_positions"]
+    assert [field.name for field in fields(DirectionalConfig)] == names
+    assert DIRECTIONS == ("bidirectional", "left_to_right", "two_lstms")

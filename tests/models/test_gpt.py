@@ -171,7 +171,7 @@ def test_one_batch_is_overfitted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 16}, r"heads is 3: expected a divisor of width \(16\)"),
+        ({"width": 16}, r"heads is 3: expected an integer that divides width \(16\)"),
         ({"end": V}, r"end is 23: expected an integer from 0 to below vocab \(23\)"),
         ({"norm": "middle"}, "norm is 'middle': expected one of pre, post"),
         ({"activation": "swish"}, "'swish'.*gelu_tanh"),

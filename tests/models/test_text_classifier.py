@@ -128,8 +128,8 @@ def test_weights_start_as_keras_starts_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"labels": ("one",)}, "expected 2 or more different names"),
-        ({"labels": ("a", "b", "a")}, "expected 2 or more different names"),
+        ({"labels": ("one",)}, "expected a list of 2 or more different names"),
+        ({"labels": ("a", "b", "a")}, "expected a list of 2 or more different names"),
         ({"pooling": "sum"}, "pooling is 'sum': expected one of max, mean"),
         ({"pad": 30}, "pad is 30: expected an integer from 0 to below vocab"),
     ],

@@ -251,8 +251,8 @@ def test_presets_are_complete(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width": 15}, r"encoder_heads is 2: expected a divisor of width \(15\)"),
-        ({"decoder_heads": 3}, r"decoder_heads is 3: expected a divisor of width \(16\)"),
+        ({"width": 15}, r"encoder_heads is 2: expected an integer that divides width \(15\)"),
+        ({"decoder_heads": 3}, r"decoder_heads is 3: expected an integer that divides width \(16\)"),
         ({"source_vocab": 30}, "needs one vocabulary, got 30 and 23"),
         ({"tie": "some"}, "tie is 'some': expected one of all"),
         ({"activation": "swish"}, "'swish'.*relu, silu, gelu, gelu_tanh"),

@@ -348,7 +348,7 @@ def test_a_recording_has_one_map_a_step() -> None:
 
 def test_impossible_settings() -> None:
     for settings, message in (
-        ({"heads": 3}, r"heads is 3: expected a divisor of width \(16\)"),
+        ({"heads": 3}, r"heads is 3: expected an integer that divides width \(16\)"),
         ({"epsilon": 0.0}, "epsilon is 0.0: expected a number above 0 and below 1"),
         ({"steps": 0}, "steps is '?0'?: expected an integer from 1"),
         ({"halting": "never"}, "halting is 'never': expected one of fixed, basic, accumulated"),

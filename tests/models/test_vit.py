@@ -192,7 +192,7 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
     [
         ({"image_size": 30, "patch": 4}, "30 pixels are not divisible by patches of 4: nearest that fit: 28 and 32"),
         ({"image_size": 3, "patch": 4}, "3 pixels are not divisible by patches of 4: nearest that fit: 4$"),
-        ({"width": 10}, r"heads is 3: expected a divisor of width \(10\)"),
+        ({"width": 10}, r"heads is 3: expected an integer that divides width \(10\)"),
         ({"distilled": True, "pool": "mean"}, "expected pool 'class', got 'mean'"),
         ({"stochastic_depth": 1.0}, "from 0 to below 1"),
         ({"position_std": 0.0}, "position_std is 0.0: expected a number above 0"),
