@@ -162,7 +162,7 @@ def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_formats_are_those_of_the_directory() -> None:
-    from manyheads.directory import FORMATS
+    from manyheads.export import FORMATS
 
     export = cli._parsers()[1]["export"]
     (action,) = (a for a in export._actions if a.dest == "format")

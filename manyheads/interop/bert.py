@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
 from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.table import Setting, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
 
 _ARCHITECTURES = {
@@ -102,33 +101,6 @@ def _label_names(config: BertConfig) -> dict[str, Any]:
     return label_names(config.labels) if config.head in LABELLED else {}
 
 
-def _tokenizer(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer. The special tokens around a text are added by the post-processor in tokenizer.json."""
-    around = tokenizer.encode("").tokens
-    known = tokenizer.get_vocab()
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": tokenizer.id_to_token(config.pad),
-        "unk_token": getattr(tokenizer.model, "unk_token", None),
-        "cls_token": around[0] if around else None,
-        "sep_token": around[-1] if around else None,
-        "mask_token": next((token for token in ("[MASK]", "<mask>") if token in known), None),
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        "model_max_length": config.max_positions,
-    }
-
-
-_ACTIVATION = Choice(
-    "activation",
-    ("hidden_act",),
-    {
-        "gelu": [("gelu",), ("gelu_python",)],
-        "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
-        "relu": [("relu",)],
-        "silu": [("silu",), ("swish",)],
-    },
-    default=("gelu",),
-)
 # What no forward pass of theirs reads, and what `_infer` does.
 _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
@@ -140,11 +112,11 @@ BERT = Family(
         (
             Setting("vocab", "vocab_size", int, default=30_522, least=1),
             Setting("width", "hidden_size", int, default=768, least=1),
-            Setting("layers", "num_hidden_layers", int, default=12, most=1000),
+            Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
             Setting("heads", "num_attention_heads", int, default=12, least=1),
             Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-            _ACTIVATION,
-            Setting("max_positions", "max_position_embeddings", int, default=512, least=1, most=1_000_000),
+            activation("hidden_act"),
+            Setting("max_positions", "max_position_embeddings", int, default=512, least=1, most=MOST_POSITIONS),
             Setting("segment_types", "type_vocab_size", int, default=2, least=1),
             Setting("pad", "pad_token_id", int, default=0),
             Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
@@ -163,8 +135,6 @@ BERT = Family(
     ),
     _weights,
     architecture=lambda config: _ARCHITECTURES.get(config.head, "BertModel"),
-    vocabularies=lambda config: (config.vocab, config.vocab),
-    tokenizer=_tokenizer,
     infer=_infer,
     computed=_computed,
     also_written=_label_names,

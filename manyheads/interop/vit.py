@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from manyheads.interop import timm
-from manyheads.interop.bookkeeping import ANY_MODEL
-from manyheads.interop.family import Family, own_family
+from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_MODEL, MOST_LAYERS, MOST_PIXELS, activation
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.table import Setting, Settings, Weight
 from manyheads.models.vit import ViT, ViTConfig
 
 _BLOCK = "encoder.blocks.{}"
@@ -98,23 +98,13 @@ def _also_written(config: ViTConfig) -> dict[str, Any]:
 
 _ROWS = (
     Setting("width", "hidden_size", int, default=768, least=1),
-    Setting("layers", "num_hidden_layers", int, default=12, most=1000),
+    Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
     Setting("heads", "num_attention_heads", int, default=12, least=1),
     Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-    Choice(
-        "activation",
-        ("hidden_act",),
-        {
-            "gelu": [("gelu",), ("gelu_python",)],
-            "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
-            "relu": [("relu",)],
-            "silu": [("silu",), ("swish",)],
-        },
-        default=("gelu",),
-    ),
-    Setting("image_size", "image_size", int, default=224, least=1, most=100_000),
-    Setting("patch", "patch_size", int, default=16, least=1, most=100_000),
-    Setting("channels", "num_channels", int, default=3, least=1, most=100_000),
+    activation("hidden_act"),
+    Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),
+    Setting("patch", "patch_size", int, default=16, least=1, most=MOST_PIXELS),
+    Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
     Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
     Setting("dropout", "hidden_dropout_prob", float, default=0.0, most=1),
     Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.0, most=1),
@@ -145,7 +135,6 @@ def _family(model_type: str, distilled: bool) -> Family:
 
 
 VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
-OWN_VIT = own_family("manyheads-vit", ViTConfig, ViT, most={"layers": 1000, "image_size": 100_000, "patch": 100_000})
 
 _TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
 _TIMM_LAYERS = {

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, PegasusConfig
 
 from manyheads import directory
-from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
+from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.own import OWN_TRANSFORMER
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
 from tests.interop.reference import ours, question, their_logits, theirs
@@ -200,9 +201,9 @@ def test_half_precision_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("transformer/")])
 def test_every_preset_has_a_form(name: str) -> None:
     config = preset(name, source_vocab=90, target_vocab=90, pad=89, end=0, start=89)
-    family = OWN if name == "blog" else MARIAN
+    family = OWN_TRANSFORMER if name == "transformer/blog" else MARIAN
     with torch.device("meta"):
-        assert directory._family(Transformer(config)) is family
+        assert directory.family_of(Transformer(config))[0] is family
     assert TransformerConfig(**{"output_bias": False} | family.settings.to_ours(family.settings_of(config))) == config
 
 

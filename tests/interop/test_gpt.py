@@ -179,7 +179,7 @@ def test_every_key_that_transformers_writes_is_accounted_for(kind: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("gpt")])
 def test_every_preset_has_a_form(name: str) -> None:
     with torch.device("meta"):
-        family = directory._family(GPT(preset(name)))
+        family = directory.family_of(GPT(preset(name)))[0]
     assert family is (OPENAI_GPT if name.startswith("gpt/") else GPT2)
     assert GPTConfig(**family.settings.to_ours(family.settings_of(preset(name)))) == preset(name)
 
