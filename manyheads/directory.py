@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from manyheads.files import WriteError, read_json, replacing_all
-from manyheads.interop.bert import BERT
+from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
@@ -48,7 +48,7 @@ from manyheads.interop.weights import PICKLED, SAFE, read_safe, read_shapes, wei
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (MARIAN, PEGASUS, BERT, GPT2, OPENAI_GPT, VIT, DEIT, RESNET, *OWN)
+    for family in (MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, RESNET, *OWN)
 }
 # timm's directories name an architecture such as vit_tiny_patch16_224, here by how it begins; read, not written
 TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}

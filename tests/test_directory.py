@@ -21,8 +21,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from manyheads import directory, files
-from manyheads.models.presets import preset
+from manyheads import directory, export, files
 from manyheads.data.subword import train_bpe
 from manyheads.models.transformer import Transformer
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate

@@ -11,15 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-<<<<<<< HEAD
-# files <- core <- models <- {generation, interop, analysis} <- directory <- tasks <- recipes <- {bench, serve} <- cli
+# files <- core <- models <- {generation, interop, analysis} <- directory <- {tasks, export} <- recipes <- {bench, serve} <- cli
 LAYERS = [
-    ("files",), ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("tasks",), ("recipes",),
-=======
-# core <- models <- {generation, interop, analysis} <- directory <- export <- tasks <- recipes <- {bench, serve} <- cli
-LAYERS = [
-    ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("export",), ("tasks",), ("recipes",),
->>>>>>> 5776511 (interop: one file for names of our own, one for tokenizers; shapes are compared with the file's header before memory is taken; export has a file)
+    ("files",), ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("export", "tasks"), ("recipes",),
     ("bench", "serve"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
