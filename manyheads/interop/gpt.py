@@ -8,7 +8,8 @@ key `bias` of their config.json, which other tools carry along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -96,13 +97,25 @@ _IGNORED = """
 """
 
 
+class _End(Setting):
+    """The id that ends a text; transformers opens a model that cannot have it, as its vocabulary is smaller."""
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
+        if isinstance(end, int) and isinstance(size, int) and end >= size:
+            print(f"warning: {self.theirs!r} is {end}, the vocabulary has {size} entries: no token ends a text",
+                  file=sys.stderr)  # fmt: skip
+            end = None
+        return {self.ours: end}
+
+
 def _settings(
     positions: int, vocab: int, end: int | None, rows: tuple[Row, ...], ours: dict[str, Any],
     theirs: dict[str, Any],
 ) -> Settings:  # fmt: skip
     common = (
         Setting("vocab", "vocab_size", int, default=vocab, least=1),
-        Setting("end", "eos_token_id", int, default=end, null=True),
+        _End("end", "eos_token_id", int, default=end, null=True),
         Setting("width", "n_embd", int, default=768, least=1, also=("hidden_size",)),
         Setting("layers", "n_layer", int, default=12, most=MOST_LAYERS, also=("num_hidden_layers",)),
         Setting("heads", "n_head", int, default=12, least=1, also=("num_attention_heads",)),

@@ -23,7 +23,7 @@ ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
 
 # the largest values: a damaged config.json must not build layers, or compute tables, until the memory is full
 MOST_LAYERS = 1000
-MOST_POSITIONS = 131_072
+MOST_POSITIONS = 1_000_000
 MOST_PIXELS = 100_000
 
 

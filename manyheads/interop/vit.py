@@ -102,6 +102,7 @@ _ROWS = (
     Setting("heads", "num_attention_heads", int, default=12, least=1),
     Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
     activation("hidden_act"),
+    Setting("qkv_bias", "qkv_bias", bool, default=True),
     Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),
     Setting("patch", "patch_size", int, default=16, least=1, most=MOST_PIXELS),
     Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
@@ -122,7 +123,7 @@ def _family(model_type: str, distilled: bool) -> Family:
         Settings(
             _ROWS,
             ours_only={"pool": "class", "distilled": distilled},
-            theirs_only={"qkv_bias": True},
+            theirs_only={},
             tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
                        "is_encoder_decoder": False},
             ignored=ANY_MODEL | set(_IGNORED.split()),
@@ -150,10 +151,11 @@ _TIMM_LAYERS = {
 }
 # Arguments of their models: those that the weights tell or that matter in training only, and those with one value here.
 _TIMM_ARGUMENTS = (
-    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "weight_init",
+    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "qkv_bias",
+    "weight_init",
     "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
 )  # fmt: skip
-_TIMM_FIXED = {"class_token": True, "qkv_bias": True, "global_pool": "token", "dynamic_img_size": False}
+_TIMM_FIXED = {"class_token": True, "global_pool": "token", "dynamic_img_size": False}
 
 
 def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
@@ -201,6 +203,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         "feed_forward": len(expand),
         "distilled": distilled,
         "fused": "logits",  # as theirs predicts
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
     }
 
 

@@ -18,7 +18,7 @@ head             reads             gives
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask

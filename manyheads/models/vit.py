@@ -59,6 +59,7 @@ class ViTConfig(Config):
     fused: Literal["softmax", "logits", "none"] = "softmax"
     representation: Size | None = None
     activation: str = "gelu"
+    qkv_bias: bool = True
     norm_eps: Epsilon = 1e-6
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
@@ -118,7 +119,8 @@ class ViT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """images (B, C, Y, X), normalised -> logits (B, L), or features where there is no head.
@@ -187,7 +189,7 @@ class ViT(nn.Module):
 
 def _block(c: ViTConfig, drop_path: float) -> Block:
     return Block(
-        Attention(c.width, c.heads, dropout=c.attention_dropout),
+        Attention(c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.attention_dropout),
         FeedForward(c.width, c.feed_forward, c.activation, c.dropout),
         norm="pre", dropout=c.dropout, drop_path=drop_path, norm_eps=c.norm_eps,
     )  # fmt: skip

@@ -55,8 +55,8 @@ def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
     directory.save(tmp_path, models()["corrected"], None)
     config = json.loads((tmp_path / "config.json").read_text())
     for change, message in (
-        ({"masked": "yes"}, "'masked' is 'yes': expected true or false"),
-        ({"labels": "a"}, "'labels' is 'a': expected a list of strings"),
+        ({"masked": "yes"}, "masked is 'yes': expected true or false"),
+        ({"labels": "a"}, "labels is 'a': expected a list"),
         ({"labels": ["a", "a"]}, "labels must differ"),
         ({"width": 16}, "misshapen"),
         ({"new": 1}, "unknown key 'new'"),

