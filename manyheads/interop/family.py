@@ -71,22 +71,18 @@ class Family:
         """
         shapes = {self.renamed(name): shape for name, shape in shapes.items()}
         config = self.config(**{**self.infer(settings, shapes), **self.settings.to_ours(settings)})
-        expected = self._expected(config)
-        with torch.device("meta"):
-            check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
+        try:
+            with torch.device("meta"):
+                expected = saved_tensors(self.module(config))
+                check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
+        except RuntimeError as error:  # a tensor of 2^63 bytes or more
+            raise ValueError(f"its sizes ask for more memory than there can be ({error})") from None
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
         exact = replace(config, **self.infer(settings, tensors))  # with what only the values tell
         if exact != config:
-            expected = self._expected(exact)
-        return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
-
-    def _expected(self, config: Any) -> dict[str, Tensor]:
-        """Our parameters and buffers, without memory."""
-        try:
             with torch.device("meta"):
-                return saved_tensors(self.module(config))
-        except RuntimeError as error:  # a tensor of 2^63 bytes or more
-            raise ValueError(f"its sizes ask for more memory than there can be ({error})") from None
+                expected = saved_tensors(self.module(exact))
+        return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """config.json of a model, but for its number format. Raises ValueError on what the family has not."""
