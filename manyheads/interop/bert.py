@@ -1,8 +1,8 @@
 """BERT, RoBERTa and DistilBERT as `transformers` writes them, with their heads, in both directions.
 
-Read in transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and in the files of google-bert
-on the Hub: the original release's names (`LayerNorm.gamma`), tables of positions that were once stored, and poolers that
-lie beside heads that do not read them.
+Read in transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and in the files of
+google-bert on the Hub: the original release's names (`LayerNorm.gamma`), tables of positions that were once stored, and
+poolers that lie beside heads that do not read them.
 
 Of DistilBERT's training two rates of dropout differ: ours, as BERT's, is also between attention and its residual path,
 and that of the sequence head serves the token head, too. What a model computes without dropout is the same.
@@ -88,7 +88,7 @@ class _Names:
     def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The head, which `architectures` names, and its labels.
 
-        bert-base-uncased itself says BertForMaskedLM and holds both of pretraining's heads: two heads are pretraining's.
+        bert-base-uncased itself says BertForMaskedLM and holds both heads of pretraining: then the head is that.
         """
         named = settings.get("architectures") or [next(iter(self.architectures.values()))]
         heads = {name: head for head, name in self.architectures.items()}
@@ -164,7 +164,9 @@ class _OffsetPositions(Setting):
         rows = super().to_ours(theirs)[self.ours]
         offset = _ROBERTA_PAD.to_ours(theirs)["pad"] + 1
         if rows <= offset:
-            raise ValueError(f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one")
+            raise ValueError(
+                f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one"
+            )
         return {self.ours: rows - offset, "position_offset": offset}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,9 +206,9 @@ def _family(
             ours_only=ours,
             theirs_only={"tie_word_embeddings": True, **theirs},
             tolerated={
-                "position_embedding_type": "absolute", "problem_type": "single_label_classification", "pruned_heads": {},
-                "is_encoder_decoder": False, "tie_encoder_decoder": False, "pooler_type": "first_token_transform",
-                "directionality": "bidi",
+                "position_embedding_type": "absolute", "problem_type": "single_label_classification",
+                "pruned_heads": {}, "is_encoder_decoder": False, "tie_encoder_decoder": False,
+                "pooler_type": "first_token_transform", "directionality": "bidi",
             },
             ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
         ),

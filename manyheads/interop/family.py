@@ -96,5 +96,7 @@ class Family:
         like = next(iter(ours.values()))
         theirs = weights_to_theirs(self.weights(config, ours), ours)
         computed = self.computed(config).items()
-        stored = {name: tensor.to(like) for name, tensor in computed if tensor is not None and slots(name)[0] in self.stored}
+        stored = {
+            name: tensor.to(like) for name, tensor in computed if tensor is not None and slots(name)[0] in self.stored
+        }
         return stored | theirs

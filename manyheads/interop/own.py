@@ -9,7 +9,6 @@ from typing import Any
 from manyheads.interop.encoder_decoder import generation as translation
 from manyheads.interop.family import Family
 from manyheads.interop.gpt import generation as continuation
-from manyheads.interop.keys import MOST_LAYERS, MOST_PIXELS, MOST_POSITIONS
 from manyheads.interop.table import Settings, Weight, slots
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
@@ -27,17 +26,10 @@ from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
 from manyheads.models.vit import ViT, ViTConfig
 
-_MOST: dict[str, float] = {
-    **dict.fromkeys(("layers", "encoder_layers", "decoder_layers", "steps", "depths"), MOST_LAYERS),
-    **dict.fromkeys(("window", "stem_window", "query_block"), 1000),
-    **dict.fromkeys(("image_size", "patch", "channels", "widths", "stem_width"), MOST_PIXELS),
-    "max_positions": MOST_POSITIONS,
-}
-
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a configuration under its own name; the configuration itself checks the type.
+    """A field of a configuration under its own name; the configuration itself checks type and range.
 
     default  taken where the key is missing: the field is younger than the directory, and this is what was computed then
     """
@@ -53,10 +45,6 @@ class _Field:
         value = theirs.get(self.name, self.default)
         if value is MISSING:
             raise ValueError(f"{self.name!r} is missing")
-        most = _MOST.get(self.name)
-        for number in value if isinstance(value, list) else (value,):
-            if most is not None and isinstance(number, int | float) and number > most:
-                raise ValueError(f"{self.name!r} is {value!r}: expected at most {most:,}")
         return {self.name: value}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:

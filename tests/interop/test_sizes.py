@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"vocab_size": 40, "num_hidden_layers": 1, "num_attentio
 BERT: dict[str, Any] = {**SMALL, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 20}
 IMAGES: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
                           "image_size": 4, "patch_size": 2}  # fmt: skip
-TOKENS: dict[str, int] = {"source_vocab": 9, "target_vocab": 9, "pad": 8, "end": 0, "start": 8}
+TOKENS: dict[str, Any] = {"source_vocab": 9, "target_vocab": 9, "pad": 8, "end": 0, "start": 8}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "marian": lambda: ours("marian"),
     "pegasus": lambda: ours("pegasus"),
@@ -64,12 +64,14 @@ def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) 
         for size in (10**9, 10**12):
             (tmp_path / "config.json").write_text(json.dumps({**settings, key: size}))
             before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+            lines = ["it opened"]
             try:
                 directory.load(tmp_path)
             except ValueError as error:
                 refused += 1
-                assert "\n" not in str(error)
+                lines = str(error).splitlines()
             taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
+            assert len(lines) == 1
             assert taken < 100_000, f"{key}={size} took {taken} kB"
             assert time.perf_counter() - began < 3, f"{key}={size}"
     assert refused >= 4

@@ -85,9 +85,7 @@ def attention_maps(
     return AttentionMaps(axes, name, title, picture, tuple(axis for axis in stepwise if axis in axes))
 
 
-def _over_image(
-    model: Any, module: Any, shape: torch.Size | None, call: Tensor
-) -> tuple[Tensor, Side, Side] | None:
+def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
     """The map (1, H, Tq, Tk) and its sides, of a layer that works on an image; None for one that does not.
 
     shape  of the layer's input

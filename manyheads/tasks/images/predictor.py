@@ -1,4 +1,4 @@
-"""A trained image model in use: images in, labels with their probabilities out."""
+"""A trained image model in use: images in, labels with their probabilities out, or where it looks."""
 
 from __future__ import annotations
 
@@ -25,23 +25,45 @@ from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 
 
-class ImageClassifier:
-    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+class ImageEncoder:
+    """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
 
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if not loaded.model.config.labels:
-            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
         self.model = loaded.model.to(route.device).eval()
         self.path, self.family, self.route = loaded.path, loaded.family, route
         self.preprocessing = preprocessing_of(loaded)
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
-        return (
-            f"ImageClassifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
-        )
+        labels = f"{len(self.model.config.labels)} labels" if self.model.config.labels else "no head"
+        return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}, {parameters:,} parameters)"
+
+    def attend(
+        self,
+        image: str | Path | Image.Image,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+
+        layers, heads  their numbers, None for all
+        """
+        opened = _plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
+
+
+class ImageClassifier(ImageEncoder):
+    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if not loaded.model.config.labels:
+            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
+        super().__init__(loaded, route)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -74,22 +96,6 @@ class ImageClassifier:
             for values, indices in zip(best.tolist(), at.tolist(), strict=True):
                 found.append([Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)])
         return found
-
-    def attend(
-        self,
-        image: str | Path | Image.Image,
-        *,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
-        axis: str | None = None,
-    ) -> AttentionMaps:
-        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
-
-        layers, heads  their numbers, None for all
-        """
-        opened = _plain(image)
-        title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""

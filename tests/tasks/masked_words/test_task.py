@@ -219,7 +219,7 @@ def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokeniz
     directory.save(tmp_path / "a", model("sequence", 160, labels=("x", "y")), None)
     other = Tokenizer.from_str(tokenizer.to_str().replace("[MASK]", "[HIDE]"))
     directory.save(tmp_path / "b", model("masked_lm", 160), other)
-    with pytest.raises(ValueError, match=r"\[MASK\] has the id None"):
+    with pytest.raises(ValueError, match="its token for a masked word is None"):
         load(tmp_path / "b")
     directory.save(tmp_path / "c", model("masked_lm", 160), None)
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):
