@@ -156,7 +156,7 @@ class Filler(TextPredictor):
         )
 
     def _piece(self, word: int) -> str:
-        """A token as it stands in a text: "##s" goes on with a word; where blanks are part of words, " dog" begins one."""
+        """A token as it stands in a text: "##s" goes on with a word; " dog" begins one where blanks are part of it."""
         if isinstance(self.tokenizer.model, WordPiece):
             return self.tokenizer.id_to_token(word) or ""
         return self._decode([word])
