@@ -41,15 +41,17 @@ from manyheads.interop.tokenizer import (
     tokenizer_config,
     vocabulary_sizes,
 )
-from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
+from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import PICKLED, SAFE, read_safe, read_shapes, weight_files
 
 # of several that can represent a model, the first is written
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, RESNET, *OWN)
-}
+    for family in (
+        MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
+    )
+}  # fmt: skip
 # timm's directories name an architecture such as vit_tiny_patch16_224, here by how it begins; read, not written
 TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -19,6 +20,8 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, digits, open_image, read_images
 from manyheads.data.store import fingerprint
+from manyheads.models.adapt import adapt
+from manyheads.models.vit import ViT
 from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classification.predictor import Label
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
@@ -31,9 +34,9 @@ class ImageEncoder:
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        self.model = loaded.model.to(route.device).eval()
         self.path, self.family, self.route = loaded.path, loaded.family, route
         self.preprocessing = preprocessing_of(loaded)
+        self.model = _sized(loaded.model, self.preprocessing.size).to(route.device).eval()
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -146,6 +149,14 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
         return found
     half = (0.5,) * config.channels
     return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
+
+
+def _sized(model: Any, size: int) -> Any:
+    """A ViT for images of that size: DINOv2's, pretrained on 518 pixels, come with a preprocessing to 224."""
+    if not isinstance(model, ViT) or model.config.image_size == size:
+        return model
+    print(f"positions are resized from images of {model.config.image_size} pixels to {size}", file=sys.stderr)
+    return adapt(model, image_size=size)[0]
 
 
 def _plain(image: str | Path | Image.Image) -> Image.Image:
