@@ -6,10 +6,11 @@ Pegasus               spiece.model
 Marian                source.spm, target.spm and vocab.json (OPUS-MT)
 
 Each gives the token ids of its class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2, _openai, _pegasus,
-_marian). All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model per language
-and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no model of the
-`tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the directory's
-own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in transformers 5.23.)
+_marian). All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model
+per language and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no
+model of the `tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the
+directory's own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in
+transformers 5.23.)
 """
 
 from __future__ import annotations
