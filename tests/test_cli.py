@@ -175,7 +175,7 @@ def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture
 
 
 def test_the_formats_are_those_of_the_directory() -> None:
-    from manyheads.directory import FORMATS
+    from manyheads.export import FORMATS
 
     export = cli._parsers()[1]["export"]
     (action,) = (a for a in export._actions if a.dest == "format")

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from manyheads import directory, files
+from manyheads import directory, export, files
 from manyheads.data.subword import train_bpe
 from manyheads.models.transformer import Transformer
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
@@ -57,7 +57,7 @@ def test_transformers_generates_the_same(tmp_path: Path, shape: str) -> None:
 def test_ctranslate2_translates_the_same(tmp_path: Path, shape: str) -> None:
     model, name = trained(shape), tokenizer().id_to_token
     directory.save(tmp_path / "hf", model, tokenizer())
-    assert directory.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2") == shape
+    assert export.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2") == shape
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ct2", "hf"]
     assert (tmp_path / "ct2" / "tokenizer.json").is_file()
     translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1)
@@ -81,7 +81,7 @@ def test_padding_is_never_generated(tmp_path: Path, shape: str) -> None:
     assert model.config.pad not in expected
     other = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
     assert other.generate(torch.tensor(sources()[:1]), max_new_tokens=5)[0].tolist()[1:5] == expected[:4]
-    directory.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2")
+    export.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1)
     source = [tokenizer().id_to_token(token) for token in sources()[0]]
     result = translator.translate_batch([source], beam_size=1, max_decoding_length=5)[0].hypotheses[0]
@@ -100,22 +100,22 @@ def test_padding_is_never_generated(tmp_path: Path, shape: str) -> None:
 def test_what_ctranslate2_would_get_wrong_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     directory.save(tmp_path / "hf", ours("marian", **settings), tokenizer())
     with pytest.raises(ValueError, match=message):
-        directory.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
+        export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
     assert not (tmp_path / "out").exists()
 
 
 def test_export_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.save(tmp_path / "hf", trained("marian"), tokenizer())
-    directory.export(directory.load(tmp_path / "hf"), tmp_path / "copy", "hf")
+    export.export(directory.load(tmp_path / "hf"), tmp_path / "copy", "hf")
     for file in (tmp_path / "hf").iterdir():
         assert (tmp_path / "copy" / file.name).read_bytes() == file.read_bytes()
     with pytest.raises(ValueError, match="unknown format 'onnx': this version exports to hf, ctranslate2"):
-        directory.export(tmp_path / "hf", tmp_path / "out", "onnx")
+        export.export(tmp_path / "hf", tmp_path / "out", "onnx")
     with pytest.raises(ValueError, match="not empty"):
-        directory.export(tmp_path / "hf", tmp_path / "copy", "hf")
+        export.export(tmp_path / "hf", tmp_path / "copy", "hf")
     monkeypatch.setitem(sys.modules, "ctranslate2.converters", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[export\]'"):
-        directory.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
+        export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
 
 
 def test_tokenizer_is_the_same_in_transformers_and_after_reload(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_pickled_weights_are_refused_and_converted(tmp_path: Path) -> None:
     torch.save(other.state_dict(), old / "pytorch_model.bin")
     with pytest.raises(ValueError, match=f"never loaded: make a safe copy with 'manyheads convert {old} OUT'"):
         directory.load(old)
-    directory.convert(old, tmp_path / "new")
+    export.convert(old, tmp_path / "new")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "config.json", "generation_config.json", "model.safetensors",
     ]  # fmt: skip
@@ -228,9 +228,9 @@ def test_pickled_weights_are_refused_and_converted(tmp_path: Path) -> None:
         assert torch.equal(again.state_dict()[name], tensor), name
     assert directory.load(tmp_path / "new").family == "marian"
     with pytest.raises(ValueError, match="not empty"):
-        directory.convert(old, tmp_path / "new")
+        export.convert(old, tmp_path / "new")
     with pytest.raises(ValueError, match=r"no pytorch_model\.bin to convert: it is safe as it is"):
-        directory.convert(tmp_path / "new", tmp_path / "other")
+        export.convert(tmp_path / "new", tmp_path / "other")
 
 
 @pytest.mark.parametrize("how", ["torch", "pickle", "truncated", "list"])
@@ -245,7 +245,7 @@ def test_a_malicious_pickle_is_not_executed(tmp_path: Path, how: str) -> None:
         torch.save([torch.ones(2)] if how == "list" else bomb, old / "pytorch_model.bin")
     if how == "truncated":
         os.truncate(old / "pytorch_model.bin", 100)
-    for action in (lambda: directory.load(old), lambda: directory.convert(old, tmp_path / "new")):
+    for action in (lambda: directory.load(old), lambda: export.convert(old, tmp_path / "new")):
         with pytest.raises(ValueError, match=r"pytorch_model\.bin") as caught:
             action()
         assert "\n" not in str(caught.value)
@@ -292,6 +292,7 @@ KILLED = """
 import sys, torch
 from manyheads import directory
 from manyheads.models.transformer import Transformer
+from manyheads.models.presets import preset
 torch.set_num_threads(1)
 model = Transformer(preset("transformer/tiny", source_vocab=9, target_vocab=9, pad=8, end=0, start=8, width=256))
 print("ready", flush=True)

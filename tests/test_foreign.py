@@ -15,7 +15,7 @@ import transformers
 from huggingface_hub.utils import filter_repo_objects
 from torch import nn
 
-from manyheads import directory
+from manyheads import directory, export
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
 from tests.interop.opus import ENGLISH, GERMAN, sentencepiece_model, write_opus
 from tests.interop.reference import randomise, theirs
@@ -135,7 +135,7 @@ def test_pickles_are_converted_with_their_vocabularies(tmp_path: Path, kind: str
     pickle_weights(model, tmp_path / "old", shards)
     with pytest.raises(ValueError, match=f"make a safe copy with 'manyheads convert {tmp_path / 'old'} OUT'"):
         directory.load(tmp_path / "old")
-    directory.convert(tmp_path / "old", tmp_path / "new")
+    export.convert(tmp_path / "old", tmp_path / "new")
     names = {file.name for file in (tmp_path / "new").iterdir()}
     assert not any("index" in name or name.endswith(".bin") for name in names)
     for name in VOCABULARIES[kind]:
@@ -198,7 +198,7 @@ def test_a_malicious_shard_is_not_executed(tmp_path: Path) -> None:
     pickle_weights(build("bert", path), path, 3)
     torch.save({"x": Malicious(tmp_path / "executed")}, path / "pytorch_model-00002-of-00003.bin")
     with pytest.raises(ValueError, match="pytorch_model-00002-of-00003.bin: not plain weights, refused"):
-        directory.convert(path, tmp_path / "new")
+        export.convert(path, tmp_path / "new")
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "new").exists()
 
@@ -231,7 +231,7 @@ def test_the_hub_is_asked_for_what_is_needed_and_for_nothing_else(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     model = build("marian", tmp_path / "model")
     pickle_weights(model, tmp_path / "model", 1)
-    directory.convert("hub:owner/name", tmp_path / "new")
+    export.convert("hub:owner/name", tmp_path / "new")
     model.save_pretrained(tmp_path / "model")
     directory.load("hub:owner/name@main")
     assert fetched == [NEEDED | PICKLED, NEEDED | SAFE]

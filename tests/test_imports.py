@@ -11,10 +11,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# files <- core <- models <- {generation, interop, analysis} <- directory <- tasks <- recipes <- serve <- cli
+# files <- core <- models <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes <- serve <- cli
 LAYERS = [
-    ("files",), ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("tasks",), ("recipes",),
-    ("serve",), ("cli",), ("__main__",),
+    ("files",), ("core",), ("models",), ("generation", "interop", "analysis"), ("directory",), ("export", "tasks"),
+    ("recipes",), ("serve",), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
 RUNS = ("run.py", "ablation.py", "few_labels.py", "receptive_field.py", "theorem.py")

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
 import manyheads
-from manyheads import directory
+from manyheads import directory, export
 from manyheads.recipes.train import train
 from tests.interop.opus import ENGLISH, GERMAN, write_opus
 from tests.interop.reference import tokenizer, translate
@@ -49,7 +49,7 @@ def test_it_translates_as_in_transformers_and_so_does_what_is_saved(tmp_path: Pa
     for file in ("source.spm", "target.spm", "vocab.json"):
         assert (saved / file).read_bytes() == (tmp_path / "opus" / file).read_bytes()
     assert our_ids(saved, ENGLISH) == their_ids(saved, ENGLISH) == expected
-    directory.export(saved, tmp_path / "exported", "hf")
+    export.export(saved, tmp_path / "exported", "hf")
     assert our_ids(tmp_path / "exported", ENGLISH) == expected
 
 
@@ -57,7 +57,7 @@ def test_what_lies_beside(tmp_path: Path) -> None:
     """A tokenizer.json is read where the class says so; two vocabularies are no model for CTranslate2."""
     write_opus(tmp_path / "opus", separate=True)
     with pytest.raises(ValueError, match="it takes one vocabulary, the model has two"):
-        directory.export(tmp_path / "opus", tmp_path / "ct2", "ctranslate2")
+        export.export(tmp_path / "opus", tmp_path / "ct2", "ctranslate2")
     tokenizer().save(str(tmp_path / "opus" / "tokenizer.json"))
     assert directory.load(tmp_path / "opus").vocabulary
     (tmp_path / "opus" / "tokenizer_config.json").unlink()
@@ -115,7 +115,7 @@ def test_a_fine_tuned_model_translates_the_same_in_transformers(run: Path) -> No
 
 
 def test_a_fine_tuned_model_translates_the_same_in_ctranslate2(run: Path, tmp_path: Path) -> None:
-    assert directory.export(run, tmp_path / "ct2", "ctranslate2") == "marian"
+    assert export.export(run, tmp_path / "ct2", "ctranslate2") == "marian"
     assert {"source.spm", "target.spm", "vocab.json"} < {file.name for file in (tmp_path / "ct2").iterdir()}
     tokenizer = AutoTokenizer.from_pretrained(run)
     translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", inter_threads=1)

@@ -18,14 +18,14 @@ def add(verbs: Verbs) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from manyheads.directory import export
+    from manyheads.export import export
 
     family = export(options.model, options.dir, options.format)
     print(f"{options.dir}: {options.format}, model type {family}", file=sys.stderr)
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from manyheads.directory import convert
+    from manyheads.export import convert
 
     convert(options.dir, options.out)
     print(f"{options.out}: safetensors", file=sys.stderr)

@@ -142,6 +142,7 @@ class Attention(nn.Module):
     key_width     width of each head's queries and keys, where it differs from that of its values (Table 3, row B).
     memory_width  width of what is attended to, where it differs from `width`.
     bias          whether the four projections have one.
+    qkv_bias      the same of those of queries, keys and values, where it differs from `bias`.
     dropout       on the attention weights, while training.
     """
 
@@ -154,6 +155,7 @@ class Attention(nn.Module):
         key_width: int | None = None,
         memory_width: int | None = None,
         bias: bool = True,
+        qkv_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -165,9 +167,10 @@ class Attention(nn.Module):
         self.explicit: bool | None = None  # see attend
         inner, memory_width = heads * self.head_width, memory_width or width
         matched = heads * (key_width or self.head_width)
-        self.query = nn.Linear(width, matched, bias)
-        self.key = nn.Linear(memory_width, matched, bias)
-        self.value = nn.Linear(memory_width, inner, bias)
+        read_bias = bias if qkv_bias is None else qkv_bias
+        self.query = nn.Linear(width, matched, read_bias)
+        self.key = nn.Linear(memory_width, matched, read_bias)
+        self.value = nn.Linear(memory_width, inner, read_bias)
         self.output = nn.Linear(inner, width, bias)
         self.tap = Tap()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
@@ -20,6 +21,8 @@ class Block(nn.Module):
     norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
     dropout    on what each sublayer adds to its residual path, while training (section 5.4).
     drop_path  probability of leaving out all that a sublayer adds to an item, while training (stochastic depth).
+    scale      what the first values of learned factors are, one for each channel of what self-attention and the
+               feed-forward network add (Touvron 2021, "Going deeper with Image Transformers", section 2.1); None: none.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Block(nn.Module):
         norm: Literal["post", "pre"] = "post",
         dropout: float = 0.0,
         drop_path: float = 0.0,
+        scale: float | None = None,
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
@@ -46,6 +50,8 @@ class Block(nn.Module):
         self.cross_norm = None if cross is None else nn.LayerNorm(width, eps=norm_eps)
         self.feed_forward = feed_forward
         self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
+        self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
+        self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
 
     def forward(
         self,
@@ -73,17 +79,20 @@ class Block(nn.Module):
             assert memory is not None
             return self.cross(x, memory, mask=memory_mask)
 
-        x = self._residual(x, self_attention, self.attention_norm)
+        x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
         if self.cross_norm is not None:
             x = self._residual(x, cross_attention, self.cross_norm)
         return self._transition(x, mask, cache, layer)
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         """The last sublayer. One that looks at neighbours would need the mask and the cache."""
-        return self._residual(x, self.feed_forward, self.feed_forward_norm)
+        return self._residual(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_scale)
 
-    def _residual(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module) -> Tensor:
+    def _residual(
+        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module, scale: Tensor | None = None
+    ) -> Tensor:
         added = sublayer(norm(x) if self.norm_first else x)
+        added = added if scale is None else added * scale
         x = x + drop_path(dropout(added, self.dropout, self.training), self.drop_path, self.training)
         return x if self.norm_first else norm(x)
 

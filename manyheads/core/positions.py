@@ -42,15 +42,18 @@ class Positions(nn.Module):
 
     layout  one of the sinusoidal ones (a constant), or "learned" (a parameter, drawn from N(0, 0.02^2))
     length  how many positions there are. A longer input raises ValueError.
+    before  rows of a learned table before that of the first position; no input uses them (RoBERTa's)
     """
 
     table: Tensor
 
-    def __init__(self, length: int, width: int, layout: Layout | Literal["learned"] = "concatenated") -> None:
+    def __init__(
+        self, length: int, width: int, layout: Layout | Literal["learned"] = "concatenated", *, before: int = 0
+    ) -> None:
         super().__init__()
-        self.length = length
+        self.length, self.before = length, before
         if layout == "learned":
-            self.table = nn.Parameter(torch.empty(length, width).normal_(std=0.02))
+            self.table = nn.Parameter(torch.empty(before + length, width).normal_(std=0.02))
         else:
             # recomputed when a model is built, so it is no part of its weights
             self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
@@ -60,11 +63,11 @@ class Positions(nn.Module):
         if offset is None:
             if tokens > self.length:
                 raise ValueError(f"the input has {tokens} tokens, the model takes {self.length}: split or truncate it")
-            return x + self.table[:tokens].to(x.dtype)
+            return x + self.table[self.before : self.before + tokens].to(x.dtype)
         at = offset[:, None] + torch.arange(tokens, device=x.device)  # (B, T)
         if int(at.max()) >= self.length:
             raise ValueError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
-        return x + self.table[at].to(x.dtype)
+        return x + self.table[self.before + at].to(x.dtype)
 
 
 def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

@@ -19,13 +19,14 @@ from tokenizers import Tokenizer
 from manyheads.data.store import TokenStore
 from manyheads.data.subword import encode_all
 
-MASK = "[MASK]"
+MASKS = ("[MASK]", "<mask>")  # what stands for a masked word: BERT's, and RoBERTa's
+BLANK = "Ġ"  # how byte-level BPE writes the blank before a word
 TRIES = 10  # to find another document for a random next sentence
 MASKED, KEPT = 0.8, 0.9  # below: [MASK]; below: left as it is; the rest: any token of the vocabulary
 
 
 class Special(NamedTuple):
-    """Ids of [CLS], [SEP] and [MASK]."""
+    """Ids of [CLS], [SEP] and [MASK], or of what a tokenizer has in their places."""
 
     start: int
     separator: int
@@ -35,13 +36,18 @@ class Special(NamedTuple):
     def of(cls, tokenizer: Tokenizer) -> Special:
         """Raises ValueError for a tokenizer that is not BERT's kind."""
         around = tokenizer.encode("").ids
-        mask = tokenizer.token_to_id(MASK)
+        mask = tokenizer.token_to_id(mask_token(tokenizer) or "")
         if len(around) != 2 or mask is None:
             raise ValueError(
-                f"the tokenizer puts {len(around)} tokens around a text, and {MASK} has the id {mask}: masked language "
-                f"models need two around it and a {MASK}, as WordPiece has them"
+                f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} token for "
+                f"a masked word: masked language models need two around it, and {' or '.join(MASKS)}"
             )
         return cls(around[0], around[1], mask)
+
+
+def mask_token(tokenizer: Tokenizer) -> str | None:
+    """The token that stands for a masked word, None where a tokenizer has none."""
+    return next((mask for mask in MASKS if tokenizer.token_to_id(mask) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -309,5 +315,7 @@ def truncated(a: list[int], b: list[int], room: int, draw: Random) -> tuple[list
 
 
 def continuations(vocabulary: Mapping[str, int]) -> frozenset[int]:
-    """Ids of WordPiece's pieces that go on with a word."""
+    """Ids of pieces that go on with a word: of WordPiece, or of byte-level BPE, where a blank begins one."""
+    if any(piece.startswith(BLANK) for piece in vocabulary):
+        return frozenset(index for piece, index in vocabulary.items() if not piece.startswith(BLANK))
     return frozenset(index for piece, index in vocabulary.items() if piece.startswith("##"))

@@ -1,171 +1,261 @@
-"""BERT as `transformers` writes it: all heads, in both directions.
+"""BERT, RoBERTa and DistilBERT as `transformers` writes them, with their heads, in both directions.
 
-Read in transformers 5.23 (modeling_bert.py) and in the files of google-bert on the Hub: the original release's names
-(`LayerNorm.gamma`), tables of positions that were once stored, and poolers that lie beside heads that do not read them.
+Read in transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and in the files of
+google-bert on the Hub: the original release's names (`LayerNorm.gamma`), tables of positions that were once stored, and
+poolers that lie beside heads that do not read them.
+
+Of DistilBERT's training two rates of dropout differ: ours, as BERT's, is also between attention and its residual path,
+and that of the sequence head serves the token head, too. What a model computes without dropout is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
 from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
 
-_ARCHITECTURES = {
-    "pooler": "BertModel",
-    "masked_lm": "BertForMaskedLM",
-    "pretraining": "BertForPreTraining",
-    "next_sentence": "BertForNextSentencePrediction",
-    "sequence": "BertForSequenceClassification",
-    "token": "BertForTokenClassification",
-    "question": "BertForQuestionAnswering",
-    "choice": "BertForMultipleChoice",
-}
-_WORDS, _FOLLOWS, _POOLER = "cls.predictions", "cls.seq_relationship", "pooler.dense"
-_ENCODER = {
-    "segments": "embeddings.token_type_embeddings",
-    "embedding_norm": "embeddings.LayerNorm",
-    **{f"encoder.blocks.{{}}.attention.{name}": f"encoder.layer.{{}}.attention.self.{name}"
-       for name in ("query", "key", "value")},
-    "encoder.blocks.{}.attention.output": "encoder.layer.{}.attention.output.dense",
-    "encoder.blocks.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
-    "encoder.blocks.{}.feed_forward.expand": "encoder.layer.{}.intermediate.dense",
-    "encoder.blocks.{}.feed_forward.contract": "encoder.layer.{}.output.dense",
-    "encoder.blocks.{}.feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
-    "pooler": _POOLER,
-}  # fmt: skip
-_HEADS = {"transform": f"{_WORDS}.transform.dense", "transform_norm": f"{_WORDS}.transform.LayerNorm",
-          "next_sentence": _FOLLOWS}  # fmt: skip
 _OLD = {"weight": "gamma", "bias": "beta"}  # of norms in the original release
 
 
-def _weights(config: BertConfig, names: Iterable[str]) -> list[Weight]:
-    written, other = ("", "bert.") if config.head in ("none", "pooler") else ("bert.", "")
+@dataclass(frozen=True)
+class _Names:
+    """What a family calls its parts.
 
-    def row(ours: str, theirs: str, *also: str) -> Weight:
-        """A tensor of the encoder; files differ in whether they name the encoder."""
-        return Weight(ours, written + theirs, (other + theirs, *also))
-
-    rows = [
-        row("embedding.weight", "embeddings.word_embeddings.weight", f"{_WORDS}.decoder.weight"),
-        row("positions.table", "embeddings.position_embeddings.weight"),
-        Weight("output_bias", f"{_WORDS}.bias", (f"{_WORDS}.decoder.bias",)),
-    ]
-    for ours, theirs in _ENCODER.items():
-        for leaf, old in _OLD.items():
-            also = [f"{prefix}{theirs}.{old}" for prefix in (written, other) if theirs.endswith("LayerNorm")]
-            rows.append(row(f"{ours}.{leaf}", f"{theirs}.{leaf}", *also))
-    classifier = "qa_outputs" if config.head == "question" else "classifier"
-    for ours, theirs in (_HEADS | {"classifier": classifier}).items():
-        for leaf, old in _OLD.items():
-            also = [f"{theirs}.{old}"] if theirs.endswith("LayerNorm") else []
-            rows.append(Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}", tuple(also)))
-    return rows
-
-
-def _computed(config: BertConfig) -> dict[str, Tensor | None]:
-    """Positions that older versions stored, and the pooler that their heads without one kept."""
-    found: dict[str, Tensor | None] = {
-        f"{prefix}embeddings.position_ids": torch.arange(config.max_positions)[None] for prefix in ("", "bert.")
-    }
-    if config.head not in (*POOLED, "none"):
-        found |= {f"bert.{_POOLER}.{leaf}": None for leaf in _OLD}
-    return found
-
-
-def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The head, which `architectures` names, and its labels.
-
-    bert-base-uncased itself says BertForMaskedLM and holds both of pretraining's heads: two heads are pretraining's.
+    prefix         of the encoder below a head
+    architectures  by our head; first the one that is meant where config.json names none
+    encoder        our names of its layers -> theirs, without the prefix
+    words          our names of the masked-LM head's layers -> theirs
+    decoder        the words' matrix, tied to the embeddings; it has a bias, which may have a name of its own
+    bias           that name
+    heads          of ours -> the layer between encoder and classifier (None: none), and the classifier
     """
-    named = settings.get("architectures") or ["BertModel"]
-    heads = {name: head for head, name in _ARCHITECTURES.items()}
-    if not (isinstance(named, list) and len(named) == 1 and named[0] in heads):
-        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(heads)}")
-    head = heads[named[0]]
-    if all(any(name.startswith(part) for name in tensors) for part in (_WORDS, _FOLLOWS)):
-        head = "pretraining"
-    if head == "pooler" and not any(_POOLER in name for name in tensors):
-        head = "none"
-    return {"head": head, "labels": read_labels(settings) if head in LABELLED else ()}
+
+    prefix: str
+    architectures: Mapping[str, str]
+    encoder: Mapping[str, str]
+    words: Mapping[str, str]
+    decoder: str
+    bias: str
+    heads: Mapping[str, tuple[str | None, str]]
+
+    def weights(self, config: BertConfig, _: Iterable[str]) -> list[Weight]:
+        written, other = ("", self.prefix) if config.head in ("none", "pooler") else (self.prefix, "")
+
+        def row(ours: str, theirs: str, *also: str) -> Weight:
+            """A tensor of the encoder; files differ in whether they name the encoder."""
+            return Weight(ours, written + theirs, (other + theirs, *also))
+
+        rows = [
+            row("embedding.weight", "embeddings.word_embeddings.weight", f"{self.decoder}.weight"),
+            row("positions.table", "embeddings.position_embeddings.weight"),
+            Weight("output_bias", self.bias, (f"{self.decoder}.bias",)),
+        ]
+        pooler, classifier = self.heads.get(config.head, (None, "classifier"))
+        outside = {**self.words, "classifier": classifier} | ({"pooler": pooler} if pooler else {})
+        for leaf, old in _OLD.items():
+            for ours, theirs in {"pooler": "pooler.dense", **self.encoder}.items():
+                if ours not in outside:
+                    also = [f"{prefix}{theirs}.{old}" for prefix in (written, other) if theirs.endswith("LayerNorm")]
+                    rows.append(row(f"{ours}.{leaf}", f"{theirs}.{leaf}", *also))
+            for ours, theirs in outside.items():
+                also = [f"{theirs}.{old}"] if theirs.endswith("LayerNorm") else []
+                rows.append(Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}", tuple(also)))
+        return rows
+
+    def architecture(self, config: BertConfig) -> str:
+        named = self.architectures.get(config.head, "")
+        return self.architectures.get("pooler", "") if config.head == "none" and not named else named
+
+    def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
+        """Positions that older versions stored, and the pooler that their heads without one kept."""
+        numbers = torch.arange(config.max_positions + config.position_offset)[None]
+        tensors: dict[str, Tensor | None] = {
+            f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)
+        }
+        if config.head not in ("none", "pooler") and (config.head not in POOLED or config.head in self.heads):
+            tensors |= {f"{self.prefix}pooler.dense.{leaf}": None for leaf in _OLD}
+        return tensors
+
+    def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The head, which `architectures` names, and its labels.
+
+        bert-base-uncased itself says BertForMaskedLM and holds both heads of pretraining: then the head is that.
+        """
+        named = settings.get("architectures") or [next(iter(self.architectures.values()))]
+        heads = {name: head for head, name in self.architectures.items()}
+        if not (isinstance(named, list) and len(named) == 1 and named[0] in heads):
+            raise ValueError(f"'architectures' is {named!r}: known are {', '.join(heads)}")
+        head = heads[named[0]]
+        if all(any(name.startswith(part) for name in tensors) for part in ("cls.predictions", "cls.seq_relationship")):
+            head = "pretraining"
+        if head == "pooler" and not any("pooler.dense" in name for name in tensors):
+            head = "none"
+        return {"head": head, "labels": read_labels(settings) if head in LABELLED else ()}
+
+    def also_written(self, config: BertConfig) -> dict[str, Any]:
+        if not self.architecture(config):
+            raise ValueError(f"head is {config.head!r}: only {', '.join(self.architectures)} can be represented")
+        return label_names(config.labels) if config.head in LABELLED else {}
 
 
-def _label_names(config: BertConfig) -> dict[str, Any]:
-    return label_names(config.labels) if config.head in LABELLED else {}
+_BLOCK, _LAYER = "encoder.blocks.{}", "encoder.layer.{}"
+_HEADS = {"masked_lm": "ForMaskedLM", "sequence": "ForSequenceClassification", "token": "ForTokenClassification",
+          "question": "ForQuestionAnswering"}  # fmt: skip
+_BERT_ENCODER = {
+    "segments": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    **{f"{_BLOCK}.attention.{name}": f"{_LAYER}.attention.self.{name}" for name in ("query", "key", "value")},
+    f"{_BLOCK}.attention.output": f"{_LAYER}.attention.output.dense",
+    f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.output.LayerNorm",
+    f"{_BLOCK}.feed_forward.expand": f"{_LAYER}.intermediate.dense",
+    f"{_BLOCK}.feed_forward.contract": f"{_LAYER}.output.dense",
+    f"{_BLOCK}.feed_forward_norm": f"{_LAYER}.output.LayerNorm",
+}
+_BERT = _Names(
+    "bert.",
+    {"pooler": "BertModel", "pretraining": "BertForPreTraining", "next_sentence": "BertForNextSentencePrediction",
+     "choice": "BertForMultipleChoice", **{head: f"Bert{name}" for head, name in _HEADS.items()}},
+    _BERT_ENCODER,
+    {"transform": "cls.predictions.transform.dense", "transform_norm": "cls.predictions.transform.LayerNorm",
+     "next_sentence": "cls.seq_relationship"},
+    decoder="cls.predictions.decoder", bias="cls.predictions.bias",
+    heads={"question": (None, "qa_outputs")},
+)  # fmt: skip
+_ROBERTA = _Names(
+    "roberta.",
+    {"pooler": "RobertaModel", **{head: f"Roberta{name}" for head, name in _HEADS.items()}},
+    _BERT_ENCODER,
+    {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm"},
+    decoder="lm_head.decoder", bias="lm_head.bias",
+    heads={"question": (None, "qa_outputs"), "sequence": ("classifier.dense", "classifier.out_proj")},
+)  # fmt: skip
+_DISTILBERT_LAYERS = {
+    "embedding_norm": "embeddings.LayerNorm",
+    **{f"{_BLOCK}.attention.{name}": f"transformer.layer.{{}}.attention.{letters}_lin"
+       for name, letters in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out"))},
+    f"{_BLOCK}.attention_norm": "transformer.layer.{}.sa_layer_norm",
+    f"{_BLOCK}.feed_forward.expand": "transformer.layer.{}.ffn.lin1",
+    f"{_BLOCK}.feed_forward.contract": "transformer.layer.{}.ffn.lin2",
+    f"{_BLOCK}.feed_forward_norm": "transformer.layer.{}.output_layer_norm",
+}  # fmt: skip
+_DISTILBERT = _Names(
+    "distilbert.",
+    {"none": "DistilBertModel", **{head: f"DistilBert{name}" for head, name in _HEADS.items()}},
+    _DISTILBERT_LAYERS,
+    {"transform": "vocab_transform", "transform_norm": "vocab_layer_norm"},
+    decoder="vocab_projector", bias="vocab_projector.bias",
+    heads={"question": (None, "qa_outputs"), "sequence": ("pre_classifier", "classifier")},
+)  # fmt: skip
 
 
-def _tokenizer(config: BertConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer. The special tokens around a text are added by the post-processor in tokenizer.json."""
-    around = tokenizer.encode("").tokens
-    known = tokenizer.get_vocab()
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": tokenizer.id_to_token(config.pad),
-        "unk_token": getattr(tokenizer.model, "unk_token", None),
-        "cls_token": around[0] if around else None,
-        "sep_token": around[-1] if around else None,
-        "mask_token": next((token for token in ("[MASK]", "<mask>") if token in known), None),
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        "model_max_length": config.max_positions,
-    }
+class _OffsetPositions(Setting):
+    """RoBERTa counts positions from the padding token's id on; the rows of its table up to there stay unused."""
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        rows = super().to_ours(theirs)[self.ours]
+        offset = _ROBERTA_PAD.to_ours(theirs)["pad"] + 1
+        if rows <= offset:
+            raise ValueError(
+                f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one"
+            )
+        return {self.ours: rows - offset, "position_offset": offset}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        if ours["position_offset"] != ours["pad"] + 1:
+            raise ValueError(f"position_offset is {ours['position_offset']}: only {ours['pad'] + 1} can be represented")
+        return {self.theirs: ours[self.ours] + ours["position_offset"]}
 
 
-_ACTIVATION = Choice(
-    "activation",
-    ("hidden_act",),
-    {
-        "gelu": [("gelu",), ("gelu_python",)],
-        "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
-        "relu": [("relu",)],
-        "silu": [("silu",), ("swish",)],
-    },
-    default=("gelu",),
+_ROBERTA_PAD = Setting("pad", "pad_token_id", int, default=1)
+_POSITIONS: dict[str, Any] = {"default": 512, "least": 1, "most": MOST_POSITIONS}
+_SIZES: tuple[Row, ...] = (  # BERT's and RoBERTa's
+    Setting("width", "hidden_size", int, default=768, least=1),
+    Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
+    Setting("heads", "num_attention_heads", int, default=12, least=1),
+    Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
+    Setting("segment_types", "type_vocab_size", int, default=2, least=1),
+    Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
+    Setting("dropout", "hidden_dropout_prob", float, default=0.1, most=1),
+    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.1, most=1),
+    Setting("head_dropout", "classifier_dropout", float, default=None, most=1),
 )
-# What no forward pass of theirs reads, and what `_infer` does.
+# What no forward pass of theirs reads, and what `infer` does.
 _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head
+    pooler_size_per_head sinusoidal_pos_embds tie_weights_
 """
-BERT = Family(
-    "bert", BertConfig, Bert,
-    Settings(
-        (
-            Setting("vocab", "vocab_size", int, default=30_522, least=1),
-            Setting("width", "hidden_size", int, default=768, least=1),
-            Setting("layers", "num_hidden_layers", int, default=12, most=1000),
-            Setting("heads", "num_attention_heads", int, default=12, least=1),
-            Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-            _ACTIVATION,
-            Setting("max_positions", "max_position_embeddings", int, default=512, least=1, most=1_000_000),
-            Setting("segment_types", "type_vocab_size", int, default=2, least=1),
-            Setting("pad", "pad_token_id", int, default=0),
-            Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
-            Setting("dropout", "hidden_dropout_prob", float, default=0.1, most=1),
-            Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.1, most=1),
-            Setting("head_dropout", "classifier_dropout", float, default=None, most=1),
+_PLAIN = {"position_offset": 0, "pooler_activation": "tanh", "dropout_below_pooler": False, "question_dropout": 0.0}
+
+
+def _family(
+    model_type: str, names: _Names, rows: tuple[Row, ...], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> Family:
+    return Family(
+        model_type, BertConfig, Bert,
+        Settings(
+            rows,
+            ours_only=ours,
+            theirs_only={"tie_word_embeddings": True, **theirs},
+            tolerated={
+                "position_embedding_type": "absolute", "problem_type": "single_label_classification",
+                "pruned_heads": {}, "is_encoder_decoder": False, "tie_encoder_decoder": False,
+                "pooler_type": "first_token_transform", "directionality": "bidi",
+            },
+            ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
         ),
-        ours_only={},
-        theirs_only={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True},
-        tolerated={
-            "position_embedding_type": "absolute", "problem_type": "single_label_classification", "pruned_heads": {},
-            "is_encoder_decoder": False, "tie_encoder_decoder": False, "pooler_type": "first_token_transform",
-            "directionality": "bidi",
-        },
-        ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
+        names.weights, names.architecture, infer=names.infer, computed=names.computed, also_written=names.also_written,
+    )  # fmt: skip
+
+
+_NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
+BERT = _family(
+    "bert", _BERT,
+    (
+        Setting("vocab", "vocab_size", int, default=30_522, least=1),
+        Setting("pad", "pad_token_id", int, default=0),
+        Setting("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        activation("hidden_act"),
+        *_SIZES,
     ),
-    _weights,
-    architecture=lambda config: _ARCHITECTURES.get(config.head, "BertModel"),
-    vocabularies=lambda config: (config.vocab, config.vocab),
-    tokenizer=_tokenizer,
-    infer=_infer,
-    computed=_computed,
-    also_written=_label_names,
+    _PLAIN, _NO_DECODER,
+)  # fmt: skip
+ROBERTA = _family(
+    "roberta", _ROBERTA,
+    (
+        Setting("vocab", "vocab_size", int, default=50_265, least=1),
+        _ROBERTA_PAD,
+        _OffsetPositions("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),  # its LM head's
+        *_SIZES,
+    ),
+    {"pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
+)  # fmt: skip
+DISTILBERT = _family(
+    "distilbert", _DISTILBERT,
+    (
+        Setting("vocab", "vocab_size", int, default=30_522, least=1),
+        Setting("pad", "pad_token_id", int, default=0),
+        Setting("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        activation("activation"),
+        Setting("width", "dim", int, default=768, least=1),
+        Setting("layers", "n_layers", int, default=6, most=MOST_LAYERS),
+        Setting("heads", "n_heads", int, default=12, least=1),
+        Setting("feed_forward", "hidden_dim", int, default=3072, least=1),
+        Setting("dropout", "dropout", float, default=0.1, most=1),
+        Setting("attention_dropout", "attention_dropout", float, default=0.1, most=1),
+        Setting("head_dropout", "seq_classif_dropout", float, default=0.2, most=1),
+        Setting("question_dropout", "qa_dropout", float, default=0.1, most=1),
+    ),
+    {"segment_types": None, "norm_eps": 1e-12, "position_offset": 0, "pooler_activation": "relu",
+     "dropout_below_pooler": False},
+    {},
 )  # fmt: skip

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
-from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
-from manyheads.interop.family import Family, own_family
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
+from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.transformer import Transformer, TransformerConfig
 
 
@@ -81,35 +80,24 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
     )
 
 
-_ACTIVATION = Choice(
-    "activation",
-    ("activation_function",),
-    {
-        "relu": [("relu",)],
-        "silu": [("swish",), ("silu",)],
-        "gelu": [("gelu",), ("gelu_python",)],
-        "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
-    },
-    default=("gelu",),
-)
-_COMMON: tuple[Setting | Choice, ...] = (
+_COMMON: tuple[Row, ...] = (
     Setting("source_vocab", "vocab_size", int, least=1),
     Setting("pad", "pad_token_id", int),
     Setting("end", "eos_token_id", int),
     Setting("start", "decoder_start_token_id", int),
     Setting("width", "d_model", int, least=1, also=("hidden_size",)),
-    Setting("encoder_layers", "encoder_layers", int, most=1000, also=("num_hidden_layers",)),
-    Setting("decoder_layers", "decoder_layers", int, most=1000),
+    Setting("encoder_layers", "encoder_layers", int, most=MOST_LAYERS, also=("num_hidden_layers",)),
+    Setting("decoder_layers", "decoder_layers", int, most=MOST_LAYERS),
     Setting("encoder_heads", "encoder_attention_heads", int, least=1, also=("num_attention_heads",)),
     Setting("decoder_heads", "decoder_attention_heads", int, least=1),
     Setting("encoder_feed_forward", "encoder_ffn_dim", int, least=1),
     Setting("decoder_feed_forward", "decoder_ffn_dim", int, least=1),
     Setting("scale_embedding", "scale_embedding", bool, default=False),
-    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1, most=1_000_000),
+    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1, most=MOST_POSITIONS),
     Setting("dropout", "dropout", float, default=0.1),
     Setting("attention_dropout", "attention_dropout", float, default=0.0),
     Setting("activation_dropout", "activation_dropout", float, default=0.0),
-    _ACTIVATION,
+    activation("activation_function"),
 )
 _FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated"}
 _FIXED_THERE: dict[str, Any] = {
@@ -125,7 +113,7 @@ _IGNORED = """
 """
 
 
-def _settings(rows: tuple[Setting | Choice, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
+def _settings(rows: tuple[Row, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
     return Settings(
         (*_COMMON, *rows),
         _FIXED_HERE | ours,
@@ -135,37 +123,20 @@ def _settings(rows: tuple[Setting | Choice, ...], ours: dict[str, Any], theirs: 
     )
 
 
-def _vocabularies(config: TransformerConfig) -> tuple[int, int]:
-    return config.source_vocab, config.target_vocab
-
-
 def _architecture(name: str) -> Callable[[TransformerConfig], str]:
     return lambda config: name
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
-    return {"output_bias": bias is not None and bool(bias.count_nonzero())}
+    return {"output_bias": bias is not None and (bias.is_meta or bool(bias.count_nonzero()))}
 
 
 def _forced_end(config: TransformerConfig) -> dict[str, Any]:
     return {"forced_eos_token_id": config.end}
 
 
-def _tokenizer(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer. The end token is added by the post-processor in tokenizer.json."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": tokenizer.id_to_token(config.end),
-        "pad_token": tokenizer.id_to_token(config.pad),
-        "unk_token": getattr(tokenizer.model, "unk_token", None),
-        # transformers 4 would add token types, which no encoder-decoder takes
-        "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": config.max_positions,
-    }
-
-
-def _generation(config: TransformerConfig) -> dict[str, Any]:
+def generation(config: TransformerConfig) -> dict[str, Any]:
     return {
         "decoder_start_token_id": config.start,
         "eos_token_id": config.end,
@@ -193,7 +164,7 @@ MARIAN = Family(
         {"norm": "post", "final_norm": False},
         {"normalize_before": False, "add_final_layer_norm": False},
     ),
-    _weights, _architecture("MarianMTModel"), _vocabularies, _tokenizer, _generation, _infer, _computed,
+    _weights, _architecture("MarianMTModel"), generation, _infer, _computed,
     stored=("final_logits_bias",),
     also_written=_forced_end,
 )  # fmt: skip
@@ -205,13 +176,7 @@ PEGASUS = Family(
         # transformers ignores the first two; without them CTranslate2's converter fails
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     ),
-    _weights, _architecture("PegasusForConditionalGeneration"), _vocabularies, _tokenizer, _generation, _infer,
-    _computed,
+    _weights, _architecture("PegasusForConditionalGeneration"), generation, _infer, _computed,
     stored=("final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
     also_written=_forced_end,
-)  # fmt: skip
-OWN = own_family(
-    "manyheads-transformer", TransformerConfig, Transformer,
-    vocabularies=_vocabularies, tokenizer=_tokenizer, generation=_generation,
-    most={"encoder_layers": 1000, "decoder_layers": 1000, "max_positions": 1_000_000},
 )  # fmt: skip

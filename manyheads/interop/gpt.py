@@ -8,16 +8,16 @@ key `bias` of their config.json, which other tools carry along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.interop.bookkeeping import ANY_TEXT_MODEL
-from manyheads.interop.family import Family, own_family
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
+from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
 _PREFIX = "transformer."
@@ -80,29 +80,12 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
 _STORED = tuple(_PREFIX + name for name in (*_BIASES, "ln_f.bias"))
 
 
-def _tokenizer(config: GPTConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer."""
-    end = None if config.end is None else tokenizer.id_to_token(config.end)
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end,
-        "eos_token": end,
-        "unk_token": getattr(tokenizer.model, "unk_token", None),
-        "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": config.max_positions,
-    }
-
-
-def _generation(config: GPTConfig) -> dict[str, Any]:
+def generation(config: GPTConfig) -> dict[str, Any]:
     return {"bos_token_id": config.end, "eos_token_id": config.end, "pad_token_id": config.end}
 
 
 def _start(config: GPTConfig) -> dict[str, Any]:
     return {"bos_token_id": config.end}
-
-
-def _vocabularies(config: GPTConfig) -> tuple[int, int]:
-    return config.vocab, config.vocab
 
 
 # What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
@@ -114,19 +97,31 @@ _IGNORED = """
 """
 
 
+class _End(Setting):
+    """The id that ends a text; transformers opens a model that cannot have it, as its vocabulary is smaller."""
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
+        if isinstance(end, int) and isinstance(size, int) and end >= size:
+            print(f"warning: {self.theirs!r} is {end}, the vocabulary has {size} entries: no token ends a text",
+                  file=sys.stderr)  # fmt: skip
+            end = None
+        return {self.ours: end}
+
+
 def _settings(
-    positions: int, vocab: int, end: int | None, rows: tuple[Setting | Choice, ...], ours: dict[str, Any],
+    positions: int, vocab: int, end: int | None, rows: tuple[Row, ...], ours: dict[str, Any],
     theirs: dict[str, Any],
 ) -> Settings:  # fmt: skip
     common = (
         Setting("vocab", "vocab_size", int, default=vocab, least=1),
-        Setting("end", "eos_token_id", int, default=end, null=True),
+        _End("end", "eos_token_id", int, default=end, null=True),
         Setting("width", "n_embd", int, default=768, least=1, also=("hidden_size",)),
-        Setting("layers", "n_layer", int, default=12, most=1000, also=("num_hidden_layers",)),
+        Setting("layers", "n_layer", int, default=12, most=MOST_LAYERS, also=("num_hidden_layers",)),
         Setting("heads", "n_head", int, default=12, least=1, also=("num_attention_heads",)),
         Setting("norm_eps", "layer_norm_epsilon", float, default=1e-5),
         Setting("bias", "bias", bool, default=True),
-        Setting("max_positions", "n_positions", int, default=positions, least=1, most=1_000_000,
+        Setting("max_positions", "n_positions", int, default=positions, least=1, most=MOST_POSITIONS,
                 also=("n_ctx", "max_position_embeddings")),
         Setting("dropout", "resid_pdrop", float, default=0.1, most=1),
         Setting("attention_dropout", "attn_pdrop", float, default=0.1, most=1),
@@ -148,22 +143,12 @@ GPT2 = Family(
         1024, 50257, 50256,
         (
             Setting("feed_forward", "n_inner", int, default=None, least=1),
-            Choice(
-                "activation",
-                ("activation_function",),
-                {
-                    "gelu_tanh": [("gelu_new",), ("gelu_pytorch_tanh",), ("gelu_fast",)],
-                    "gelu": [("gelu",), ("gelu_python",)],
-                    "relu": [("relu",)],
-                    "silu": [("silu",), ("swish",)],
-                },
-                default=("gelu_new",),
-            ),
+            activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
         {"norm": "pre"},
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     ),
-    _weights("wte", "wpe"), lambda config: "GPT2LMHeadModel", _vocabularies, _tokenizer, _generation,
+    _weights("wte", "wpe"), lambda config: "GPT2LMHeadModel", generation,
     computed=_computed, stored=_STORED, also_written=_start,
 )  # fmt: skip
 OPENAI_GPT = Family(
@@ -176,10 +161,6 @@ OPENAI_GPT = Family(
         {"norm": "post", "feed_forward": None},
         {},
     ),
-    _weights("tokens_embed", "positions_embed"), lambda config: "OpenAIGPTLMHeadModel", _vocabularies, _tokenizer,
-    _generation, computed=_computed, stored=_STORED, also_written=_start,
-)  # fmt: skip
-OWN_GPT = own_family(
-    "manyheads-gpt", GPTConfig, GPT, vocabularies=_vocabularies, tokenizer=_tokenizer, generation=_generation,
-    most={"layers": 1000, "max_positions": 1_000_000},
+    _weights("tokens_embed", "positions_embed"), lambda config: "OpenAIGPTLMHeadModel", generation,
+    computed=_computed, stored=_STORED, also_written=_start,
 )  # fmt: skip

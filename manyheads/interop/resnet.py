@@ -1,7 +1,7 @@
 """ResNet as `transformers` writes it, in both directions, and ResNet and SE-ResNet as `timm` writes them, to be read.
 
 Read in transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). A stem for small images, or
-squeeze-and-excitation, has no place in transformers' directories: those are ours (interop/vision.py).
+squeeze-and-excitation, has no place in transformers' directories: those are ours (interop/own.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from manyheads.interop import timm
-from manyheads.interop.bookkeeping import ANY_MODEL
 from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_MODEL, MOST_LAYERS, MOST_PIXELS
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.resnet import ResNet, ResNetConfig
@@ -57,14 +57,14 @@ RESNET = Family(
     "resnet", ResNetConfig, ResNet,
     Settings(
         (
-            Setting("channels", "num_channels", int, default=3, least=1, most=100_000),
-            Setting("stem_width", "embedding_size", int, default=64, least=1, most=100_000),
-            Setting("widths", "hidden_sizes", list, default=(256, 512, 1024, 2048), least=1, most=100_000),
-            Setting("depths", "depths", list, default=(3, 4, 6, 3), least=1, most=1000),
+            Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
+            Setting("stem_width", "embedding_size", int, default=64, least=1, most=MOST_PIXELS),
+            Setting("widths", "hidden_sizes", list, default=(256, 512, 1024, 2048), least=1, most=MOST_PIXELS),
+            Setting("depths", "depths", list, default=(3, 4, 6, 3), least=1, most=MOST_LAYERS),
             Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
             Setting("halve_first", "downsample_in_first_stage", bool, default=False),
             Setting("stride_in_1x1", "downsample_in_bottleneck", bool, default=False),
-            Setting("image_size", "image_size", int, default=224, least=1, most=100_000),  # only ours write it
+            Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),  # only ours write it
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},

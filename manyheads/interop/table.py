@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,17 +39,21 @@ class Setting:
     also: tuple[str, ...] = ()
     null: bool = False
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.theirs, *self.also)
+
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         if self.null and theirs.get(self.theirs, REQUIRED) is None:
             return {self.ours: None}
-        given = {key: theirs[key] for key in (self.theirs, *self.also) if theirs.get(key) is not None}
+        given = {key: theirs[key] for key in self.keys if theirs.get(key) is not None}
         if not given:
             if self.default is REQUIRED:
                 raise ValueError(f"{self.theirs!r} is missing: expected {_KINDS[self.kind]}")
             return {self.ours: self.default(theirs) if callable(self.default) else self.default}
         for key, value in given.items():
             numbers = {int: [value], float: [value], list: value}.get(self.kind)
-            fits = _is(value, self.kind) and all(self.least <= each <= self.most for each in numbers or ())
+            fits = _is(value, self.kind) and all(self.least <= number <= self.most for number in numbers or ())
             if not fits:
                 bound = "" if numbers is None else f" from {self.least} to {self.most}"
                 raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
@@ -76,20 +80,35 @@ class Choice:
     values: Mapping[str, Sequence[tuple[Any, ...]]]
     default: tuple[Any, ...]
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.theirs
+
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         pairs = zip(self.theirs, self.default, strict=True)
-        found = tuple(default if theirs.get(key) is None else theirs[key] for key, default in pairs)
+        words = tuple(default if theirs.get(key) is None else theirs[key] for key, default in pairs)
         for ours, meanings in self.values.items():
-            if found in meanings:
+            if words in meanings:
                 return {self.ours: ours}
-        shown = ", ".join(f"{key!r} is {value!r}" for key, value in zip(self.theirs, found, strict=True))
-        known = ", ".join(" and ".join(map(repr, meaning)) for each in self.values.values() for meaning in each)
+        shown = ", ".join(f"{key!r} is {value!r}" for key, value in zip(self.theirs, words, strict=True))
+        known = ", ".join(" and ".join(map(repr, meaning)) for meanings in self.values.values() for meaning in meanings)
         raise ValueError(f"{shown}, which cannot be represented: known are {known}")
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours[self.ours] not in self.values:
             raise ValueError(f"{self.ours} is {ours[self.ours]!r}: known are {', '.join(map(repr, self.values))}")
         return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
+
+
+class Row(Protocol):
+    """What both sides can vary: `keys` of theirs that say it, and both ways to translate it."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +122,7 @@ class Settings:
     ignored     keys that do not change what the model computes: bookkeeping, and defaults for generating.
     """
 
-    rows: tuple[Setting | Choice, ...]
+    rows: tuple[Row, ...]
     ours_only: Mapping[str, Any]
     theirs_only: Mapping[str, Any]
     tolerated: Mapping[str, Any]
@@ -116,7 +135,7 @@ class Settings:
         ours = dict(self.ours_only)
         for row in self.rows:
             ours |= row.to_ours(theirs)
-            known |= {row.theirs, *row.also} if isinstance(row, Setting) else set(row.theirs)
+            known |= set(row.keys)
         for key, value in theirs.items():
             if key not in known:
                 raise ValueError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
@@ -133,7 +152,7 @@ class Settings:
         for row in self.rows:
             for key, value in row.to_theirs(ours).items():
                 if theirs.setdefault(key, value) != value:
-                    raise ValueError(f"{row.ours} is {value!r}: only {theirs[key]!r} can be represented")
+                    raise ValueError(f"{key!r} would be {value!r}: only {theirs[key]!r} can be represented")
         return theirs
 
 
@@ -145,8 +164,7 @@ def _is(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
     if kind in (tuple, list):
-        each_kind = str if kind is tuple else int
-        return isinstance(value, (list, tuple)) and all(_is(each, each_kind) for each in value)
+        return isinstance(value, list | tuple) and all(_is(item, str if kind is tuple else int) for item in value)
     return isinstance(value, (int, float) if kind is float else kind)
 
 
@@ -175,8 +193,8 @@ class Weight:
 
     def split(self, theirs: Tensor) -> Sequence[Tensor]:
         """Their tensor as ours, in the order of `names`."""
-        made = self.to_ours(theirs)
-        return [made] if isinstance(made, Tensor) else made
+        parts = self.to_ours(theirs)
+        return [parts] if isinstance(parts, Tensor) else parts
 
 
 def slots(name: str) -> tuple[str, list[str]]:
@@ -189,57 +207,70 @@ def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dic
     return {names[0]: row.to_theirs(*(ours[name] for name in group)) for group, row, names in _paired(rows, ours)}
 
 
-def weights_to_ours(
+def check_shapes(
     rows: Iterable[Weight],
     expected: Mapping[str, Tensor],
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
-) -> dict[str, Tensor]:
-    """Their tensors under our names.
+) -> None:
+    """Whether a file holds every tensor of ours, and no other, in the right shape. All may be on the meta device.
 
-    expected  our tensors, of which only shape and kind are used (they may be on the meta device).
-    known     what a file may hold beside the weights (tables that are computed, biases of zero); must have this value,
-              or, where that is None, is there for other heads than ours and may have any.
+    known  what a file may hold beside the weights; None: for other heads than ours, of any shape
 
-    Raises ValueError with everything that is missing, unexpected, misshapen or contradictory.
+    Raises ValueError with everything that is missing, unexpected, misshapen or of another kind of number.
     """
-    missing, misshapen, contradictory = [], [], []
-    unexpected = dict(theirs)
-    ours: dict[str, Tensor] = {}
+    faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
-    def fits(name: str, like: Tensor, exact: bool = True) -> bool:
-        real, found = like.is_floating_point(), theirs[name].is_floating_point()
+    def check(name: str, like: Tensor, *, exact: bool) -> None:
+        real, held = like.is_floating_point(), theirs[name].is_floating_point()
         if theirs[name].shape != like.shape:
-            shapes = [str(tuple(each.shape)) for each in (theirs[name], like)]
-            misshapen.append(f"{name} is {shapes[0]} in the file, {shapes[1]} by its configuration")
-        elif real > found or (exact and real != found):
-            held = str(theirs[name].dtype).removeprefix("torch.")
-            contradictory.append(f"{name} holds {held}, not {'real numbers' if real else 'integers'}")
-        else:
-            return True
-        return False
+            in_file, by_config = tuple(theirs[name].shape), tuple(like.shape)
+            faults["misshapen"].append(f"{name} is {in_file} in the file, {by_config} by its configuration")
+        elif real > held or (exact and real != held):
+            dtype = str(theirs[name].dtype).removeprefix("torch.")
+            faults["contradictory"].append(f"{name} holds {dtype}, not {'real numbers' if real else 'integers'}")
 
+    unexpected = dict(theirs)
     for group, row, names in _paired(rows, expected):
         like = row.to_theirs(*(expected[name] for name in group))
-        found = [each for each in names if unexpected.pop(each, None) is not None]
-        fitting = [each for each in found if fits(each, like)]
-        if not found:
-            missing.append(f"{names[0]} {tuple(like.shape)}")
-        elif fitting == found:
-            first, *others = found
-            contradictory += [f"{each} differs from {first}" for each in others if _differ(theirs[each], theirs[first])]
-            ours |= zip(group, row.split(theirs[first]), strict=True)
+        present = [name for name in names if unexpected.pop(name, None) is not None]
+        for name in present:
+            check(name, like, exact=True)
+        if not present:
+            faults["missing"].append(f"{names[0]} {tuple(like.shape)}")
     for name, value in known.items():
-        if unexpected.pop(name, None) is None or value is None:
-            continue
-        if fits(name, value, exact=False):
+        if unexpected.pop(name, None) is not None and value is not None:
+            check(name, value, exact=False)
+    faults["unexpected"] = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
+    if any(faults.values()):
+        raise ValueError("; ".join(f"{kind}: {_first(names)}" for kind, names in faults.items() if names))
+
+
+def weights_to_ours(
+    rows: Iterable[Weight],
+    expected: Iterable[str],
+    theirs: Mapping[str, Tensor],
+    known: Mapping[str, Tensor | None],
+) -> dict[str, Tensor]:
+    """Their tensors, of which `check_shapes` has found no fault, under our names.
+
+    known  what a file may hold beside the weights (tables that are computed, biases of zero); must have this value
+
+    Raises ValueError where a tensor contradicts its name: copies that differ, or another table.
+    """
+    ours: dict[str, Tensor] = {}
+    contradictory = []
+    for group, row, names in _paired(rows, expected):
+        first, *others = [name for name in names if name in theirs]
+        contradictory += [f"{name} differs from {first}" for name in others if _differ(theirs[name], theirs[first])]
+        ours |= zip(group, row.split(theirs[first]), strict=True)
+    for name, value in known.items():
+        if name in theirs and value is not None:
             held = theirs[name]
             if not torch.allclose(held, value.to(held.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} is not what this architecture computes")
-    left = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
-    kinds = {"missing": missing, "unexpected": left, "misshapen": misshapen, "contradictory": contradictory}
-    if any(kinds.values()):
-        raise ValueError("; ".join(f"{kind}: {_first(names)}" for kind, names in kinds.items() if names))
+    if contradictory:
+        raise ValueError(f"contradictory: {_first(contradictory)}")
     return ours
 
 
@@ -252,7 +283,7 @@ def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str]
         assert pattern in by_name, f"no row for {name}"
         row = by_name[pattern]
         if pattern == row.names[0]:
-            group, names = ([each.format(*numbers) for each in side] for side in (row.names, (row.theirs, *row.also)))
+            group, names = ([name.format(*numbers) for name in side] for side in (row.names, (row.theirs, *row.also)))
             pairs.append((group, row, names))
     return pairs
 

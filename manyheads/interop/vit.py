@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from manyheads.interop import timm
-from manyheads.interop.bookkeeping import ANY_MODEL
-from manyheads.interop.family import Family, own_family
+from manyheads.interop.family import Family
+from manyheads.interop.keys import ANY_MODEL, MOST_LAYERS, MOST_PIXELS, activation
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.table import Row, Setting, Settings, Weight
 from manyheads.models.vit import ViT, ViTConfig
 
 _BLOCK = "encoder.blocks.{}"
@@ -96,28 +96,23 @@ def _also_written(config: ViTConfig) -> dict[str, Any]:
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_ROWS = (
-    Setting("width", "hidden_size", int, default=768, least=1),
-    Setting("layers", "num_hidden_layers", int, default=12, most=1000),
+_WIDTH = Setting("width", "hidden_size", int, default=768, least=1)
+_COMMON: tuple[Row, ...] = (  # to all of them
+    _WIDTH,
+    Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
     Setting("heads", "num_attention_heads", int, default=12, least=1),
+    activation("hidden_act"),
+    Setting("qkv_bias", "qkv_bias", bool, default=True),
+    Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),
+    Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
+    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.0, most=1),
+)
+_ROWS: tuple[Row, ...] = (
+    *_COMMON,
     Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-    Choice(
-        "activation",
-        ("hidden_act",),
-        {
-            "gelu": [("gelu",), ("gelu_python",)],
-            "gelu_tanh": [("gelu_pytorch_tanh",), ("gelu_new",)],
-            "relu": [("relu",)],
-            "silu": [("silu",), ("swish",)],
-        },
-        default=("gelu",),
-    ),
-    Setting("image_size", "image_size", int, default=224, least=1, most=100_000),
-    Setting("patch", "patch_size", int, default=16, least=1, most=100_000),
-    Setting("channels", "num_channels", int, default=3, least=1, most=100_000),
+    Setting("patch", "patch_size", int, default=16, least=1, most=MOST_PIXELS),
     Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
     Setting("dropout", "hidden_dropout_prob", float, default=0.0, most=1),
-    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.0, most=1),
     Setting("stochastic_depth", "drop_path_rate", float, default=0.0, most=1),  # of their other vision models
 )
 # What no forward pass of theirs reads, and what `_infer` does; encoder_stride is for masked images.
@@ -131,8 +126,8 @@ def _family(model_type: str, distilled: bool) -> Family:
         model_type, ViTConfig, ViT,
         Settings(
             _ROWS,
-            ours_only={"pool": "class", "distilled": distilled},
-            theirs_only={"qkv_bias": True},
+            ours_only={"pool": "class", "distilled": distilled, "registers": 0, "layer_scale": None},
+            theirs_only={},
             tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
                        "is_encoder_decoder": False},
             ignored=ANY_MODEL | set(_IGNORED.split()),
@@ -145,7 +140,85 @@ def _family(model_type: str, distilled: bool) -> Family:
 
 
 VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
-OWN_VIT = own_family("manyheads-vit", ViTConfig, ViT, most={"layers": 1000, "image_size": 100_000, "patch": 100_000})
+
+
+class _Ratio(Setting):
+    """The hidden width of the feed-forward network, as a whole multiple of the width."""
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.ours: super().to_ours(theirs)[self.ours] * _WIDTH.to_ours(theirs)[_WIDTH.ours]}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        ratio, rest = divmod(ours[self.ours], ours[_WIDTH.ours])
+        if rest:
+            raise ValueError(f"feed_forward is {ours[self.ours]}: only multiples of the width can be represented")
+        return {self.theirs: ratio}
+
+
+_DINOV2_LAYERS = {
+    **{ours: theirs for ours, theirs in _LAYERS.items() if "norm" not in ours and "feed_forward" not in ours},
+    f"{_BLOCK}.attention_norm": "encoder.layer.{}.norm1",
+    f"{_BLOCK}.feed_forward.expand": "encoder.layer.{}.mlp.fc1",
+    f"{_BLOCK}.feed_forward.contract": "encoder.layer.{}.mlp.fc2",
+    f"{_BLOCK}.feed_forward_norm": "encoder.layer.{}.norm2",
+    "encoder.norm": "layernorm",
+}
+_DINOV2_IGNORED = """
+    apply_layernorm out_features out_indices reshape_hidden_states stage_names use_mask_token _out_features _out_indices
+"""
+
+
+def _dinov2(model_type: str, architecture: str, patch: int, registers: Row | None) -> Family:
+    """DINOv2 (Oquab 2023) without a head. Its token for masked patches is of use in its own pretraining alone: it is
+    neither read nor written."""
+
+    def weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
+        return [
+            Weight("class_token", "embeddings.cls_token", **_TOKEN),
+            Weight("register_tokens", "embeddings.register_tokens", **_TABLE),
+            Weight("positions.table", "embeddings.position_embeddings", **_TABLE),
+            Weight(f"{_BLOCK}.attention_scale", "encoder.layer.{}.layer_scale1.lambda1"),
+            Weight(f"{_BLOCK}.feed_forward_scale", "encoder.layer.{}.layer_scale2.lambda1"),
+            *(Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in _DINOV2_LAYERS.items() for leaf in _LEAVES),
+        ]
+
+    def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        named = settings.get("architectures") or [architecture]
+        if named != [architecture]:
+            raise ValueError(f"'architectures' is {named!r}: known is {architecture}")
+        return {}
+
+    rows = (
+        *_COMMON,
+        _Ratio("feed_forward", "mlp_ratio", int, default=4, least=1),
+        Setting("patch", "patch_size", int, default=patch, least=1, most=MOST_PIXELS),
+        Setting("norm_eps", "layer_norm_eps", float, default=1e-6),
+        Setting("layer_scale", "layerscale_value", float, default=1.0),
+    )
+    fixed = {"labels": (), "pool": "class", "distilled": False, "representation": None, "dropout": 0.0,
+             "stochastic_depth": 0.0}  # fmt: skip
+    return Family(
+        model_type, ViTConfig, ViT,
+        Settings(
+            (*rows, registers) if registers else rows,
+            ours_only=fixed if registers else fixed | {"registers": 0},
+            theirs_only={"use_swiglu_ffn": False, "hidden_dropout_prob": 0.0, "drop_path_rate": 0.0},
+            tolerated={"is_encoder_decoder": False},
+            ignored=ANY_MODEL | set(_DINOV2_IGNORED.split()),
+        ),
+        weights,
+        architecture=lambda config: architecture,
+        infer=infer,
+        computed=lambda config: {"embeddings.mask_token": None},
+        also_written=lambda config: {} if registers else {"use_mask_token": False},
+    )  # fmt: skip
+
+
+DINOV2 = _dinov2("dinov2", "Dinov2Model", 14, None)
+DINOV2_REGISTERS = _dinov2(
+    "dinov2_with_registers", "Dinov2WithRegistersModel", 16,
+    Setting("registers", "num_register_tokens", int, default=4, least=1, most=1000),
+)  # fmt: skip
 
 _TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
 _TIMM_LAYERS = {
@@ -161,10 +234,11 @@ _TIMM_LAYERS = {
 }
 # Arguments of their models: those that the weights tell or that matter in training only, and those with one value here.
 _TIMM_ARGUMENTS = (
-    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "weight_init",
+    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "qkv_bias",
+    "weight_init",
     "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
 )  # fmt: skip
-_TIMM_FIXED = {"class_token": True, "qkv_bias": True, "global_pool": "token", "dynamic_img_size": False}
+_TIMM_FIXED = {"class_token": True, "global_pool": "token", "dynamic_img_size": False}
 
 
 def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
@@ -212,6 +286,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         "feed_forward": len(expand),
         "distilled": distilled,
         "fused": "logits",  # as theirs predicts
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
     }
 
 

@@ -1,15 +1,16 @@
 """The tokenizers of model directories that other tools wrote without a tokenizer.json.
 
-BERT         vocab.txt
-GPT-2, GPT   vocab.json and merges.txt
-Pegasus      spiece.model
-Marian       source.spm, target.spm and vocab.json (OPUS-MT)
+BERT, DistilBERT      vocab.txt
+RoBERTa, GPT-2, GPT   vocab.json and merges.txt
+Pegasus               spiece.model
+Marian                source.spm, target.spm and vocab.json (OPUS-MT)
 
-Each gives the token ids of its class in transformers 5.23 (tokenization_bert.py, _gpt2, _openai, _pegasus, _marian).
-All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model per language
-and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no model of the
-`tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the directory's
-own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in transformers 5.23.)
+Each gives the token ids of its class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2, _openai, _pegasus,
+_marian). All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model
+per language and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no
+model of the `tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the
+directory's own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in
+transformers 5.23.)
 """
 
 from __future__ import annotations
@@ -96,11 +97,33 @@ def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
 _BERT_TOKENS = ("unk", "sep", "pad", "cls", "mask")
 
 
-def _gpt2(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _byte_level(path: Path, prefix: bool) -> Tokenizer:
+    """Byte-level BPE; with `prefix`, a blank is put before a text."""
     tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
-    prefix = bool(about.get("add_prefix_space", False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    prefix = bool(about.get("add_prefix_space", False))
+    tokenizer = _byte_level(path, prefix)
+    special = {name: _text(about.get(f"{name}_token", token)) for name, token in _ROBERTA_TOKENS.items()}
+    _add(tokenizer, about, special.values())
+    separator, start = ((special[name], tokenizer.token_to_id(special[name])) for name in ("sep", "cls"))
+    tokenizer.post_processor = processors.RobertaProcessing(
+        separator, start, trim_offsets=bool(about.get("trim_offsets", True)), add_prefix_space=prefix
+    )
+    return tokenizer, tokenizer
+
+
+_ROBERTA_TOKENS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>",
+                   "mask": "<mask>"}  # fmt: skip
+
+
+def _gpt2(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    prefix = bool(about.get("add_prefix_space", False))
+    tokenizer = _byte_level(path, prefix)
     end = "<|endoftext|>"
     special = {name: about.get(f"{name}_token", end) for name in ("unk", "bos", "eos")} | {
         "pad": about.get("pad_token")
@@ -137,7 +160,7 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
         _text(about.get(f"{n}_token", f"<{t}>")) for n, t in (("pad", "pad"), ("eos", "/s"), ("unk", "unk"))
     )
     masks = [
-        _text(about.get(name, each)) for name, each in (("mask_token", "<mask_1>"), ("mask_token_sent", "<mask_2>"))
+        _text(about.get(name, mask)) for name, mask in (("mask_token", "<mask_1>"), ("mask_token_sent", "<mask_2>"))
     ]
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocabulary = [(token, 0.0) for token in (pad, end, *masks)] + [(token, -100.0) for token in unused]
@@ -202,6 +225,8 @@ _Reader = Callable[[Path, Mapping[str, Any]], tuple[Tokenizer, Tokenizer]]
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
     # what it is made of, and the classes of transformers that do the same with it
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
+    "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
+    "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
     "gpt2": (("vocab.json", "merges.txt"), ("GPT2Tokenizer",), _gpt2),
     "openai-gpt": (("vocab.json", "merges.txt"), ("OpenAIGPTTokenizer",), _gpt),
     "pegasus": (("spiece.model",), ("PegasusTokenizer",), _pegasus),

@@ -9,7 +9,8 @@ Every error is a ValueError of one line that names the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from torch import Tensor
 
 from manyheads.core.tensor_file import checksum
 
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "BOOL": torch.bool,
+}  # fmt: skip
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 CHECKSUM = "crc32"  # in the metadata of our safetensors files; the format itself has none
 
@@ -35,21 +41,41 @@ def weight_files(path: Path, name: str) -> list[Path]:
     return shards
 
 
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    """What a directory's safetensors files hold, on the meta device: only their headers are read."""
+
+    def read(file: Path) -> dict[str, Tensor]:
+        with _told(file), safe_open(file, framework="pt") as held:
+            parts = {name: held.get_slice(name) for name in held.keys()}  # noqa: SIM118  # it is no dict
+            return {
+                name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
+                for name, part in parts.items()
+            }
+
+    return _read(path, SAFE, read)
+
+
 def read_safe(path: Path) -> dict[str, Tensor]:
     """The tensors of a directory's safetensors files."""
 
     def read(file: Path) -> dict[str, Tensor]:
-        try:
+        with _told(file):
             with safe_open(file, framework="pt") as opened:
                 stated = (opened.metadata() or {}).get(CHECKSUM)
             tensors = load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
         if stated not in (None, checksum(tensors)):
             raise ValueError(f"{file}: damaged: its checksum does not match: copy or save the model again")
         return tensors
 
     return _read(path, SAFE, read)
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:

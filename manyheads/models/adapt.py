@@ -24,11 +24,14 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     """The same network with other settings of its configuration, and the names of the tensors that are new.
 
     head, labels  What tells labels apart is kept where both stay the same, else new. Other parts of a head are kept
-                  where both heads have them.
-    image_size    of a ViT: its positions are resized to the new grid (Dosovitskiy 2020, section 3.2)
+                  where both heads have them. A ViT's layer below its head, `representation`, belongs to pretraining
+                  and goes with the old head (Dosovitskiy 2020, section 3.2), unless the settings name it
+    image_size    of a ViT: its positions are resized to the new grid (there, too)
     others        leave the shapes of weights as they are (rates of dropout, ...). Raises ValueError where they do not.
     """
     old: Any = model.config
+    if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
+        settings = {"representation": None, **settings}
     config = replace(old, **settings)
     adapted = build(config)
     weights, own = model.state_dict(), adapted.state_dict()

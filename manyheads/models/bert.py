@@ -18,7 +18,7 @@ head             reads             gives
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -44,8 +44,16 @@ class BertConfig(Config):
 
     labels         what the head "sequence" or "token" tells apart, by the index of the logit
     activation     "gelu", or "gelu_tanh", which the original code computes
-    segment_types  how many kinds of segments there are: a text, and what follows it
+    segment_types  how many kinds of segments there are: a text, and what follows it. With 1 (RoBERTa) or None, no
+                   vectors at all (DistilBERT), only the separator between them tells the two texts of a pair apart
     head_dropout   before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
+
+    RoBERTa (Liu 2019) and DistilBERT (Sanh 2019) are this encoder with other values of
+
+    position_offset       rows of the table of positions before the first that is used
+    pooler_activation     of the layer on the state of [CLS]
+    dropout_below_pooler  under the head "sequence" that layer's input is dropped out as well
+    question_dropout      before the logits of the head "question"
     """
 
     vocab: Vocabulary = 30_522
@@ -57,12 +65,16 @@ class BertConfig(Config):
     labels: Labels = ()
     activation: str = "gelu"
     max_positions: Length = 512
-    segment_types: Size = 2
+    segment_types: Size | None = 2
     pad: TokenId = 0
     norm_eps: Epsilon = 1e-12
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.1
     head_dropout: Rate | None = None
+    position_offset: Annotated[int, Range(0, 2**20)] = 0
+    pooler_activation: Literal["tanh", "relu"] = "tanh"
+    dropout_below_pooler: bool = False
+    question_dropout: Rate = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,8 +94,8 @@ class Bert(nn.Module):
         self.config = config
         c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
-        self.positions = Positions(c.max_positions, c.width, "learned")
-        self.segments = nn.Embedding(c.segment_types, c.width)
+        self.positions = Positions(c.max_positions, c.width, "learned", before=c.position_offset)
+        self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)
         self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
         self.encoder = Stack([_block(c) for _ in range(c.layers)])
         self.pooler = nn.Linear(c.width, c.width) if c.head in POOLED else None
@@ -135,14 +147,17 @@ class Bert(nn.Module):
 
     def embed(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> (B, T, D)."""
-        kinds = self.segments.weight[0] if segments is None else self.segments(segments)
-        x = self.embedding_norm(self.positions(self.embedding(tokens) + kinds))
-        return dropout(x, self.config.dropout, self.training)
+        x = self.embedding(tokens)
+        if self.segments is not None:
+            one_kind = segments is None or len(self.segments.weight) == 1
+            x = x + (self.segments.weight[0] if one_kind else self.segments(segments))
+        return dropout(self.embedding_norm(self.positions(x)), self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
         """states (B, T, D) -> (B, D): the state of [CLS], through a layer of its own."""
         assert self.pooler is not None, f"the head {self.config.head!r} has no pooler"
-        return torch.tanh(self.pooler(states[:, 0]))
+        pooled = self.pooler(states[:, 0])
+        return torch.tanh(pooled) if self.config.pooler_activation == "tanh" else torch.relu(pooled)
 
     def transformed(self, states: Tensor) -> Tensor:
         """states (..., D) -> (..., D): what the logits of the words are a product of."""
@@ -164,10 +179,12 @@ class Bert(nn.Module):
             return (self.words(states), follows) if head == "pretraining" else follows
         if self.classifier is None:
             return states
-        if head == "question":
-            return self.classifier(states)  # (B, T, 2)
         c = self.config
+        if head == "question":
+            return self.classifier(dropout(states, c.question_dropout, self.training))  # (B, T, 2)
         share = c.dropout if c.head_dropout is None else c.head_dropout
+        if head == "sequence" and c.dropout_below_pooler:
+            states = dropout(states[:, :1], share, self.training)
         features = dropout(states if head == "token" else self.pool(states), share, self.training)
         logits = self.classifier(features)
         return logits.view(shape) if head == "choice" else logits

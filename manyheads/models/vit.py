@@ -38,6 +38,10 @@ class ViTConfig(Config):
                       given as the log of their mean; "logits": the mean of both logits (the authors' code);
                       "none": the token has no head
     representation    width of a layer with tanh below the head, where there is one (at pre-training, section 3.1)
+    qkv_bias          whether queries, keys and values have biases
+    registers         learned tokens without a position, after the class token, for what the whole image has in common
+                      (Darcet 2023)
+    layer_scale       first value of a factor for each channel of what a sublayer adds (Touvron 2021b); None: no factors
     dropout           after every linear layer but those of query, key and value, and on the embeddings (section B.1)
     stochastic_depth  probability of leaving out what the last layer adds; it grows linearly from 0 at the first
     init              how matrices begin: "truncated_normal", of deviation 0.02 (DeiT); "xavier": Glorot's uniform ones
@@ -59,6 +63,9 @@ class ViTConfig(Config):
     fused: Literal["softmax", "logits", "none"] = "softmax"
     representation: Size | None = None
     activation: str = "gelu"
+    qkv_bias: bool = True
+    registers: Annotated[int, Range(0, 1000)] = 0
+    layer_scale: Positive | None = None
     norm_eps: Epsilon = 1e-6
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
@@ -70,6 +77,8 @@ class ViTConfig(Config):
         super().__post_init__()
         if self.distilled and self.pool != "class":
             raise ValueError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
+        if self.registers and self.pool != "class":
+            raise ValueError("registers stand behind a class token: expected pool 'class', got 'mean'")
         whole_patches(self.image_size, self.patch)
 
     @property
@@ -80,14 +89,17 @@ class ViTConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """How many tokens the encoder reads: patches, and the class and distillation tokens before them."""
-        return (self.pool == "class") + self.distilled + math.prod(self.grid)
+        """How many tokens the encoder reads: patches, and class and distillation tokens and registers before them."""
+        return (self.pool == "class") + self.distilled + self.registers + math.prod(self.grid)
 
 
 class ViT(nn.Module):
     """Images (B, C, Y, X) in, logits (B, L) out."""
 
-    undecayed = ("positions.table",)  # DeiT's code decays neither positions nor, vectors as they are, tokens
+    undecayed = (
+        "positions.table",
+        "register_tokens",
+    )  # DeiT's code decays neither positions nor, vectors as they are, tokens
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -96,7 +108,8 @@ class ViT(nn.Module):
         self.patches = PatchEmbedding(c.patch, c.width, c.channels)
         self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
-        self.positions = Positions(c.tokens, c.width, "learned")
+        self.register_tokens = nn.Parameter(torch.empty(c.registers, c.width)) if c.registers else None
+        self.positions = Positions(c.tokens - c.registers, c.width, "learned")
         rates = [c.stochastic_depth * layer / max(c.layers - 1, 1) for layer in range(c.layers)]
         self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))
         self.representation = None if c.representation is None else nn.Linear(c.width, c.representation)
@@ -109,7 +122,8 @@ class ViT(nn.Module):
         """Normals are cut at two deviations (Touvron 2021, section 6), biases begin at zero."""
         c = self.config
         for parameter, std in (
-            (self.class_token, 0.02), (self.distillation_token, 0.02), (self.positions.table, c.position_std),
+            (self.class_token, 0.02), (self.distillation_token, 0.02), (self.register_tokens, 0.02),
+            (self.positions.table, c.position_std),
         ):  # fmt: skip
             if parameter is not None:
                 nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
@@ -118,7 +132,8 @@ class ViT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """images (B, C, Y, X), normalised -> logits (B, L), or features where there is no head.
@@ -171,12 +186,17 @@ class ViT(nn.Module):
             )
         x = self.patches(images)
         tokens = [t.expand(len(x), 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
-        return dropout(self.positions(torch.cat([*tokens, x], 1)), self.config.dropout, self.training)
+        x = self.positions(torch.cat([*tokens, x], 1))
+        if self.register_tokens is not None:
+            registers = self.register_tokens.expand(len(x), -1, -1)
+            x = torch.cat([x[:, : len(tokens)], registers, x[:, len(tokens) :]], 1)
+        return dropout(x, self.config.dropout, self.training)
 
     def grids(self) -> tuple[Grid, Grid]:
         """What queries and keys of all its layers are."""
         named = (("[class]", self.class_token), ("[distillation]", self.distillation_token))
-        grid = Grid(*self.config.grid, tuple(name for name, token in named if token is not None))
+        registers = [f"[register {number}]" for number in range(self.config.registers)]
+        grid = Grid(*self.config.grid, (*(name for name, token in named if token is not None), *registers))
         return grid, grid
 
     def example(self, length: int | None = None) -> tuple[Tensor, ...]:
@@ -187,7 +207,7 @@ class ViT(nn.Module):
 
 def _block(c: ViTConfig, drop_path: float) -> Block:
     return Block(
-        Attention(c.width, c.heads, dropout=c.attention_dropout),
+        Attention(c.width, c.heads, qkv_bias=c.qkv_bias, dropout=c.attention_dropout),
         FeedForward(c.width, c.feed_forward, c.activation, c.dropout),
-        norm="pre", dropout=c.dropout, drop_path=drop_path, norm_eps=c.norm_eps,
+        norm="pre", dropout=c.dropout, drop_path=drop_path, scale=c.layer_scale, norm_eps=c.norm_eps,
     )  # fmt: skip

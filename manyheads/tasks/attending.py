@@ -140,7 +140,7 @@ def text_maps(reader: Reader, found: Read, title: str, *, truncate: bool = False
 
 def check_pairs(model: Any, name: object) -> None:
     """Raises ValueError for a model that cannot tell two texts apart."""
-    if getattr(model.config, "segment_types", 1) < 2:
+    if not hasattr(model.config, "segment_types"):
         raise ValueError(f"{name}: this model reads single texts, not pairs")
 
 

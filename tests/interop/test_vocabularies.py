@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, PegasusTokenizer
+from transformers import BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, PegasusTokenizer, RobertaTokenizer
 
 from manyheads.interop.vocabularies import foreign_tokenizers
 from tests.interop.opus import ENGLISH, GERMAN, HARD, sentencepiece_model, write_opus_tokenizer
@@ -79,6 +79,35 @@ def test_gpt2(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
         assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
     assert found[0].encode("Studying Deep-Learning is").ids[-1] == 318
     assert found[0].token_to_id("<|endoftext|>") == 50256
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"add_prefix_space": True},
+        {"added_tokens_decoder": {"50268": {"content": "<mask>", "lstrip": True, "special": True}}},
+    ],
+)
+def test_roberta(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
+    """With GPT-2's merges, as RoBERTa has them, and its special tokens behind them."""
+    vocabulary = json.loads((real_data("gpt2_tokenizer") / "vocab.json").read_text())
+    special = ["<s>", "<pad>", "</s>", "<unk>"] + ["<mask>"] * ("added_tokens_decoder" not in about)
+    vocabulary |= {token: len(vocabulary) + i for i, token in enumerate(special) if token not in vocabulary}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    about = json.loads(json.dumps(about).replace("50268", str(len(vocabulary))))
+    (tmp_path / "merges.txt").write_bytes((real_data("gpt2_tokenizer") / "merges.txt").read_bytes())
+    write(tmp_path, **about)
+    theirs = RobertaTokenizer.from_pretrained(tmp_path)
+    found = foreign_tokenizers(tmp_path, "roberta", about)
+    assert found is not None
+    for text in [*TEXTS, "a <mask> b</s>", "The  <mask>, dog"]:
+        ids = found[0].encode(text).ids
+        assert ids == theirs(text)["input_ids"]
+        assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    pair = found[0].encode("a dog", "the cat")
+    assert pair.ids == theirs("a dog", "the cat")["input_ids"]
+    assert not any(pair.type_ids)
 
 
 def test_gpt(tmp_path: Path) -> None:

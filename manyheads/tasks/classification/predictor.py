@@ -52,7 +52,7 @@ class Classifier(TextPredictor):
     @property
     def takes_pairs(self) -> bool:
         """Whether it tells two texts apart, and has not been trained on single ones."""
-        return getattr(self.model.config, "segment_types", 1) > 1 and self._trained_on.get("pairs", True)
+        return hasattr(self.model.config, "segment_types") and self._trained_on.get("pairs", True)
 
     @overload
     def classify(

@@ -1,7 +1,8 @@
-"""A trained image model in use: images in, labels with their probabilities out."""
+"""A trained image model in use: images in, labels with their probabilities out, or where it looks."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -19,29 +20,53 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, digits, open_image, read_images
 from manyheads.data.store import fingerprint
+from manyheads.models.adapt import adapt
+from manyheads.models.vit import ViT
 from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classification.predictor import Label
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 
 
-class ImageClassifier:
-    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+class ImageEncoder:
+    """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
 
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if not loaded.model.config.labels:
-            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
-        self.model = loaded.model.to(route.device).eval()
         self.path, self.family, self.route = loaded.path, loaded.family, route
         self.preprocessing = preprocessing_of(loaded)
+        self.model = _sized(loaded.model, self.preprocessing.size).to(route.device).eval()
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
-        return (
-            f"ImageClassifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
-        )
+        labels = f"{len(self.model.config.labels)} labels" if self.model.config.labels else "no head"
+        return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}, {parameters:,} parameters)"
+
+    def attend(
+        self,
+        image: str | Path | Image.Image,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+
+        layers, heads  their numbers, None for all
+        """
+        opened = _plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
+
+
+class ImageClassifier(ImageEncoder):
+    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if not loaded.model.config.labels:
+            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
+        super().__init__(loaded, route)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -74,22 +99,6 @@ class ImageClassifier:
             for values, indices in zip(best.tolist(), at.tolist(), strict=True):
                 found.append([Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)])
         return found
-
-    def attend(
-        self,
-        image: str | Path | Image.Image,
-        *,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
-        axis: str | None = None,
-    ) -> AttentionMaps:
-        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
-
-        layers, heads  their numbers, None for all
-        """
-        opened = _plain(image)
-        title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
@@ -141,6 +150,14 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
         return found
     half = (0.5,) * config.channels
     return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
+
+
+def _sized(model: Any, size: int) -> Any:
+    """A ViT for images of that size: DINOv2's, pretrained on 518 pixels, come with a preprocessing to 224."""
+    if not isinstance(model, ViT) or model.config.image_size == size:
+        return model
+    print(f"positions are resized from images of {model.config.image_size} pixels to {size}", file=sys.stderr)
+    return adapt(model, image_size=size)[0]
 
 
 def _plain(image: str | Path | Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""A masked language model in use: texts with [MASK] in, the likeliest words for it out."""
+"""A masked language model in use: texts with [MASK] in (or <mask>: the tokenizer's own), the likeliest words out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from heapq import nlargest
 from typing import Any, NamedTuple, overload
 
 import torch
+from tokenizers.models import WordPiece
 
 from manyheads import directory
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
-from manyheads.data.pretraining import MASK, Documents, Epoch, PretrainingData, Rules, Special, continuations
+from manyheads.data.pretraining import (
+    Documents,
+    Epoch,
+    PretrainingData,
+    Rules,
+    Special,
+    continuations,
+    mask_token,
+)
 from manyheads.data.splits import check_text
 from manyheads.data.tokenizers import special_tokens
 from manyheads.data.windows import Frame
@@ -49,15 +58,17 @@ class Filler(TextPredictor):
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         super().__init__(loaded, route)
         self.special = Special.of(self.tokenizer)
+        self.mask = mask_token(self.tokenizer) or ""  # it has one, or there would be no `special`
 
     @overload
     def fill(self, texts: str, top: int = 5) -> list[Fill]: ...
     @overload
     def fill(self, texts: list[str], top: int = 5) -> list[list[Fill]]: ...
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
-        """The `top` likeliest words for the [MASK] of every text, best first.
+        """The `top` likeliest words for the mask of every text, best first.
 
-        Raises ValueError for a text without [MASK], and for one that is longer than the model takes.
+        The mask is the tokenizer's own: [MASK], or <mask>. Raises ValueError for a text without it, and for one that is
+        longer than the model takes.
         """
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
@@ -94,9 +105,9 @@ class Filler(TextPredictor):
 
     def _encode(self, text: str, number: int) -> list[int]:
         check_text(text, f"text {number}")
-        parts = text.split(MASK)
+        parts = self._around_masks(text)
         if len(parts) == 1:
-            raise ValueError(f"text {number} has no {MASK}: put one where a word is to be filled in")
+            raise ValueError(f"text {number} has no {self.mask}: put one where a word is to be filled in")
         ids: list[int] = []
         for encoding in self.tokenizer.encode_batch(parts, add_special_tokens=False):
             ids += [*encoding.ids, self.special.mask]
@@ -107,18 +118,18 @@ class Filler(TextPredictor):
         return framed
 
     def _read(self, text: str, pair: str | None) -> Read:
-        """With [MASK] as the token, whatever the tokenizer takes it for."""
-        if pair is not None or MASK not in text:
+        """With the mask as the token, whatever the tokenizer takes it for."""
+        if pair is not None or self.mask not in text:
             return super()._read(text, pair)
         check_text(text, "the text")
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
-        for part in text.split(MASK):
+        for part in self._around_masks(text):
             encoding = self.tokenizer.encode(part, add_special_tokens=False)
             side, first = side_of(encoding, (part,)), max(words, default=SPECIAL) + 1
             ids += [*encoding.ids, self.special.mask]
-            tokens += [*side.tokens, MASK]
+            tokens += [*side.tokens, self.mask]
             words += [*(first + word for word in side.words), first + len(side)]
         frame = Frame.of(self.tokenizer)
         before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
@@ -126,13 +137,29 @@ class Filler(TextPredictor):
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
         return Read(*frame.around(ids[:-1]), side)
 
+    def _around_masks(self, text: str) -> list[str]:
+        """The parts of a text before, between and after its masks, without the blanks that belong to a mask."""
+        added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
+        parts = text.split(self.mask)
+        if added is not None and added.lstrip:  # RoBERTa's: the word that is filled in brings its blank
+            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+        return parts
+
     def _filled(self, text: str, probability: float, words: Sequence[int]) -> Fill:
-        pieces = [self.tokenizer.id_to_token(word) or "" for word in words]
-        filled, *behind = text.split(MASK)
+        pieces = [self._piece(word) for word in words]
+        filled, *behind = self._around_masks(text)
         for piece, after in zip(pieces, behind, strict=True):
             inner = piece.startswith("##")
             filled = (filled.rstrip() if inner else filled) + piece.removeprefix("##" if inner else "") + after
-        return Fill(" ".join(pieces), probability, filled)
+        return Fill(
+            " ".join(piece.strip() for piece in pieces), probability, filled if text[:1].isspace() else filled.lstrip()
+        )
+
+    def _piece(self, word: int) -> str:
+        """A token as it stands in a text: "##s" goes on with a word; " dog" begins one where blanks are part of it."""
+        if isinstance(self.tokenizer.model, WordPiece):
+            return self.tokenizer.id_to_token(word) or ""
+        return self._decode([word])
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -49,7 +49,10 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
         raise ValueError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     found = []
-    encodings = tokenizer.encode_batch([list(s) for s in sentences], is_pretokenized=True, add_special_tokens=False)
+    # to byte-level BPE a word in a text begins with its blank
+    blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
+    spelt = [[blank + word for word in sentence] for sentence in sentences]
+    encodings = tokenizer.encode_batch(spelt, is_pretokenized=True, add_special_tokens=False)
     for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
         pieces: list[list[int]] = [[] for _ in sentence]
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):

@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_transformers(tokenizer: Tokenizer, pairs: bool, tmp
         for mine, their in (
             (ours.model.embedding.weight, theirs.bert.embeddings.word_embeddings.weight),
             (ours.model.output_bias, theirs.cls.predictions.bias),
-            (ours.model.segments.weight, theirs.bert.embeddings.token_type_embeddings.weight),
+            (ours.model.get_parameter("segments.weight"), theirs.bert.embeddings.token_type_embeddings.weight),
         ):
             assert mine is not None
             torch.testing.assert_close(mine.grad, their.grad, rtol=1e-4, atol=1e-6)
@@ -219,7 +219,7 @@ def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokeniz
     directory.save(tmp_path / "a", model("sequence", 160, labels=("x", "y")), None)
     other = Tokenizer.from_str(tokenizer.to_str().replace("[MASK]", "[HIDE]"))
     directory.save(tmp_path / "b", model("masked_lm", 160), other)
-    with pytest.raises(ValueError, match=r"\[MASK\] has the id None"):
+    with pytest.raises(ValueError, match="its token for a masked word is None"):
         load(tmp_path / "b")
     directory.save(tmp_path / "c", model("masked_lm", 160), None)
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):

@@ -1,4 +1,8 @@
-"""Keys of the configurations of `transformers` that no forward pass reads."""
+"""Keys that the configurations of `transformers` share: the activation, and what no forward pass reads."""
+
+from __future__ import annotations
+
+from manyheads.interop.table import Choice
 
 _BOOKKEEPING = """
     _attn_implementation_autoset _name_or_path _num_labels architectures chunk_size_feed_forward dtype finetuning_task
@@ -16,3 +20,27 @@ _GENERATING = """
 """
 ANY_MODEL = frozenset(_BOOKKEEPING.split())
 ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
+
+# the largest values: a damaged config.json must not build layers, or compute tables, until the memory is full
+MOST_LAYERS = 1000
+MOST_POSITIONS = 1_000_000
+MOST_PIXELS = 100_000
+
+
+def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:
+    """The activation of the feed-forward networks.
+
+    default  their word for the one that is meant where the key is missing
+    tanh     the word to write for GELU by its approximation through tanh: they have several
+    """
+    return Choice(
+        "activation",
+        (key,),
+        {
+            "gelu": [("gelu",), ("gelu_python",)],
+            "gelu_tanh": [(tanh,), ("gelu_pytorch_tanh",), ("gelu_new",), ("gelu_fast",)],
+            "relu": [("relu",)],
+            "silu": [("silu",), ("swish",)],
+        },
+        default=(default,),
+    )

@@ -1,0 +1,148 @@
+"""A model for other tools: as a Hugging Face directory or CTranslate2's, and a safe copy of one that holds pickles."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from manyheads.directory import (
+    CONFIG,
+    Loaded,
+    family_of,
+    load,
+    misfit,
+    read_settings,
+    resolve,
+    save,
+    write_files,
+)
+from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.vocabularies import FILES
+from manyheads.interop.weights import PICKLED, SAFE, read_pickled, weight_files
+from manyheads.models.transformer import Transformer
+
+FORMATS = ("hf", "ctranslate2")
+
+
+def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
+    """Write a model for other tools into `out`, a new directory; returns the model type that was exported.
+
+    format  "hf": a directory that `transformers` opens. "ctranslate2": through CTranslate2's own converter; pad is
+            suppressed.
+
+    Raises ValueError for a model that the other tool has no place for.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}: this version exports to {', '.join(FORMATS)}")
+    loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
+    _check_free(out)
+    if format == "hf":
+        return _to_hugging_face(loaded, out)
+    return _to_ctranslate2(loaded, out)
+
+
+def convert(directory: str | Path, out: str | Path) -> None:
+    """A directory that has only pickled weights as one with safetensors, in `out`.
+
+    The pickle is opened with `weights_only=True`, here and nowhere else: code in it is not run.
+    """
+    path, out = resolve(directory, pickled=True), Path(out)
+    family, settings = read_settings(path)
+    _check_free(out)
+    if not weight_files(path, PICKLED):
+        raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
+    tensors = read_pickled(path)
+    try:
+        family.read(settings, {name: tensor.to("meta") for name, tensor in tensors.items()}, lambda: tensors)
+    except ValueError as error:
+        raise misfit(path, error) from None
+    once: dict[int, str] = {}  # tied weights share their memory: the first name stays
+    for name, tensor in tensors.items():
+        once.setdefault(tensor.data_ptr(), name)
+    copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
+    present = [file for file in sorted(copied) if file.is_file()]
+    files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
+    files |= {file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)}
+    write_files(out, files)
+
+
+def _to_hugging_face(loaded: Loaded, out: Path) -> str:
+    family, obstacles = family_of(loaded.model)
+    if loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary:
+        obstacles = ["its tokenizers are two files"]
+    elif not family.own:
+        obstacles = []
+    else:
+        obstacles = obstacles or [f"it has no {type(loaded.model).__name__}"]
+    if obstacles:
+        raise ValueError(
+            f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}): only manyheads can, copy the"
+            " directory as it is"
+        )
+    return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
+                preprocessing=loaded.preprocessing)  # fmt: skip
+
+
+def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
+    try:
+        from ctranslate2.converters import TransformersConverter
+        from transformers.utils.logging import disable_progress_bar
+    except ModuleNotFoundError as error:
+        raise ValueError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
+    if obstacle := _obstacle_to_ctranslate2(loaded):
+        raise ValueError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+            hf, converted = Path(scratch, "hf"), Path(scratch, "ctranslate2")
+            family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
+                          loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
+            tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
+            disable_progress_bar()  # the converter's bar would look like ours
+            TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(converted))
+            os.replace(converted, out)
+    except OSError as error:
+        raise ValueError(f"{out}: cannot be written ({error}); nothing was left there") from error
+    return family
+
+
+def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
+    """What its converter would fail on, or convert into another model without a word."""
+    c = loaded.model.config
+    if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
+        return f"it knows Marian and Pegasus directories, this one is {loaded.family}"
+    if loaded.tokenizer is None or loaded.target_tokenizer is None:
+        return "it needs a tokenizer.json"
+    if loaded.tokenizer.get_vocab() != loaded.target_tokenizer.get_vocab():
+        return "it takes one vocabulary, the model has two"
+    if c.encoder_heads != c.decoder_heads:
+        return f"it takes one number of heads, the model has {c.encoder_heads} and {c.decoder_heads}"
+    size = loaded.tokenizer.get_vocab_size()
+    if not size == c.source_vocab == c.target_vocab:
+        return f"the tokenizer has {size} tokens, the model {c.source_vocab} and {c.target_vocab}"
+    if loaded.tokenizer.id_to_token(c.pad) != "<pad>" or not c.start == c.pad == size - 1:
+        return f"decoding must start from <pad>, the last token; here from {loaded.tokenizer.id_to_token(c.start)}"
+    if loaded.model.target_embedding.weight[c.pad].any():
+        return "it starts from a row of zeros, the model's padding row is not zero"
+    return None
+
+
+def _without_pad(model: Transformer) -> Transformer:
+    """The model with a bias that keeps the padding token from being generated; for tools that cannot suppress it."""
+    c = model.config
+    copy = Transformer(replace(c, output_bias=True))
+    copy.load_state_dict({"output_bias": torch.zeros(c.target_vocab), **model.state_dict()})
+    assert copy.output_bias is not None
+    with torch.no_grad():
+        copy.output_bias[c.pad] = -1e4
+    return copy
+
+
+def _check_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out}: exists and is not empty: give a new directory")
