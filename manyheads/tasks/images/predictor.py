@@ -13,11 +13,12 @@ from PIL import Image
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
+from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.files import find_splits
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, digits, open_image, read_images
+from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.data.store import fingerprint
 from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classification.predictor import Label
