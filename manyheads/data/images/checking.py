@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,6 @@ from manyheads.data.splits import half_character
 SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
 _LISTED = 8  # labels that an error names
 _AT_ONCE = 16  # images that a thread decodes at a time
-_UNSAVED = 1_000  # images that are remembered in memory only
 
 
 class Check(NamedTuple):
@@ -40,89 +38,75 @@ class Check(NamedTuple):
     mode: str
     nbytes: int  # of its pixels
     notes: list[str]
+    stamp: str = ""  # by which it is remembered; empty: not at all
     pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image, where they are wanted
 
 
-class Memory:
-    """What earlier checks told, a line of JSON each in a file: by the path, size and time of the image's file or, where
-    it is a cell of a table, by a hash of its bytes. A damaged line is the same as none. None: nothing is remembered."""
+def remembered(file: Path) -> dict[str, Check]:
+    """The checks in a file by their stamps: the path, size and time of an image's file or, where it is a cell of a
+    table, a hash of its bytes. A damaged line is the same as none."""
+    checks: dict[str, Check] = {}
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            key, size, *others = json.loads(line)
+            check = Check(key, tuple(size), *others)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        checks[check.stamp] = check
+    return checks
 
-    def __init__(self, file: Path | None) -> None:
-        self._file, self._unsaved = file, list[str]()
-        self._known: dict[str, Check] = {}
 
-    def __enter__(self) -> Self:
-        lines = self._file.read_bytes().splitlines() if self._file is not None and self._file.is_file() else []
-        for line in lines:
-            try:
-                stamp, key, size, *others = json.loads(line)
-                self._known[stamp] = Check(key, tuple(size), *others)
-            except (ValueError, TypeError, RecursionError):
-                continue
-        return self
-
-    def get(self, stamp: str | None) -> Check | None:
-        return None if stamp is None else self._known.get(stamp)
-
-    def add(self, stamp: str | None, check: Check) -> None:
-        if self._file is not None and stamp is not None and stamp not in self._known:
-            self._unsaved.append(json.dumps([stamp, *check[:-1]]))
-            if len(self._unsaved) >= _UNSAVED:
-                self._save()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._save()
-
-    def _save(self) -> None:
-        if self._file is not None and self._unsaved:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as file:  # begins with a line's end: the last line may have been cut short
-                file.write("\n" + "\n".join(self._unsaved) + "\n")
-            self._unsaved.clear()
+def remember(file: Path, checks: Iterable[Check]) -> None:
+    """Adds to the file. Raises ValueError where it cannot be written."""
+    lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
+    try:
+        with file.open("a") as memory:  # begins with a line's end: the last line may have been cut short
+            memory.write("".join(f"\n{line}" for line in lines))
+    except OSError as error:
+        raise ValueError(f"{file}: cannot write: {error.strerror}; make room") from error
 
 
 def checked(
-    entries: Iterable[Entry], names: Sequence[str], memory: Memory, room: int
+    entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
     """Each entry and what it holds, decoded in threads (Pillow lets go of Python's lock), few at a time.
 
-    room  bytes of pixels to hand out; from the first image on that is not small or does not fit, there are none
+    known  earlier checks
+    room   bytes of pixels to hand out; from the first image on that is not small or does not fit, there are none, and
+           what is known is not decoded again
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
 
-    def check(part: list[Entry]) -> list[tuple[str | None, Check | ImageFault]]:
-        return [_check(entry, names, memory, room) for entry in part]
+    def check(part: list[Entry]) -> list[Check | ImageFault]:
+        return [_check(entry, names, known, room) for entry in part]
 
     with ThreadPoolExecutor(threads) as pool:
         while window := list(islice(rest, _AT_ONCE * threads)):
             parts = [window[i : i + _AT_ONCE] for i in range(0, len(window), _AT_ONCE)]
-            for part, checks in zip(parts, pool.map(check, parts), strict=True):
-                for entry, (stamp, result) in zip(part, checks, strict=True):
+            for part, results in zip(parts, pool.map(check, parts), strict=True):
+                for entry, result in zip(part, results, strict=True):
                     if isinstance(result, Check):
-                        memory.add(stamp, result)
                         room = room - result.nbytes if result.nbytes <= SMALL else -1
                         result = result if room >= 0 else result._replace(pixels=None)
                     yield entry, result
 
 
-def _check(entry: Entry, names: Sequence[str], memory: Memory, room: int) -> tuple[str | None, Check | ImageFault]:
-    """(what the image is remembered by, if anything; the check)"""
+def _check(entry: Entry, names: Sequence[str], known: Mapping[str, Check], room: int) -> Check | ImageFault:
     if fault := fault_of(entry, names):
-        return None, fault
+        return fault
     if isinstance(entry.source, np.ndarray):
-        return None, check_pixels(entry.source, "L")
+        return check_pixels(entry.source, "L")
     assert entry.source is not None
     stamp = _stamp(entry.source)
-    known = memory.get(stamp)
-    if known is not None and (known.nbytes > SMALL or known.nbytes > room):
-        return stamp, known
+    if stamp in known and known[stamp].nbytes > min(SMALL, room):
+        return known[stamp]
     try:
         image, mode, notes = decode(_content(entry.source))
-        return stamp, check_pixels(np.asarray(image), mode, notes)
+        return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
     except ImageFault as error:
         if isinstance(entry.source, Path) and str(entry.source) != entry.place:  # named by a row of another file
-            return None, ImageFault(f"{entry.source}: {error.fault}", error.remedy)
-        return None, error
+            return ImageFault(f"{entry.source}: {error.fault}", error.remedy)
+        return error
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
@@ -130,7 +114,8 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
     digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
     small = pixels if pixels.nbytes <= SMALL else None
-    return Check(digest.hexdigest(), (pixels.shape[1], pixels.shape[0]), mode, pixels.nbytes, list(notes), small)
+    size = (pixels.shape[1], pixels.shape[0])
+    return Check(digest.hexdigest(), size, mode, pixels.nbytes, list(notes), pixels=small)
 
 
 def open_image(source: Stored | Path | str | bytes | NDArray[np.uint8]) -> Image.Image:
@@ -154,13 +139,13 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
 
-def _stamp(source: bytes | Path) -> str | None:
+def _stamp(source: bytes | Path) -> str:
     if isinstance(source, bytes):
         return blake2b(source, digest_size=16).hexdigest()
     try:
         status = source.stat()
     except (OSError, ValueError):  # opening it says why
-        return None
+        return ""
     described = f"{source.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
 

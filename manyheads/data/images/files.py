@@ -17,21 +17,19 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.images.decoding import MOST_PIXELS
 from manyheads.data.rows import TABLES, table
 from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
 
 _PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HUB = "hub:"
+_LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
 
@@ -188,14 +186,13 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
             exists = path.is_file()
         except (OSError, ValueError):  # such as a name of a thousand characters, or with a zero byte
             return Entry(place, None, label, f"{value[:40]!r}... is no path of an image", "write its bytes or its path")
-        return (
-            Entry(place, path, label)
-            if exists
-            else Entry(place, None, label, f"{path}: no such image file", "correct the path")
-        )
+        if not exists:
+            return Entry(place, None, label, f"{path}: no such image file", "correct the path")
+        return Entry(place, path, label)
     if not images:
         return Entry(place, None, label)
-    return Entry(place, None, label, f"the image is {type(value).__name__}", "write its bytes or its path")
+    kind = "empty" if value == "" else type(value).__name__
+    return Entry(place, None, label, f"the image is {kind}", "write its bytes or its path")
 
 
 def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
@@ -236,55 +233,34 @@ def _idx(file: Path, images: bool) -> Iterator[Entry]:
     beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     if not beside.is_file():
         raise FileNotFoundError(f"{beside}: no such file; the labels of {file.name} are expected in it")
-    count = _idx_sizes(file, 3)[0]
-    if count != _idx_sizes(beside, 1)[0]:
-        raise ValueError(f"{file}: {count:,} images but {_idx_sizes(beside, 1)[0]:,} labels in {beside.name}")
-    labels = _idx_items(beside, 1)
-    pixels = _idx_items(file, 3) if images else repeat(None, count)
+    labels = _idx_array(beside, 1)
+    pixels = _idx_array(file, 3) if images else labels
+    if len(pixels) != len(labels):
+        raise ValueError(f"{file}: {len(pixels):,} images but {len(labels):,} labels in {beside.name}")
     for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
-        yield Entry(f"{file}:{number}", image, int(label))
+        yield Entry(f"{file}:{number}", image if images else None, int(label))
 
 
-def _idx_sizes(file: Path, dimensions: int) -> list[int]:
-    """The header of unsigned bytes in the format that MNIST came in: 0, 0, type 8, dimensions, the size of each
-    (big-endian)."""
-    with _idx_opened(file) as data:
-        header = data.read(4 + 4 * dimensions)
-    if len(header) < 4 + 4 * dimensions or header[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
-    sizes = list(struct.unpack(f">{dimensions}I", header[4:]))
-    if 0 in sizes or math.prod(sizes[1:]) > MOST_PIXELS:
-        raise ValueError(f"{file}: {_by(sizes)} are no images of 1 to {MOST_PIXELS:,} pixels; fetch it again")
-    return sizes
-
-
-def _idx_items(file: Path, dimensions: int) -> Iterator[NDArray[np.uint8]]:
-    """One at a time, and no more than one byte beyond what the header says: a gzip file of a few megabytes can hold
-    gigabytes."""
-    count, *shape = _idx_sizes(file, dimensions)
-    size = math.prod(shape)
-    with _idx_opened(file) as data:
-        data.read(4 + 4 * dimensions)
-        for number in range(count):
-            if len(item := data.read(size)) < size:
-                held = number * size + len(item)
-                raise ValueError(f"{file}: {held:,} bytes where it says {_by([count, *shape])}; fetch it again")
-            yield np.frombuffer(item, np.uint8).reshape(shape)
-        if data.read(1):
-            raise ValueError(f"{file}: more bytes than the {_by([count, *shape])} that it says; fetch it again")
-
-
-@contextmanager
-def _idx_opened(file: Path) -> Iterator[BinaryIO]:
+def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Unsigned bytes in the format that MNIST came in: 0, 0, type 8, dimensions, the size of each (big-endian). No more
+    than one byte beyond that is read: a gzip file of a few megabytes can hold gigabytes."""
+    start = 4 + 4 * dimensions
     try:
-        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as data:
-            yield cast(BinaryIO, data)
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as data:
+            header = data.read(start)
+            if len(header) < start or header[:4] != bytes((0, 0, 8, dimensions)):
+                raise ValueError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
+            sizes = struct.unpack(f">{dimensions}I", header[4:])
+            named = f"{' x '.join(f'{size:,}' for size in sizes)} bytes"
+            if not 0 < math.prod(sizes) <= _LARGEST_IDX:
+                raise ValueError(f"{file}: it says {named}: expected 1 to {_LARGEST_IDX:,}; fetch it again")
+            content = data.read(math.prod(sizes) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from None
-
-
-def _by(sizes: list[int]) -> str:
-    return " x ".join(f"{size:,}" for size in sizes)
+    if len(content) != math.prod(sizes):
+        held = "more" if len(content) > math.prod(sizes) else f"{len(content):,} bytes"
+        raise ValueError(f"{file}: {held} where it says {named}; fetch it again")
+    return np.frombuffer(content, np.uint8).reshape(sizes)
 
 
 def _names_beside(file: Path) -> tuple[str, ...]:

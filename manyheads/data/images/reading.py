@@ -18,19 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.data.images import store
-from manyheads.data.images.checking import (
-    Memory,
-    check_pixels,
-    checked,
-    fault_of,
-    label_name,
-    listed,
-    open_image,
-)  # fmt: skip
+from manyheads.data.images import checking
+from manyheads.data.images.checking import checked, fault_of, label_name, listed
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import Columns, Entry, entries, find_splits
-from manyheads.data.images.store import Store, Stored
+from manyheads.data.images.store import Store, Stored, clear
 from manyheads.data.labelled import label_order
 from manyheads.data.splits import SplitData, held_out
 
@@ -87,7 +79,7 @@ class ImageData:
 
     def image(self, index: int) -> Image.Image:
         """An image in mode L or RGB. Raises ValueError where its file has changed since it was read."""
-        return open_image(self.items[index].source)
+        return checking.open_image(self.items[index].source)
 
 
 def read_images(
@@ -113,19 +105,24 @@ def read_images(
     items, notes, skips = list[Item](), list[str](), Counter[str]()
     encoded, decoded = Store(kept), Store(kept)
     pixels: list[Stored] | None = []
-    with Memory(None if kept is None else kept / _MEMORY) as memory:
-        for entry, check in checked(rows, names, memory, KEPT_DECODED):
+    known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
+    try:
+        for entry, check in checked(rows, names, known, KEPT_DECODED):
             if isinstance(check, ImageFault):
                 _skip_or_raise(path, entry, check, skips, skip_bad_lines)
                 continue
+            pixels = None if check.pixels is None else pixels
             if pixels is not None and check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
-            else:
-                pixels = None
+            if check.stamp not in known:
+                fresh.append(check._replace(pixels=None))
             assert entry.source is not None
             source = entry.source if isinstance(entry.source, Path) else encoded.add(entry.source)
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
+    finally:
+        if kept is not None:
+            checking.remember(kept / _MEMORY, fresh)
     if not items:
         first = next(iter(skips), "").removeprefix(f"{path}: ")
         skipped = f" (skipped: {skips.total():,}, such as {first})" if skips else ""
@@ -162,7 +159,7 @@ def read_image_splits(
     splits = find_splits(str(data), validation=validation, test=test)
     assert splits.train is not None
     if kept is not None:
-        store.clear(kept)
+        clear(kept)
 
     def read(path: str) -> ImageData:
         return read_images(path, names=names, columns=columns, skip_bad_lines=skip_bad_lines, kept=kept)
@@ -233,7 +230,9 @@ def digits(seed: int = 0) -> SplitData[ImageData]:
         raise ValueError(f"the digits need {error.name}: pip install 'manyheads[vision]'") from None
     loaded = load_digits()
     pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), published as 0 to 16
-    items = [Item(p, str(label), *check_pixels(p, "L")[:3]) for p, label in zip(pixels, loaded.target, strict=True)]
+    items = [
+        Item(p, str(label), *checking.check_pixels(p, "L")[:3]) for p, label in zip(pixels, loaded.target, strict=True)
+    ]
     everything = ImageData(items, tuple(map(str, range(10))))
     rest, test = held_out(everything.keys, 0.2)
     train, validation = held_out([f"{seed} {everything.keys[i]}" for i in rest], 0.1)

@@ -6,7 +6,6 @@ import pickle
 import struct
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ def test_what_has_changed_is_decoded_again_and_faults_always(tmp_path: Path, dec
     assert len(repaired) == 5
     before = len(decoded)
     memory = kept / "checked.jsonl"
-    memory.write_bytes(memory.read_bytes() + b'["cut sho')  # as a killed run leaves it
+    memory.write_bytes(memory.read_bytes() + b'\n["cut sho')  # as a killed run leaves it
     assert read_images(folder, kept=kept).keys == repaired.keys
     assert len(decoded) == before
     file = folder / "dog" / "deep" / "1.png"
@@ -147,30 +146,30 @@ def test_an_order_is_drawn_once_an_epoch(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
-    """A gigabyte of zeros behind four images: read in a process that may not have so much."""
+    """600 MB of zeros behind four images: read in a process that may not have so much."""
     import gzip
 
     file = as_idx_gz(tmp_path)
     content = gzip.decompress(file.read_bytes())
     with gzip.open(file, "wb", compresslevel=1) as bomb:
         bomb.write(content)
-        for _ in range(1024):
+        for _ in range(600):
             bomb.write(bytes(2**20))
     code = (
         "import resource, sys\n"
         "from manyheads.data.images.reading import read_images\n"
-        "resource.setrlimit(resource.RLIMIT_DATA, (700 * 2**20,) * 2)\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (500 * 2**20,) * 2)\n"
         "try: read_images(sys.argv[1])\n"
         "except ValueError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
-    assert "more bytes than the 4 x 6 x 5 that it says; fetch it again" in done.stdout, done.stderr
+    assert "more where it says 4 x 6 x 5 bytes; fetch it again" in done.stdout, done.stderr
 
 
 def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
     file = as_idx(tmp_path)
     file.write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">III", 4, 2**20, 2**20) + bytes(120))
-    with pytest.raises(ValueError, match="are no images of 1 to 120,000,000 pixels"):
+    with pytest.raises(ValueError, match="it says 4 x 1,048,576 x 1,048,576 bytes: expected 1 to"):
         read_images(file)
 
 
@@ -249,8 +248,3 @@ def test_damaged_pages_of_a_table_are_told(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"c\.parquet.*; write it again"):
         read_images(file)
-
-
-def test_labels_are_counted_by_name(tmp_path: Path) -> None:
-    data = read_images(as_idx(tmp_path))
-    assert Counter(data.labels) == Counter(LABELS)
