@@ -19,11 +19,14 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add("classify", _classify, "tell the labels of texts or images, or of stdin line by line", MODEL,
                      as_json=True)  # fmt: skip
     verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="none: one line in on stdin (a pair with a tab "
-                      "between, or the path of an image), its label and probability out")  # fmt: skip
+                      "between, or the path of an image), its label and probability out, with tabs between (those in "
+                      "labels become spaces)")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT", help="the second text of the pair")
     verb.add_argument("--top", type=positive(int), default=1, metavar="N",
                       help="the N most probable labels of every text, in one line (default: 1)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+    verb.add_argument("--skip-bad-lines", action="store_true",
+                      help="leave images that cannot be used without labels and go on with the others")  # fmt: skip
 
 
 def _classify(options: argparse.Namespace) -> None:
@@ -32,6 +35,8 @@ def _classify(options: argparse.Namespace) -> None:
     classifier = model_for("classify", options.model)
     if classifier.reads == "images":
         return _classify_images(classifier, options)
+    if options.skip_bad_lines:
+        raise ValueError("--skip-bad-lines is for images; this model reads texts")
     documents: list[dict[str, Any]] = []
     paired: list[bool] = []  # whether the first text is a pair, and so all are, however they arrive
 
@@ -44,10 +49,9 @@ def _classify(options: argparse.Namespace) -> None:
         if not labels:
             print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
         if options.json:
-            found = [{"label": each.label, "probability": each.probability} for each in labels]
-            documents.append({**_given(text, classifier, options), "labels": found})
+            documents.append({**_given(text, classifier, options), "labels": _documents(labels)})
         else:
-            print("\t".join(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels))
+            print("\t".join(map(_shown, labels)))
     if options.json:
         document(documents)
 
@@ -56,14 +60,39 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
         raise ValueError("--pair and --truncate are for texts; this model reads images")
     documents: list[dict[str, Any]] = []
-    for _, image, labels in answered(options.rest, lambda files: classifier.classify(files, top=options.top)):
+
+    def answers(files: list[str]) -> list[list[Label] | str]:
+        """The labels of each image, or what is wrong with it."""
+        faults: dict[int, str] = {}
+        labels = classifier.classify(files, top=options.top, faults=faults)
+        return [faults.get(i, labels[i]) for i in range(len(files))]
+
+    for number, image, labels in answered(options.rest, answers):
+        if isinstance(labels, str):
+            fault = labels if options.rest else f"<stdin>:{number}: {labels}"
+            if not options.skip_bad_lines:
+                raise ValueError(f"{fault}, or skip such images with --skip-bad-lines")
+            print(f"manyheads: skipped: {fault}", file=sys.stderr)
+            labels = []
         if options.json:
-            found = [{"label": each.label, "probability": each.probability} for each in labels]
-            documents.append({"image": image, "labels": found})
+            documents.append({"image": image, "labels": _documents(labels)})
         else:
-            print("\t".join([image, *(f"{one_line(each.label)}\t{each.probability:.4f}" for each in labels)]))
+            print("\t".join([_cell(image), *map(_shown, labels)]))
     if options.json:
         document(documents)
+
+
+def _documents(labels: list[Label]) -> list[dict[str, Any]]:
+    return [{"label": label.label, "probability": label.probability} for label in labels]
+
+
+def _shown(label: Label) -> str:
+    return f"{_cell(label.label)}\t{label.probability:.4f}"
+
+
+def _cell(text: str) -> str:
+    """A cell of a table whose columns have tabs between them: a tab in the text becomes a space."""
+    return one_line(text).replace("\t", " ")
 
 
 def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:

@@ -32,7 +32,9 @@ def add(verbs: Verbs) -> None:
     train.add_argument("--dry-run", action="store_true", help="show settings, size and estimates; train nothing")
     train.add_argument("--max-minutes", type=positive(float), metavar="M", help="stop after M minutes, resumable")
     train.add_argument("--precision", choices=("float32", "bf16"), metavar="P", help="float32 or bf16")
-    train.add_argument("--skip-bad-lines", action="store_true", help="count faulty lines of the data and go on")
+    train.add_argument(
+        "--skip-bad-lines", action="store_true", help="leave out and count faulty lines or images of the data"
+    )
     train.add_argument("--compile", action="store_true", help="compile the model (needs a C++ compiler)")
 
 

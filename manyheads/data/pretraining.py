@@ -39,8 +39,8 @@ class Special(NamedTuple):
         mask = tokenizer.token_to_id(mask_token(tokenizer) or "")
         if len(around) != 2 or mask is None:
             raise ValueError(
-                f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} token for "
-                f"a masked word: masked language models need two around it, and {' or '.join(MASKS)}"
+                f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} token "
+                f"for a masked word: masked language models need two around it, and {' or '.join(MASKS)}"
             )
         return cls(around[0], around[1], mask)
 

@@ -25,7 +25,7 @@ Fault = tuple[str, str]  # what is wrong, and what would be right
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
 NUL = ("a NUL byte", "remove it")
-_BATCH = 1024  # rows of a Parquet file that are held at once
+_BATCH = 64  # rows of a Parquet file that are held at once: they may be photographs
 _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was decoded has it
 
 
@@ -130,13 +130,15 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
 
     number = 0
     try:
-        content = pyarrow.parquet.ParquetFile(file)
+        content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)  # else whole columns are held
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]
-        for batch in content.iter_batches(_BATCH, columns=chosen) if chosen else ():
-            for cells in batch.to_pylist():
-                number += 1
-                yield Row(file, number, cells)
+        for group in range(content.num_row_groups if chosen else 0):  # one at a time: else pyarrow holds them all
+            for batch in content.iter_batches(_BATCH, [group], columns=chosen):
+                for cells in batch.to_pylist():
+                    number += 1
+                    yield Row(file, number, cells)
+        pyarrow.default_memory_pool().release_unused()
     except (pyarrow.ArrowException, OSError) as error:  # a damaged page is an OSError
         place = f"{file}:{number + 1}: damaged" if number else f"{file}: not a Parquet file"
         raise ValueError(f"{place} ({str(error).splitlines()[0]}); write it again") from None

@@ -110,7 +110,8 @@ def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     tokenizer = _byte_level(path, prefix)
     special = {name: _text(about.get(f"{name}_token", token)) for name, token in _ROBERTA_TOKENS.items()}
     _add(tokenizer, about, special.values())
-    separator, start = ((special[name], tokenizer.token_to_id(special[name])) for name in ("sep", "cls"))
+    ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}  # all were added
+    separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(
         separator, start, trim_offsets=bool(about.get("trim_offsets", True)), add_prefix_space=prefix
     )

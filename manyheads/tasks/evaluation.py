@@ -138,7 +138,7 @@ def compare(
     """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), how many
     items became better and worse, and those of both that changed most."""
     if type(first) is not type(second):
-        kinds = ", ".join(f"{model.path}: {type(model).__name__}" for model in (first, second))
+        kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
         raise ValueError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):

@@ -36,7 +36,8 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
             return "finished"
         # claimed, but nothing to resume before the first checkpoint is whole
         begun = (".", COMMAND, "checkpoint-", "weights-")
-        return "none" if all(name in ("tokens", LOCK) or name.startswith(begun) for name in names) else "foreign"
+        ours = all(name in ("tokens", "images", LOCK) or name.startswith(begun) for name in names)
+        return "none" if ours else "foreign"
     if out.is_dir():  # runs/translation may hold runs/translation/multi30k
         return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
     return "foreign" if out.exists() else "none"

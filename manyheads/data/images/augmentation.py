@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
+from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
 
 _ORDER, _ITEM, _BATCH = 1, 2, 3  # what a generator is for: no two share a stream
 
 
+_Share = Annotated[float, Range(0, 1, above=True)]
+_Strength = Annotated[float, Range(0, 100)]  # 0: off
+
+
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Config):
     """What is done to the training images, in this order; the defaults do nothing.
 
     crop         "resized": a random part, `scale` of the area and 3/4 to 4/3 as wide as high, becomes the image
@@ -40,35 +45,23 @@ class Augmentation:
     """
 
     crop: Literal["none", "padded", "resized"] = "none"
-    padding: int = 4
-    scale: tuple[float, float] = (0.08, 1.0)
-    flip: float = 0.0
-    jitter: float = 0.0
-    randaugment: int = 0
-    magnitude: float = 9.0
-    magnitude_std: float = 0.5
-    erasing: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    switch: float = 0.5
-    repeats: int = 1
+    padding: Annotated[int, Range(0, 10_000)] = 4
+    scale: tuple[_Share, _Share] = (0.08, 1.0)
+    flip: Rate = 0.0
+    jitter: Rate = 0.0
+    randaugment: Annotated[int, Range(0, 100)] = 0
+    magnitude: _Strength = 9.0
+    magnitude_std: _Strength = 0.5
+    erasing: Rate = 0.0
+    mixup: _Strength = 0.0
+    cutmix: _Strength = 0.0
+    switch: Rate = 0.5
+    repeats: Annotated[int, Range(1, 100)] = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", tuple(self.scale))
-        if self.crop not in ("none", "padded", "resized"):
-            raise ValueError(f"crop is {self.crop!r}: expected none, padded or resized")
-        for name in ("flip", "erasing", "switch"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected a probability, 0 to 1")
-        for name in ("padding", "randaugment", "magnitude", "magnitude_std", "mixup", "cutmix"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 (off) or more, finite")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is {self.jitter}: expected 0 (off) to 1")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"scale is {self.scale}: expected two shares of the area above 0, at most 1, rising")
-        if self.repeats < 1:
-            raise ValueError(f"repeats is {self.repeats}: expected at least 1")
+        super().__post_init__()
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"scale is {self.scale}: expected the least share of the area, then the largest")
 
     @property
     def mixes(self) -> bool:
@@ -170,11 +163,11 @@ def resized_crop_box(
 def cutmix_box(height: int, width: int, share: float, random: Generator) -> tuple[slice, slice]:
     """Rows and columns of a box of 1 - `share` of the area, whose centre is anywhere: it may be cut off."""
     side = math.sqrt(1 - share)
-    found = []
+    spans = []
     for length in (height, width):
         cut, centre = int(length * side), int(random.integers(length))
-        found.append(slice(max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, length)))
-    return found[0], found[1]
+        spans.append(slice(max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, length)))
+    return spans[0], spans[1]
 
 
 def erase(pixels: NDArray[np.float32], random: Generator) -> None:

@@ -1,4 +1,4 @@
-"""From the bytes of any image file to 8-bit pixels, grey or red, green and blue; what cannot be is told in a line.
+"""From the bytes of any image file to 8-bit pixels, grey or red, green and blue; faults are told in one line.
 
 How each kind becomes one of two modes, L or RGB:
 
@@ -24,7 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-MOST_PIXELS = 50_000_000  # of one image, 150 MB when decoded; a small file can claim to hold far more
+# The largest image, 360 MB when decoded: cameras make 108 million pixels. It is checked in the header, before anything
+# is decoded, as a file of a few bytes can claim to hold far more.
+MOST_PIXELS = 120_000_000
 
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # no EPS: that runs a program
 _REMEDY = "save it again, or remove it"
@@ -97,10 +99,11 @@ _one_at_a_time = threading.Lock()  # what Python does with warnings is set for a
 
 @contextmanager
 def _warnings_into(notes: list[str]) -> Iterator[None]:
-    with _one_at_a_time, warnings.catch_warnings(record=True) as told:
+    with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is the bound here
         yield
-    notes += [" ".join(str(warning.message).split()) for warning in told]
+    notes += [" ".join(str(warning.message).split()) for warning in caught]
 
 
 def _not_opened(data: bytes) -> ImageFault:
@@ -122,19 +125,19 @@ def _lacks_rows(png: bytes) -> bool:
     """Whether the pixels of a PNG are fewer bytes than its header says (PNG specification, sections 7.2, 8.2 and 9)."""
     width, height, depth, colour, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
-    steps = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+    passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     expected = 0
-    for left, top, across, down in steps if interlaced else ((0, 0, 1, 1),):
+    for left, top, across, down in passes if interlaced else ((0, 0, 1, 1),):
         columns, rows = -(-(width - left) // across), -(-(height - top) // down)
         expected += rows * (1 + -(-columns * bits // 8)) if columns > 0 and rows > 0 else 0
-    packed, at = [], 8
+    compressed, at = [], 8
     while at + 8 <= len(png):
         length, kind = struct.unpack(">I4s", png[at : at + 8])
         if kind == b"IDAT":
-            packed.append(png[at + 8 : at + 8 + length])
+            compressed.append(png[at + 8 : at + 8 + length])
         at += 12 + length
     try:
-        return len(zlib.decompressobj().decompress(b"".join(packed), expected)) < expected
+        return len(zlib.decompressobj().decompress(b"".join(compressed), expected)) < expected
     except zlib.error:
         return True
 

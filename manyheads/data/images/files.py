@@ -3,7 +3,7 @@
     DIR/CLASS/IMAGE            a folder for each class, with folders below it or not; hidden files are left out, and
                                links are followed
     FILE.parquet               a column `image` (or `img`, `bytes`) of bytes or of {bytes, path}, and a column `label`
-    FILE.jsonl                 one {"image": "cat/1.png", "label": "cat"} a line; paths are relative to the file
+    FILE.jsonl, .csv, .tsv     a row an image, as {"image": "cat/1.png", "label": "cat"}; paths are relative to the file
     train-images-idx3-ubyte    and train-labels-idx1-ubyte beside it (MNIST's form), or both with .gz
     hub:NAME[@REVISION]#SPLIT  of the Hugging Face Hub, by the library `datasets`
 
@@ -13,55 +13,66 @@ Labels may be numbers; a `labels.txt` beside a file (or the Hub) says what 0, 1,
 from __future__ import annotations
 
 import gzip
-import json
 import math
+import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.splits import UTF8, VALIDATION, Splits, is_split, lines_of, splits_among
+from manyheads.data.rows import TABLES, table
+from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
 
-FILES = (".parquet", ".jsonl")
 _PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HUB = "hub:"
+_LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
-_FORMS = "a folder with a folder for each class, a .parquet or .jsonl file, or an IDX file (...-images-idx3-ubyte)"
+_FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
 
-Source = bytes | Path | NDArray[np.uint8]  # an encoded image, its file, or its pixels (Y, X) or (Y, X, 3)
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a table's columns, where they are not the usual ones: `image`, `img`, `bytes`, `path` or
+    `file_name`, and `label`."""
+
+    image: str | None = None
+    label: str | None = None
 
 
 class Entry(NamedTuple):
     """An image with its label, or why there is none."""
 
     place: str  # as an error names it
-    source: Source | None
+    source: bytes | Path | NDArray[np.uint8] | None  # an encoded image, its file, or its pixels (Y, X)
     label: Any
     fault: str = ""
     remedy: str = ""
 
 
-def entries(path: str | Path) -> tuple[Iterator[Entry], tuple[str, ...]]:
+def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple[Iterator[Entry], tuple[str, ...]]:
     """(what is there; the names of the labels 0, 1, ..., if something says them).
+
+    images  False: of a file that holds images read the labels alone
 
     Raises FileNotFoundError or a one-line ValueError.
     """
     if str(path).startswith(HUB):
-        return _hub(str(path))
+        return _hub(str(path), columns)
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(f"{file}: no such file or directory; give {_FORMS}")
     if file.is_dir():
         return _folders(file), ()
-    if file.suffix == ".parquet":
-        return _parquet(file), _names_beside(file)
-    if file.suffix == ".jsonl":
-        return _jsonl(file), _names_beside(file)
+    if not file.is_file():
+        raise ValueError(f"{file}: no regular file (a pipe or a device); give {_FORMS}")
+    if file.suffix in TABLES:
+        return _table(file, columns, images), _names_beside(file)
     if _is_idx(file.name):
-        return _idx(file), _names_beside(file)
+        return _idx(file, images), _names_beside(file)
     raise ValueError(f"{file}: cannot tell what it is: expected {_FORMS}; unpack an archive first")
 
 
@@ -70,26 +81,26 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
     `validation` and `test` take precedence over those found. Raises FileNotFoundError or ValueError.
     """
-    found = Splits(data, None, [])
+    splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
-        there = splits_among(Path(), _load(data))
-        of = {name: f"{data}#{name}" for name in filter(None, (there.train, there.validation, *there.test))}
-        found = Splits(of.get(there.train or ""), of.get(there.validation or ""), [of[name] for name in there.test])
+        names = splits_among(Path(), _load(data))
+        of = {name: f"{data}#{name}" for name in filter(None, (names.train, names.validation, *names.test))}
+        splits = Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
     elif Path(data).is_dir():
-        found = _splits_of(Path(data))
-    if found.train is None:
-        told = f"{data}: no training data; expected train (or train.parquet, train.jsonl, ...) in it"
-        if others := [Path(path).name for path in filter(None, (found.validation, *found.test))]:
-            told += f"; taken for other splits: {', '.join(others)}; rename what is a class"
-        raise FileNotFoundError(told)
-    found = Splits(found.train, validation or found.validation, [test] if test else found.test)
-    if len(found.test) > 1:
-        raise ValueError(f"{data}: several test sets ({', '.join(found.test)}); name one: test=PATH")
-    return found
+        splits = _splits_of(Path(data))
+    if splits.train is None:
+        fault = f"{data}: no training data; expected train (or train.parquet, train.jsonl, ...) in it"
+        if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
+            fault += f"; taken for other splits: {', '.join(others)}; rename what is a class"
+        raise FileNotFoundError(fault)
+    splits = Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
+    if len(splits.test) > 1:
+        raise ValueError(f"{data}: several test sets ({', '.join(splits.test)}); name one: test=PATH")
+    return splits
 
 
 def _splits_of(folder: Path) -> Splits:
-    inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in FILES or _is_idx(path.name)]
+    inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in TABLES or _is_idx(path.name)]
     folders = [path for path in inside if path.is_dir()]
     named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
     files = [path.name for path in inside if not path.is_dir()]
@@ -97,11 +108,11 @@ def _splits_of(folder: Path) -> Splits:
     split_files = mnist or splits_among(folder, files) != (None, None, [])
     if len(named) < len(folders) and not split_files and not any(map(_holds_folders, named)):
         return Splits(str(folder), None, [])  # the class folders themselves, be one called `train` or `test_card`
-    found = splits_among(folder, [*files, *(path.name for path in named)])
-    if found.train is not None and Path(found.train).is_dir() and not _holds_folders(Path(found.train)):
-        expected = f"expected {found.train}/CLASS/IMAGE; if it is a class itself, rename it"
-        raise ValueError(f"{found.train}: no class folders in it; {expected}")
-    return Splits(found.train, found.validation, found.test + mnist)
+    splits = splits_among(folder, [*files, *(path.name for path in named)])
+    if splits.train is not None and Path(splits.train).is_dir() and not _holds_folders(Path(splits.train)):
+        expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
+        raise ValueError(f"{splits.train}: no class folders in it; {expected}")
+    return Splits(splits.train, splits.validation, splits.test + mnist)
 
 
 def _holds_folders(folder: Path) -> bool:
@@ -163,7 +174,7 @@ def _shown(path: Path) -> str:
     return str(path).encode(errors="backslashreplace").decode()
 
 
-def _from_cell(place: str, value: Any, label: Any, folder: Path) -> Entry:
+def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = True) -> Entry:
     """The image that a column holds: bytes, a path, or {bytes, path} as the library `datasets` writes it."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
@@ -172,86 +183,84 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path) -> Entry:
     if isinstance(value, str) and value:
         path = folder / value
         try:
-            there = path.is_file()
-        except OSError:  # such as a name of a thousand characters
+            exists = path.is_file()
+        except (OSError, ValueError):  # such as a name of a thousand characters, or with a zero byte
             return Entry(place, None, label, f"{value[:40]!r}... is no path of an image", "write its bytes or its path")
-        if not there:
+        if not exists:
             return Entry(place, None, label, f"{path}: no such image file", "correct the path")
         return Entry(place, path, label)
-    return Entry(place, None, label, f"the image is {type(value).__name__}", "write its bytes or its path")
+    if not images:
+        return Entry(place, None, label)
+    kind = "empty" if value == "" else type(value).__name__
+    return Entry(place, None, label, f"the image is {kind}", "write its bytes or its path")
 
 
-def _columns(file: Path, there: list[str]) -> tuple[str, str]:
-    image = next((name for name in _IMAGES if name in there), None)
-    if image is None or "label" not in there:
-        missing = "image" if image is None else "label"
-        raise ValueError(f"{file}: no column {missing!r}: it has {', '.join(map(repr, there))}; rename one")
-    return image, "label"
+def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
+    """The columns of image and label among those of these names, or which one there is not."""
+    image = columns.image or next((name for name in _IMAGES if name in names), "image")
+    label = columns.label or "label"
+    return next((name for name in (image, label) if name not in names), "") or (image, label)
 
 
-def _parquet(file: Path) -> Iterator[Entry]:
-    import pyarrow
-    import pyarrow.parquet
+def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
+    if file.stat().st_size == 0:  # which is no fault of a file of no rows
+        return
+    label = columns.label or "label"
+    wanted = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
+    for row in table(file, columns=wanted):
+        chosen = _chosen(columns, row.cells) if images or file.suffix != ".parquet" else ("", label)
+        if row.fault:
+            yield Entry(row.place, None, None, row.fault, row.remedy)
+        elif not isinstance(chosen, str):
+            image, label = chosen
+            yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
+        elif file.suffix == ".jsonl":
+            yield Entry(row.place, None, None, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
+        else:
+            raise ValueError(_without(file, chosen, next(table(file)).cells))  # in all columns
 
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-        image, label = _columns(file, table.schema_arrow.names)
-        number = 0
-        for batch in table.iter_batches(256, columns=[image, label]):
-            for row in batch.to_pylist():
-                number += 1
-                yield _from_cell(f"{file}:{number}", row[image], row[label], file.parent)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: not a Parquet file ({str(error).splitlines()[0]}); write it again") from None
 
-
-def _jsonl(file: Path) -> Iterator[Entry]:
-    for number, line in enumerate(lines_of(file), 1):
-        place = f"{file}:{number}"
-        if line is None:
-            yield Entry(place, None, None, *UTF8)
-        elif line.strip():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Entry(place, None, None, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
-                continue
-            image = next((name for name in _IMAGES if isinstance(row, dict) and name in row), None)
-            if image is None or "label" not in row:
-                yield Entry(place, None, None, "no object with image and label", 'write {"image": PATH, "label": NAME}')
-            else:
-                yield _from_cell(place, row[image], row["label"], file.parent)
+def _without(place: object, column: str, names: Iterable[str]) -> str:
+    named = ", ".join(map(repr, names))
+    return f"{place}: no column {column!r}: it has {named}; rename one, or name it: columns.image=, columns.label="
 
 
 def _is_idx(name: str) -> bool:
     return "images" in name and "idx" in name
 
 
-def _idx(file: Path) -> Iterator[Entry]:
+def _idx(file: Path, images: bool) -> Iterator[Entry]:
     beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
     if not beside.is_file():
         raise FileNotFoundError(f"{beside}: no such file; the labels of {file.name} are expected in it")
-    images, labels = _idx_array(file, 3), _idx_array(beside, 1)
-    if len(images) != len(labels):
-        raise ValueError(f"{file}: {len(images):,} images but {len(labels):,} labels in {beside.name}")
-    for number, (image, label) in enumerate(zip(images, labels, strict=True), 1):
-        yield Entry(f"{file}:{number}", image, int(label))
+    labels = _idx_array(beside, 1)
+    pixels = _idx_array(file, 3) if images else labels
+    if len(pixels) != len(labels):
+        raise ValueError(f"{file}: {len(pixels):,} images but {len(labels):,} labels in {beside.name}")
+    for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
+        yield Entry(f"{file}:{number}", image if images else None, int(label))
 
 
 def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Unsigned bytes in the format that MNIST came in: 0, 0, type 8, dimensions, the size of each (big-endian)."""
+    """Unsigned bytes in the format that MNIST came in: 0, 0, type 8, dimensions, the size of each (big-endian). No more
+    than one byte beyond that is read: a gzip file of a few megabytes can hold gigabytes."""
+    start = 4 + 4 * dimensions
     try:
-        data = (gzip.open if file.suffix == ".gz" else open)(file, "rb").read()
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as data:
+            header = data.read(start)
+            if len(header) < start or header[:4] != bytes((0, 0, 8, dimensions)):
+                raise ValueError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
+            sizes = struct.unpack(f">{dimensions}I", header[4:])
+            named = f"{' x '.join(f'{size:,}' for size in sizes)} bytes"
+            if not 0 < math.prod(sizes) <= _LARGEST_IDX:
+                raise ValueError(f"{file}: it says {named}: expected 1 to {_LARGEST_IDX:,}; fetch it again")
+            content = data.read(math.prod(sizes) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from None
-    start = 4 + 4 * dimensions
-    if len(data) < start or data[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
-    sizes = [int(size) for size in np.frombuffer(data, ">u4", dimensions, 4)]
-    if len(data) - start != math.prod(sizes) or 0 in sizes:
-        said = " x ".join(f"{size:,}" for size in sizes)
-        raise ValueError(f"{file}: {len(data) - start:,} bytes where it says {said}; fetch it again")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+    if len(content) != math.prod(sizes):
+        held = "more" if len(content) > math.prod(sizes) else f"{len(content):,} bytes"
+        raise ValueError(f"{file}: {held} where it says {named}; fetch it again")
+    return np.frombuffer(content, np.uint8).reshape(sizes)
 
 
 def _names_beside(file: Path) -> tuple[str, ...]:
@@ -280,15 +289,17 @@ def _load(data: str) -> Any:
         raise ValueError(f"{data}: cannot be fetched ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None
 
 
-def _hub(data: str) -> tuple[Iterator[Entry], tuple[str, ...]]:
+def _hub(data: str, columns: Columns) -> tuple[Iterator[Entry], tuple[str, ...]]:
     rows = _load(data)
     if isinstance(rows, dict):
         raise ValueError(f"{data}: name a split, as {data}#train: it has {', '.join(rows)}")
-    image, label = _columns(Path(data), list(rows.features))
+    chosen = _chosen(columns, rows.features)
+    if isinstance(chosen, str):
+        raise ValueError(_without(data, chosen, rows.features))
+    image, label = chosen
     if hasattr(rows.features[image], "decode"):
         import datasets
 
         rows = rows.cast_column(image, datasets.Image(decode=False))
-    places = (f"{data}:{number}" for number in range(1, len(rows) + 1))
-    found = (_from_cell(place, row[image], row[label], Path()) for place, row in zip(places, rows, strict=True))
-    return found, tuple(getattr(rows.features[label], "names", ()))
+    cells = (_from_cell(f"{data}:{number}", row[image], row[label], Path()) for number, row in enumerate(rows, 1))
+    return cells, tuple(getattr(rows.features[label], "names", ()))

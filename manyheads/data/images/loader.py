@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
-from manyheads.data.images.files import Source
+from manyheads.data.images.checking import listed, open_image
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, listed, open_image
+from manyheads.data.images.reading import ImageData
+from manyheads.data.images.store import Stored
 
 _AHEAD = 2  # batches that each worker has before it
 
@@ -40,9 +42,9 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes any batch of any epoch; workers hold a copy."""
+    """Makes any batch of any epoch; workers have a copy, but for the images, which stay in their files."""
 
-    sources: list[Source]
+    sources: list[Path | Stored | NDArray[np.uint8]]
     labels: NDArray[np.int64]
     classes: int
     preprocessing: Preprocessing
@@ -54,32 +56,28 @@ class _Maker:
     def batches(self) -> int:
         return -(-len(self.sources) // self.batch_items)
 
-    def rows(self, epoch: int, batch: int) -> NDArray[np.int64]:
-        """(B, 2): the items of a batch, and which copy each is."""
+    def order(self, epoch: int) -> list[NDArray[np.int64]]:
+        """For each batch of an epoch (B, 2): its items, and which copy each is."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
         else:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
-        return np.array_split(order, self.batches)[batch]  # alike in size: none is left with a single image
+        return np.array_split(order, self.batches)  # alike in size: none is left with a single image
 
-    def __call__(self, epoch: int, batch: int) -> ImageBatch:
-        rows = self.rows(epoch, batch)
-        labels = self.labels[rows[:, 0]]
-        if self.augmentation is None:
-            return ImageBatch(
-                np.stack([self.preprocessing.array(open_image(self.sources[i])) for i, _ in rows]), labels
-            )
-        images = np.stack([
-            self.augmentation.image(
-                open_image(self.sources[i]), self.preprocessing, item_random(self.seed, epoch, int(i), int(copy))
-            )
-            for i, copy in rows
-        ])  # fmt: skip
-        if not self.augmentation.mixes:
+    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64]) -> ImageBatch:
+        images = np.stack([self._image(epoch, int(item), int(copy)) for item, copy in rows])  # (B, C, Y, X)
+        labels = self.labels[rows[:, 0]]  # (B,)
+        if self.augmentation is None or not self.augmentation.mixes:
             return ImageBatch(images, labels)
         random = batch_random(self.seed, epoch, batch)
         return ImageBatch(*self.augmentation.batch(images, labels, self.classes, random))
+
+    def _image(self, epoch: int, item: int, copy: int) -> NDArray[np.float32]:
+        image = open_image(self.sources[item])
+        if self.augmentation is None:
+            return self.preprocessing.array(image)
+        return self.augmentation.image(image, self.preprocessing, item_random(self.seed, epoch, item, copy))
 
 
 class ImageLoader:
@@ -109,10 +107,11 @@ class ImageLoader:
         index = {label: i for i, label in enumerate(labels)}
         for i, label in enumerate(data.labels):
             if label not in index:
-                told = f"{data.place(i)}: label {label!r} is none of the model's, which are {listed(labels)}"
-                raise ValueError(f"{told}; correct it, or remove the image")
+                fault = f"{data.place(i)}: label {label!r} is none of the model's, which are {listed(labels)}"
+                raise ValueError(f"{fault}; correct it, or remove the image")
         numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
-        self._maker = _Maker(data.sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
+        sources = [item.source for item in data.items]
+        self._maker = _Maker(sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
         self._workers, self._pool = workers, None if workers == 0 else _pool(workers, self._maker)
 
     @property
@@ -133,22 +132,23 @@ class ImageLoader:
 class _Epoch(Sequence[ImageBatch]):
     def __init__(self, maker: _Maker, epoch: int, pool: ProcessPoolExecutor | None, ahead: int) -> None:
         self._maker, self._epoch, self._pool, self._ahead = maker, epoch, pool, ahead
+        self._order = maker.order(epoch)
         self._pending: dict[int, Future[ImageBatch]] = {}
 
     def __len__(self) -> int:
-        return self._maker.batches
+        return len(self._order)
 
     def __getitem__(self, index: int) -> ImageBatch:  # type: ignore[override]  # no slices
         index = range(len(self))[index]
         if self._pool is None:
-            return self._maker(self._epoch, index)
+            return self._maker(self._epoch, index, self._order[index])
         wanted = range(index, min(index + self._ahead, len(self)))
-        for other in [i for i in self._pending if i not in wanted]:
-            self._pending.pop(other).cancel()
+        for unwanted in [i for i in self._pending if i not in wanted]:
+            self._pending.pop(unwanted).cancel()
         try:
             for i in wanted:
                 if i not in self._pending:
-                    self._pending[i] = self._pool.submit(_make, self._epoch, i)
+                    self._pending[i] = self._pool.submit(_make, self._epoch, i, self._order[i])
             return self._pending.pop(index).result()
         except BrokenProcessPool:
             raise ValueError(
@@ -185,6 +185,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make(epoch: int, batch: int) -> ImageBatch:
+def _make(epoch: int, batch: int, rows: NDArray[np.int64]) -> ImageBatch:
     assert _maker_here is not None
-    return _maker_here(epoch, batch)
+    return _maker_here(epoch, batch, rows)

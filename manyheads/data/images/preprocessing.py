@@ -3,50 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.core.config import Config, Range
+
+LARGEST_SIDE = 10_000  # pixels: one image of that size is 1.2 GB as float32
+_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_FILE = "preprocessor_config.json"
+
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Config):
     """What a model expects of an image; it belongs to its directory, as preprocessor_config.json.
 
-    size         of the square that the model sees
+    size         of the square that the model sees, in pixels
     crop         share of the shorter side that it shows, in the middle of the image
     mean, std    of each channel, subtracted and divided by, where white is 1
+    resample     how images are resized
+    channels     1: grey, 3: red, green and blue
     squash       bend the whole image into a square instead (as ViT's and DeiT's processors in transformers do)
+
+    Raises ValueError for values out of range.
     """
 
-    size: int
-    crop: float = 1.0
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    size: Annotated[int, Range(1, LARGEST_SIDE)]
+    crop: Annotated[float, Range(0, 1, above=True)] = 1.0
+    mean: tuple[Annotated[float, Range(-100, 100)], ...] = (0.5, 0.5, 0.5)
+    std: tuple[Annotated[float, Range(0, 100, above=True)], ...] = (0.5, 0.5, 0.5)
     resample: Literal["bilinear", "bicubic"] = "bicubic"
     channels: Literal[1, 3] = 3
     squash: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        if self.channels not in (1, 3) or not len(self.mean) == len(self.std) == self.channels:
-            given = f"channels {self.channels}, mean {self.mean}, std {self.std}"
-            raise ValueError(f"{given}: expected 1 or 3 channels, and as many means and deviations")
-        if self.size < 1:
-            raise ValueError(f"size is {self.size}: expected at least 1 pixel")
-        if not 0 < self.crop <= 1:
-            raise ValueError(f"crop is {self.crop}: expected a share above 0, at most 1")
-        if not all(map(math.isfinite, self.mean)):
-            raise ValueError(f"mean is {self.mean}: expected finite numbers")
-        if not all(0 < deviation < math.inf for deviation in self.std):
-            raise ValueError(f"std is {self.std}: expected finite numbers above 0")
-        if self.resample not in _RESAMPLE:
-            raise ValueError(f"resample is {self.resample!r}: expected bilinear or bicubic")
+        super().__post_init__()
+        if not len(self.mean) == len(self.std) == self.channels:
+            raise ValueError(
+                f"channels {self.channels}, mean {self.mean}, std {self.std}: expected as many means and deviations"
+            )
+        if self.size / self.crop > LARGEST_SIDE:
+            fault = f"the shorter side would be resized to more than {LARGEST_SIDE:,} pixels"
+            raise ValueError(f"crop is {self.crop}: {fault}; expected a larger share")
+
+    @classmethod
+    def of_channels(
+        cls, size: int, channels: int, *, mean: Sequence[float], std: Sequence[float], **others: Any
+    ) -> Preprocessing:
+        """For so many channels; one number of `mean` or `std` serves all of them."""
+        mean, std = (tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std))
+        return cls(size, mean=mean, std=std, channels=channels, **others)  # type: ignore[arg-type]  # 1 or 3, or an error
 
     @property
     def mode(self) -> str:
@@ -87,9 +98,9 @@ class Preprocessing:
         """(C, Y, X) of an image that is framed."""
         mean, std = self._statistics
         pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
-        found = np.empty(pixels.shape, dtype=np.float32)
-        np.subtract(pixels, mean, out=found)
-        return np.divide(found, std, out=found)
+        normalised = np.empty(pixels.shape, dtype=np.float32)
+        np.subtract(pixels, mean, out=normalised)
+        return np.divide(normalised, std, out=normalised)
 
     def array(self, image: Image.Image) -> NDArray[np.float32]:
         """(C, Y, X): what the model is given of an image; `torch.from_numpy` makes it a tensor."""
@@ -113,9 +124,11 @@ class Preprocessing:
 
         def side(value: Any) -> int:
             sides = set(value.values()) if isinstance(value, Mapping) else {value}
-            if len(sides) != 1 or not isinstance(only := sides.pop(), int):
-                raise ValueError(f"preprocessor_config.json: the size {value} is no square; only squares are supported")
-            return only
+            if len(sides) != 1 or type(pixels := sides.pop()) is not int:
+                raise ValueError(f"{_FILE}: the size {value} is no square; only squares are supported")
+            if not 1 <= pixels <= LARGEST_SIDE:
+                raise ValueError(f"{_FILE}: the size {value}: expected 1 to {LARGEST_SIDE:,} pixels")
+            return pixels
 
         try:
             edge = side(settings["size"])
@@ -129,8 +142,10 @@ class Preprocessing:
             mean = settings["image_mean"] if normalise else (0.0, 0.0, 0.0)
             std = settings["image_std"] if normalise else (1.0, 1.0, 1.0)
         except KeyError as error:
-            raise ValueError(f"preprocessor_config.json: {error} is missing, or is a resampling unknown here") from None
+            raise ValueError(f"{_FILE}: {error} is missing, or is a resampling unknown here") from None
+        factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
+        if not 0 < factor < math.inf:
+            raise ValueError(f"{_FILE}: rescale_factor is {factor}: expected a number above 0, such as 1/255")
+        white = 255 * factor  # what mean and std are told for; here white is 1
+        mean, std = (tuple(value / white for value in values) for values in (mean, std))
         return cls(size, size / edge, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]
-
-
-_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

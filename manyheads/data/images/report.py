@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from manyheads.data.images.reading import ImageData, listed
+from manyheads.data.images.checking import listed
+from manyheads.data.images.reading import ImageData
 
 _SHOWN = 6  # labels
 
@@ -31,7 +32,10 @@ def image_report(train: ImageData, validation: ImageData, test: ImageData | None
     row("pixels (smallest / largest)", {name: _sizes(s) for name, s in splits.items()})
     row(
         "modes",
-        {name: ", ".join(f"{m} {n:,}" for m, n in Counter(s.modes).most_common()) for name, s in splits.items()},
+        {
+            name: ", ".join(f"{m} {n:,}" for m, n in Counter(item.mode for item in s.items).most_common())
+            for name, s in splits.items()
+        },
     )
     shares = {name: Counter(s.labels) for name, s in splits.items()}
     for label in train.names[:_SHOWN]:
@@ -66,6 +70,6 @@ def image_report(train: ImageData, validation: ImageData, test: ImageData | None
 
 
 def _sizes(data: ImageData) -> str:
-    by_area = sorted(set(data.sizes), key=lambda size: size[0] * size[1])
+    by_area = sorted({item.size for item in data.items}, key=lambda size: size[0] * size[1])
     ends = [f"{width:,} x {height:,}" for width, height in dict.fromkeys((by_area[0], by_area[-1]))]
     return " / ".join(ends)

@@ -76,6 +76,5 @@ class Teacher:
         if self.kind == "hard":
             return F.cross_entropy(student, taught.argmax(-1), reduction="sum")
         tau = self.temperature
-        each = F.kl_div((student / tau).log_softmax(-1), (taught / tau).log_softmax(-1), log_target=True,
-                        reduction="sum")  # fmt: skip
-        return tau**2 * each
+        learnt, expected = (student / tau).log_softmax(-1), (taught / tau).log_softmax(-1)
+        return tau**2 * F.kl_div(learnt, expected, log_target=True, reduction="sum")

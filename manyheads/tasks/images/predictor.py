@@ -14,11 +14,12 @@ from PIL import Image
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
+from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
-from manyheads.data.images.files import find_splits
+from manyheads.data.images.files import Columns, find_splits
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, digits, open_image, read_images
+from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.data.store import fingerprint
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
@@ -75,13 +76,24 @@ class ImageClassifier(ImageEncoder):
     @overload
     def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
     @overload
-    def classify(self, images: list[str | Path | Image.Image] | list[str], *, top: int = 1) -> list[list[Label]]: ...
     def classify(
-        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str], *, top: int = 1
+        self,
+        images: list[str | Path | Image.Image] | list[str],
+        *,
+        top: int = 1,
+        faults: dict[int, str] | None = None,
+    ) -> list[list[Label]]: ...
+    def classify(
+        self,
+        images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str],
+        *,
+        top: int = 1,
+        faults: dict[int, str] | None = None,
     ) -> list[Label] | list[list[Label]]:
         """The `top` most probable labels of every image, best first. Images are files, or opened by Pillow.
 
-        Raises ValueError for a file that holds no image.
+        faults  where given, an image that cannot be used gets no labels, and what is wrong with it is put here under
+                its index; else it raises ValueError
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
@@ -89,16 +101,25 @@ class ImageClassifier(ImageEncoder):
             raise ValueError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
-        found = []
+        labels: list[list[Label]] = [[] for _ in images]
         for first in range(0, len(images), SCORED):
-            part = [_plain(each) for each in images[first : first + SCORED]]
-            batch = torch.from_numpy(np.stack([self.preprocessing.array(image) for image in part]))  # (B, C, Y, X)
+            arrays = {}  # of the images that can be used, (C, Y, X)
+            for i, image in enumerate(images[first : first + SCORED], first):
+                try:
+                    arrays[i] = self.preprocessing.array(_plain(image))
+                except ValueError as error:
+                    if faults is None:
+                        raise
+                    faults[i] = str(error)
+            if not arrays:
+                continue
+            batch = torch.from_numpy(np.stack(list(arrays.values())))  # (B, C, Y, X)
             with torch.inference_mode(), self.route.computing():
-                scores = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()
-            best, at = scores.topk(min(top, len(self.labels)))
-            for values, indices in zip(best.tolist(), at.tolist(), strict=True):
-                found.append([Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)])
-        return found
+                probabilities = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()  # (B, L)
+            best, ids = probabilities.topk(min(top, len(self.labels)))
+            for i, values, numbers in zip(arrays, best.tolist(), ids.tolist(), strict=True):
+                labels[i] = [Label(self.labels[j], value) for value, j in zip(values, numbers, strict=True)]
+        return labels
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
@@ -119,9 +140,9 @@ class ImageClassifier(ImageEncoder):
     def _held_data(self, data: str | None, skip_bad_lines: bool) -> ImageData:
         trained_on: dict[str, Any] = record_of(self.path).get("data", {})
         own = () if any(label.isdecimal() for label in self.labels) else self.labels
-        names = tuple(trained_on.get("names", own))
+        names, columns = tuple(trained_on.get("names", own)), Columns(**trained_on.get("columns", {}))
         if data is not None:
-            return told(read_images(_tests_of(data), names=names, skip_bad_lines=skip_bad_lines))
+            return told(read_images(_tests_of(data), names=names, columns=columns, skip_bad_lines=skip_bad_lines))
         if "digits" in trained_on:
             test = digits(trained_on["digits"]).test
             assert test is not None
@@ -129,7 +150,7 @@ class ImageClassifier(ImageEncoder):
         if not trained_on.get("test"):
             raise ValueError(f"{self.path} was trained without test data: name some with --data PATH")
         name = trained_on["test"][0]
-        held = read_images(name, names=names, skip_bad_lines=trained_on.get("skipped", False))
+        held = read_images(name, names=names, columns=columns, skip_bad_lines=trained_on.get("skipped", False))
         same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.keys, *held.labels]))
         return held
 
@@ -139,15 +160,15 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
     config = loaded.model.config
     if loaded.preprocessing is not None:
         try:
-            found = Preprocessing.from_dict(loaded.preprocessing)
+            preprocessing = Preprocessing.from_dict(loaded.preprocessing)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise ValueError(f"{loaded.path}: {error}") from None
-        if found.channels != config.channels:
+        if preprocessing.channels != config.channels:
             raise ValueError(
-                f"{loaded.path}: preprocessor_config.json is for {found.channels} channels, the model for "
+                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
                 f"{config.channels}: copy both from one model"
             )
-        return found
+        return preprocessing
     half = (0.5,) * config.channels
     return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation
+from manyheads.data.images.files import Columns
 from manyheads.recipes.recipe import Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
@@ -20,13 +21,14 @@ RUN = "manyheads.tasks.images.run"
 class ImageConfig(Config):
     """What a run is made of.
 
-    data          images in any form of `data/image_files.py`, a directory of splits; None: scikit-learn's digits
+    data          images in any form of `data/images/files.py`, a directory of splits; None: scikit-learn's digits
+    columns       of a table, where they are not called `image` and `label`
     names         what the labels 0, 1, ... of the data are called
     items         how many of the training images are used, drawn at random by the seed; None: all
     preset        such as vit/ti16 or resnet/18-small; `model` overrides its fields
     mean, std     of the channels (one number serves all), where the model does not start from another one
     crop          share of an image's shorter side that is shown; resample: how it is made to fit
-    augmentation  what is done to training images (`data/augmentation.py`)
+    augmentation  what is done to training images (`data/images/augmentation.py`)
     smoothing     share of the labels that is spread evenly
     teacher       a run, or a model directory, to learn from (Touvron 2021, section 4); its labels must be the same
     distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`
@@ -41,6 +43,7 @@ class ImageConfig(Config):
     data: str | None = None
     validation: str | None = None
     test: str | None = None
+    columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
     items: Count | None = None
     preset: str = "vit/ti16"

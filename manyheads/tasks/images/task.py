@@ -66,8 +66,8 @@ class ImageClassificationTask:
         device = self.route.device
         images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
         labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
-        found = self._forward(images)
-        by_class, by_distillation = found if isinstance(found, tuple) else (found, found)
+        logits = self._forward(images)  # (B, L), or of both tokens
+        by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
         true = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
@@ -77,7 +77,7 @@ class ImageClassificationTask:
         return (true + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
 
     def validate(self) -> dict[str, float]:
-        """The loss per image, top1 and top5."""
+        """The loss per image, top1 and, of more than five labels, top5."""
         scores = log_probabilities(self.model, self._validation, self.route)
         metrics = image_metrics(scores, torch.from_numpy(self._validation.labels))
         return {name: metric["value"] for name, metric in metrics.items()}
@@ -98,18 +98,21 @@ def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
     """(N, L) float32 on the CPU, in the order of the images."""
     model.eval()
     with route.computing():
-        found = [model(torch.from_numpy(batch.images).to(route.device)) for batch in images.epoch()]
-    return torch.cat([logits.float().log_softmax(-1).cpu() for logits in found])
+        batches = [model(torch.from_numpy(batch.images).to(route.device)) for batch in images.epoch()]  # (B, L) each
+    return torch.cat([logits.float().log_softmax(-1).cpu() for logits in batches])
 
 
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """loss, top1 and top5 of log-probabilities (N, L) against labels (N,). Of fewer labels than five top5 is 1."""
+    """`metric_names` of log-probabilities (N, L) against labels (N,)."""
     if not len(truth):
         raise ValueError("there is nothing to score: the test data are empty")
     counted = f"{scores.shape[1]} labels, {len(truth):,} images"
-    best = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
-    return {
-        "loss": {"value": float(F.nll_loss(scores, truth)), "signature": counted},
-        "top1": {"value": float(best[:, 0].double().mean()), "signature": counted},
-        "top5": {"value": float(best.any(1).double().mean()), "signature": counted},
-    }
+    right = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
+    values = F.nll_loss(scores, truth), right[:, 0].double().mean(), right.any(1).double().mean()
+    names = metric_names(scores.shape[1])
+    return {name: {"value": float(value), "signature": counted} for name, value in zip(names, values, strict=False)}
+
+
+def metric_names(labels: int) -> tuple[str, ...]:
+    """What a model of so many labels is scored by. The right one is always among five of no more than five."""
+    return ("loss", "top1", "top5") if labels > TOP else ("loss", "top1")

@@ -14,7 +14,7 @@ import pytest
 from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation, epoch_order
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData
+from manyheads.data.images.reading import ImageData, Item
 
 GREY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
 LABELS = ("a", "b", "c")
@@ -24,7 +24,8 @@ def data(count: int = 23) -> ImageData:
     pixels = np.random.default_rng(0).integers(0, 256, (count, 8, 8), dtype=np.uint8)
     labels = [LABELS[i % 3] for i in range(count)]
     keys = [str(i) for i in range(count)]
-    return ImageData(list(pixels), labels, keys, [(8, 8)] * count, ["L"] * count, LABELS)
+    items = [Item(p, label, key, (8, 8), "L") for p, label, key in zip(pixels, labels, keys, strict=True)]
+    return ImageData(items, LABELS)
 
 
 def same(one: ImageBatch, other: ImageBatch) -> bool:
@@ -66,8 +67,8 @@ def test_scoring_takes_the_images_as_they_are_and_in_order() -> None:
 
 
 def test_labels_are_told_without_decoding(tmp_path: Path) -> None:
-    pixels = [tmp_path / f"{i}.png" for i in range(4)]  # there are no such files
-    given = ImageData(list(pixels), ["c", "a", "b", "a"], list("0123"), [(8, 8)] * 4, ["L"] * 4, LABELS)
+    items = [Item(tmp_path / f"{i}.png", label, str(i), (8, 8), "L") for i, label in enumerate("caba")]  # no such files
+    given = ImageData(items, LABELS)
     labels = ImageLoader(given, LABELS, GREY, batch_items=3).labels
     assert (labels.dtype, labels.tolist()) == (np.int64, [2, 0, 1, 0])
     scoring = ImageLoader(data(), LABELS, GREY, batch_items=10)
@@ -98,7 +99,7 @@ def test_bad_input(tmp_path: Path) -> None:
         ImageLoader(data(), "0123456789", GREY, batch_items=6)
     with pytest.raises(ValueError, match="batch_items 0"):
         ImageLoader(data(), LABELS, GREY, batch_items=0)
-    gone = ImageData([tmp_path / "gone.png"], ["a"], ["0"], [(8, 8)], ["L"], LABELS)
+    gone = ImageData([Item(tmp_path / "gone.png", "a", "0", (8, 8), "L")], LABELS)
     with pytest.raises(ValueError, match="gone.png: no such file; give"):
         ImageLoader(gone, LABELS, GREY, batch_items=1).epoch()[0]
 

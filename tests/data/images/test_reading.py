@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, open_image, read_image_splits, read_images, with_labels_of
+from manyheads.data.images.reading import ImageData, Item, read_image_splits, read_images, with_labels_of
 from manyheads.data.images.report import image_report
 from tests.data.images.pictures import (
     GREY,
@@ -47,7 +48,7 @@ def test_every_form_gives_the_same(
         assert found.image(i).mode == "L"
         np.testing.assert_array_equal(np.asarray(found.image(i)), GREY[expected])
     assert found.names == ("cat", "dog")
-    assert set(found.sizes) == {(5, 6)}
+    assert {item.size for item in found.items} == {(5, 6)}
     assert len(set(map(found.place, range(4)))) == 4
     assert Path(found.place(0).rpartition(":")[0] or found.place(0)).exists()
 
@@ -157,10 +158,10 @@ BAD = {
     "truncated JPEG": (encoded(noise("RGB", (40, 40)), "JPEG")[:900], "truncated or corrupt"),
     "truncated GIF": (encoded(noise("L", (40, 40)), "GIF")[:900], "truncated or corrupt"),
     "corrupt": (PNGS[0][:45] + b"????" + PNGS[0][49:], "truncated or corrupt|not an image"),
-    "huge": (claiming(20_000, 20_000), "^[^ ]*: 400,000,000 pixels are more than the 50,000,000"),
-    "warned of": (claiming(10_000, 10_000), "10,000 x 10,000 pixels are more than"),
+    "huge": (claiming(20_000, 20_000), "^[^ ]*: 400,000,000 pixels are more than the 120,000,000"),
+    "warned of": (claiming(12_001, 10_000), "12,001 x 10,000 pixels are more than"),
     "one row": (png_of(4000, 3000, np.full(4000, 9).astype(np.uint8)), "it holds fewer rows than it says"),
-    "large": (claiming(20_000, 3_000), "20,000 x 3,000 pixels are more than"),
+    "large": (claiming(40_000, 4_000), "40,000 x 4,000 pixels are more than"),
     "float": (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point"),
     "32 bits": (encoded(Image.fromarray(np.full((3, 3), 70_000, np.int32)), "TIFF"), "32-bit"),
 }
@@ -210,7 +211,7 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
             r":1: .*c.jsonl: not an image \(.*\); remove it, convert it if it is one of another kind, or skip such",
         ),
         ({"image": None, "label": "cat"}, ":1: the image is NoneType"),
-        ({"image": "i/1.png"}, ":1: no object with image and label"),
+        ({"image": "i/1.png"}, ":1: no 'label' in the object; write"),
         ({"image": "i/1.png", "label": None}, ":1: the label is None"),
         ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
         ({"image": "i/1.png", "label": -2}, ":1: the label is -2; count labels from 0"),
@@ -218,7 +219,7 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
         ({"image": "i/1.png", "label": "\ud800"}, ":1: the label .* is no Unicode text"),
         ({"image": "i/1.png", "label": 2}, r":1: label '2' is none of cat, dog \(0 to 1\); correct it, or skip"),
         ({"image": "i/1.png", "label": "cow"}, ":1: label 'cow' is none of cat, dog"),
-        (["i/1.png"], ":1: no object"),
+        (["i/1.png"], ":1: list where an object was expected; write an object, or skip such images with"),
     ],
 )
 def test_bad_rows_are_told_in_a_line_or_counted(tmp_path: Path, row: Any, match: str) -> None:
@@ -262,7 +263,7 @@ def test_links_are_followed_and_broken_ones_told(tmp_path: Path) -> None:
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     Image.fromarray(GREY[0]).save(os.fsencode(folder / "cat") + b"/\xff.png")
-    assert r"\udcff.png" in "".join(read_images(folder).places).encode().decode()
+    assert r"\udcff.png" in "".join(item.place for item in read_images(folder).items).encode().decode()
     os.rename(folder / "dog", os.fsencode(folder) + b"/\xff\xfe")
     with pytest.raises(
         ValueError, match=r"the class folder '\\udcff\\udcfe': its name is not UTF-8; rename it"
@@ -308,7 +309,7 @@ def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.Wa
     assert line.startswith(f"warning: Pillow says of {folder / 'cat' / 'odd.jpg'}: Corrupt EXIF data.")
     open_image(folder / "cat" / "odd.jpg")
     with pytest.raises(ValueError, match="more than"):
-        open_image(claiming(10_000, 10_000))
+        open_image(claiming(12_001, 10_000))
     assert not recwarn.list
 
 
@@ -335,7 +336,10 @@ def test_bad_folders_and_files(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"none.jsonl: no usable image in it; give data that have some$"):
         read_images(tmp_path / "none.jsonl")
-    train, other = (ImageData([], labels, [], [], [], ("cat", "dog", "fox")) for labels in (["cat", "dog"], ["fox"]))
+    train, other = (
+        ImageData([Item(GREY[0], label, "", (5, 6), "L") for label in labels], ("cat", "dog", "fox"))
+        for labels in (["cat", "dog"], ["fox"])
+    )
     with pytest.raises(ValueError, match=r"'fox' does not occur in the training data, which have cat, dog \(such"):
         with_labels_of(train, other)
     (tmp_path / "c.zip").write_bytes(b"PK\x05\x06" + bytes(18))

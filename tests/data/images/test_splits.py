@@ -1,7 +1,6 @@
 """Splits of images, the report on them, and what a model is given of them."""
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
 from manyheads.data.images.report import image_report
 from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
@@ -120,56 +118,5 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
 
 def test_real_images(real_data: Callable[[str], Path]) -> None:
     data = read_images(real_data("mnist/test.parquet"))
-    assert (len(data), data.names, set(data.sizes)) == (2000, tuple("0123456789"), {(28, 28)})
+    assert (len(data), data.names, {item.size for item in data.items}) == (2000, tuple("0123456789"), {(28, 28)})
     assert isinstance(data, ImageData)
-
-
-@pytest.mark.parametrize("size", [(50, 41), (33, 90), (24, 24), (28, 28), (1, 9)])
-@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("squash", [False, True])
-@pytest.mark.parametrize("crop", [1.0, 0.875])
-def test_transformers_prepares_images_likewise(size: tuple[int, int], resample: Any, squash: bool, crop: float) -> None:
-    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
-    from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
-    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
-
-    ours = Preprocessing(28, crop, (0.4, 0.5, 0.6), (0.2, 0.3, 0.25), resample, 3, squash)
-    settings = json.loads(json.dumps(ours.as_dict()))
-    assert Preprocessing.from_dict(settings) == ours
-    classes = {c.__name__: c for c in (BitImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil)}
-    theirs = classes[settings.pop("image_processor_type") + "Pil"](**settings)
-    image = noise("RGB", size)
-    apart = np.abs(theirs(image).pixel_values[0] - ours.array(image)) * np.array(ours.std).reshape(3, 1, 1) * 255
-    # in levels of 255: Pillow keeps the corners of what it resizes in float32, which rounds some to the next level
-    assert apart.max() < 1.01
-    assert (apart > 0.01).mean() < 0.03
-
-
-def test_other_processors_files_are_read() -> None:
-    base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    old = {**base, "size": 224, "resample": 2, "do_resize": True}  # google/vit-base-patch16-224
-    assert Preprocessing.from_dict(old) == Preprocessing(224, resample="bilinear", squash=True)
-    resnet = {**base, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3}
-    assert Preprocessing.from_dict(resnet) == Preprocessing(224, 0.875)
-    with pytest.raises(ValueError, match="no square"):
-        Preprocessing.from_dict({**base, "size": {"height": 2, "width": 3}})
-    with pytest.raises(ValueError, match="is missing"):
-        Preprocessing.from_dict(base)
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"size": 0}, "^size is 0: expected at least 1"),
-        ({"size": 8, "crop": 1.5}, "^crop is 1.5"),
-        ({"size": 8, "crop": float("nan")}, "^crop is nan"),
-        ({"size": 8, "std": (1, 1, float("nan"))}, r"^std is \(1, 1, nan\)"),
-        ({"size": 8, "std": (1, 1, float("inf"))}, r"^std is \(1, 1, inf\)"),
-        ({"size": 8, "mean": (float("-inf"), 0, 0)}, r"^mean is \(-inf, 0, 0\)"),
-        ({"size": 8, "channels": 1}, "as many means"),
-        ({"size": 8, "resample": "box"}, "bilinear or bicubic"),
-    ],
-)
-def test_bad_preprocessing(settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        Preprocessing(**settings)

@@ -231,7 +231,7 @@ def test_runs_of_different_kinds_are_not_compared(run: Path) -> None:
     class Other:
         path = run
 
-    with pytest.raises(ValueError, match="is a Translator, .* is a Other: only models that do the same"):
+    with pytest.raises(ValueError, match=r"Translator \(.*\) and Other \(.*\): only models that do the same"):
         compare(manyheads.load(run), Other())  # type: ignore[arg-type]
 
 

@@ -1,0 +1,191 @@
+"""Every image is decoded once before it is used, in threads, so that one that cannot be used is told at once.
+
+What that tells may be remembered in a file, so that a run that starts again, or goes on, need not decode all of them a
+second time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from manyheads.data.images.decoding import ImageFault, decode
+from manyheads.data.images.files import Entry
+from manyheads.data.images.store import Stored
+from manyheads.data.splits import half_character
+
+SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
+_LISTED = 8  # labels that an error names
+_AT_ONCE = 16  # images that a thread decodes at a time
+
+
+class Check(NamedTuple):
+    """What decoding an image tells: a hash of its pixels, (width, height) upright, the mode of its file."""
+
+    key: str
+    size: tuple[int, int]
+    mode: str
+    nbytes: int  # of its pixels
+    notes: list[str]
+    stamp: str = ""  # by which it is remembered; empty: not at all
+    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image, where they are wanted
+
+
+def remembered(file: Path) -> dict[str, Check]:
+    """The checks in a file by their stamps: the path, size and time of an image's file or, where it is a cell of a
+    table, a hash of its bytes. A damaged line is the same as none."""
+    checks: dict[str, Check] = {}
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            key, size, *others = json.loads(line)
+            check = Check(key, tuple(size), *others)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        checks[check.stamp] = check
+    return checks
+
+
+def remember(file: Path, checks: Iterable[Check]) -> None:
+    """Adds to the file. Raises ValueError where it cannot be written."""
+    lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
+    try:
+        with file.open("a") as memory:  # begins with a line's end: the last line may have been cut short
+            memory.write("".join(f"\n{line}" for line in lines))
+    except OSError as error:
+        raise ValueError(f"{file}: cannot write: {error.strerror}; make room") from error
+
+
+def checked(
+    entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
+) -> Iterator[tuple[Entry, Check | ImageFault]]:
+    """Each entry and what it holds, decoded in threads (Pillow lets go of Python's lock), few at a time.
+
+    known  earlier checks
+    room   bytes of pixels to hand out; from the first image on that is not small or does not fit, there are none, and
+           what is known is not decoded again
+    """
+    threads, rest = os.cpu_count() or 1, iter(entries)
+
+    def check(part: list[Entry]) -> list[Check | ImageFault]:
+        return [_check(entry, names, known, room) for entry in part]
+
+    with ThreadPoolExecutor(threads) as pool:
+        while window := list(islice(rest, _AT_ONCE * threads)):
+            parts = [window[i : i + _AT_ONCE] for i in range(0, len(window), _AT_ONCE)]
+            for part, results in zip(parts, pool.map(check, parts), strict=True):
+                for entry, result in zip(part, results, strict=True):
+                    if isinstance(result, Check):
+                        room = room - result.nbytes if result.nbytes <= SMALL else -1
+                        result = result if room >= 0 else result._replace(pixels=None)
+                    yield entry, result
+
+
+def _check(entry: Entry, names: Sequence[str], known: Mapping[str, Check], room: int) -> Check | ImageFault:
+    if fault := fault_of(entry, names):
+        return fault
+    if isinstance(entry.source, np.ndarray):
+        return check_pixels(entry.source, "L")
+    assert entry.source is not None
+    stamp = _stamp(entry.source)
+    if stamp in known and known[stamp].nbytes > min(SMALL, room):
+        return known[stamp]
+    try:
+        image, mode, notes = decode(_content(entry.source))
+        return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
+    except ImageFault as error:
+        if isinstance(entry.source, Path) and str(entry.source) != entry.place:  # named by a row of another file
+            return ImageFault(f"{entry.source}: {error.fault}", error.remedy)
+        return error
+
+
+def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
+    """Of pixels (Y, X) or (Y, X, 3)."""
+    digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
+    small = pixels if pixels.nbytes <= SMALL else None
+    size = (pixels.shape[1], pixels.shape[0])
+    return Check(digest.hexdigest(), size, mode, pixels.nbytes, list(notes), pixels=small)
+
+
+def open_image(source: Stored | Path | str | bytes | NDArray[np.uint8]) -> Image.Image:
+    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError."""
+    if isinstance(source, Stored):
+        source = source.image()
+    if isinstance(source, np.ndarray):
+        return Image.fromarray(source)
+    if isinstance(source, str):
+        if not source.strip():
+            raise ValueError(f"the path {source!r} is empty: give the path of an image")
+        source = Path(source)
+    try:
+        return decode(_content(source)).image
+    except ImageFault as error:
+        place = f"{source}: " if isinstance(source, Path) else ""
+        raise ValueError(f"{place}{error.fault}; {error.remedy}") from None
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+
+
+def _stamp(source: bytes | Path) -> str:
+    if isinstance(source, bytes):
+        return blake2b(source, digest_size=16).hexdigest()
+    try:
+        status = source.stat()
+    except (OSError, ValueError):  # opening it says why
+        return ""
+    described = f"{source.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
+    return blake2b(os.fsencode(described), digest_size=16).hexdigest()
+
+
+def _content(source: bytes | Path) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        if source.exists() and not source.is_file() and not source.is_dir():
+            raise ImageFault("no regular file (a pipe or a device)", "give the path of an image")
+        return source.read_bytes()
+    except FileNotFoundError:
+        link = f"a broken link, to {source.readlink()}" if source.is_symlink() else "no such file"
+        raise ImageFault(link, "give the path of an image") from None
+    except IsADirectoryError:
+        raise ImageFault("a directory, not an image", "give the path of an image") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise ImageFault(f"cannot be read ({reason})", "make it readable, or remove it") from None
+
+
+def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
+    """Why an entry cannot be used, as far as that is known without opening the image."""
+    label = entry.label
+    if entry.fault:
+        return ImageFault(entry.fault, entry.remedy)
+    if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
+        return ImageFault(f"the label is {label!r}", "write a name or an integer from 0 on")
+    if str(label) == "-1":
+        return ImageFault("the label -1 means that there is none", "label or remove the image")
+    if re.fullmatch(r"-\d+", str(label).strip()):
+        return ImageFault(f"the label is {label!r}", "count labels from 0 on, or write names")
+    if half_character(str(label)) is not None:
+        return ImageFault(f"the label {label!r} is no Unicode text", "correct it")
+    if names and label_name(label, names) not in names:
+        return ImageFault(f"label {str(label)!r} is none of {listed(names)} (0 to {len(names) - 1})", "correct it")
+    return None
+
+
+def label_name(label: Any, names: Sequence[str]) -> str:
+    """What a label is called: 0, 1, ... by `names`."""
+    text = str(label).strip()
+    return names[int(text)] if names and text.isdecimal() and int(text) < len(names) else text

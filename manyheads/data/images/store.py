@@ -1,0 +1,90 @@
+"""Images that lie in no file of their own, in one scratch file that all processes of a run map into memory.
+
+The system keeps in memory what of it is in use, once for all workers, and gives it up where memory is short.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PREFIX = "images-"
+
+
+class Store:
+    """A scratch file that is removed when nothing refers to the store any more. A copy in another process, made by
+    pickling, reads the same file."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """In `folder`, which is made if need be; None: where the system keeps temporary files."""
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX)
+        except OSError as error:
+            raise ValueError(f"{folder or tempfile.gettempdir()}: cannot write: {error.strerror}") from error
+        self.name, self._size = name, 0
+        self._file: BinaryIO | None = os.fdopen(handle, "wb")
+        self._map: mmap.mmap | None = None
+        weakref.finalize(self, _remove, self._file, name)
+
+    def add(self, image: bytes | NDArray[np.uint8]) -> Stored:
+        """Writes the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises ValueError if the disk is full."""
+        shape = None if isinstance(image, bytes) else image.shape
+        content = image if isinstance(image, bytes) else image.tobytes()
+        assert self._file is not None, "a copy in another process only reads"
+        try:
+            self._file.write(content)
+        except OSError as error:
+            folder = Path(self.name).parent
+            raise ValueError(f"{folder}: cannot write the images there: {error.strerror}; make room") from error
+        self._size += len(content)
+        return Stored(self, self._size - len(content), len(content), shape)
+
+    def content(self, start: int, size: int) -> memoryview:
+        """Bytes of the file, not copied."""
+        if self._map is None or len(self._map) < start + size:
+            if self._file is not None:
+                self._file.flush()
+            with open(self.name, "rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return memoryview(self._map)[start : start + size]
+
+    def __getstate__(self) -> str:
+        if self._file is not None:
+            self._file.flush()
+        return self.name
+
+    def __setstate__(self, name: str) -> None:
+        self.name, self._file, self._map = name, None, None
+
+
+class Stored(NamedTuple):
+    """Where an image lies in a store: the bytes of a file or, where there is a shape, pixels."""
+
+    store: Store
+    start: int
+    size: int
+    shape: tuple[int, ...] | None
+
+    def image(self) -> bytes | NDArray[np.uint8]:
+        content = self.store.content(self.start, self.size)
+        return bytes(content) if self.shape is None else np.frombuffer(content, np.uint8).reshape(self.shape)
+
+
+def clear(folder: Path) -> None:
+    """Removes the files of a process that was killed: no other may be using the folder."""
+    for file in folder.glob(f"{_PREFIX}*"):
+        file.unlink(missing_ok=True)
+
+
+def _remove(file: BinaryIO, name: str) -> None:
+    file.close()
+    Path(name).unlink(missing_ok=True)
