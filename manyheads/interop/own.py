@@ -10,21 +10,7 @@ from manyheads.interop.encoder_decoder import generation as translation
 from manyheads.interop.family import Family
 from manyheads.interop.gpt import generation as continuation
 from manyheads.interop.table import Settings, Weight, slots
-from manyheads.models.bert import Bert, BertConfig
-from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
-from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
-from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
-from manyheads.models.gpt import GPT, GPTConfig
-from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
-from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
-from manyheads.models.resnet import ResNet, ResNetConfig
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
-from manyheads.models.sequence_baselines import SequenceBaseline, SequenceBaselineConfig
-from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
-from manyheads.models.tfidf import Tfidf, TfidfConfig
-from manyheads.models.transformer import Transformer, TransformerConfig
-from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
-from manyheads.models.vit import ViT, ViTConfig
+from manyheads.models.presets import FAMILIES
 
 
 @dataclass(frozen=True)
@@ -66,22 +52,11 @@ def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
     return [Weight(pattern, pattern) for pattern in dict.fromkeys(slots(name)[0] for name in names)]
 
 
-OWN_TRANSFORMER = _family("manyheads-transformer", TransformerConfig, Transformer, translation)
-OWN = (
-    OWN_TRANSFORMER,
-    _family("manyheads-universal", UniversalConfig, Universal),
-    _family("manyheads-universal-sequence", UniversalSequenceConfig, UniversalSequence),
-    _family("manyheads-seq2seq-lstm", Seq2SeqLSTMConfig, Seq2SeqLSTM),
-    _family("manyheads-bert", BertConfig, Bert),
-    _family("manyheads-bert-features", BertFeaturesConfig, BertFeatures),
-    _family("manyheads-gpt", GPTConfig, GPT, continuation),
-    _family("manyheads-reader", DirectionalConfig, DirectionalEncoder),
-    _family("manyheads-text-classifier", TextClassifierConfig, TextClassifier),
-    _family("manyheads-sequence-baseline", SequenceBaselineConfig, SequenceBaseline),
-    _family("manyheads-tfidf", TfidfConfig, Tfidf),
-    _family("manyheads-vit", ViTConfig, ViT),
-    _family("manyheads-resnet", ResNetConfig, ResNet),
-    _family("manyheads-nonlocal", NonLocalConfig, NonLocalNet),
-    _family("manyheads-local-attention", LocalAttentionConfig, LocalAttentionNet),
-    _family("manyheads-conv-attention", ConvAttentionConfig, ConvAttention),
+# a row for each configuration of the presets' table; ViT and DeiT, GPT and GPT-2 share theirs
+_SAVED_AS = {"directions": "reader"}  # the name that its directories have always had
+_GENERATION: dict[str, Callable[[Any], dict[str, Any]]] = {"transformer": translation, "gpt": continuation}
+OWN = tuple(
+    _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))
+    for name, row in {row.config: (name, row) for name, row in reversed(FAMILIES.items())}.values()
 )
+OWN_TRANSFORMER = next(family for family in OWN if family.model_type == "manyheads-transformer")
