@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from manyheads import directory, export, files
-from manyheads.data.subword import train_bpe
+from manyheads.data.tokenizers import train_bpe
 from manyheads.models.transformer import Transformer
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 import manyheads
-from manyheads.data.algorithmic import digit_tokenizer
+from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.models import conv_attention, nonlocal_net, transformer, universal, vit
 
 PAGE = Path(__file__).parents[1] / "docs" / "inside.md"

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.data import tokenizers
-from manyheads.data.subword import train_bpe
+from manyheads.data.tokenizers import train_bpe
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig

@@ -1,8 +1,11 @@
-"""Tagged sentences: CoNLL column files, read strictly, and raw text as words.
+"""Tagged sentences, read strictly from CoNLL column files or from tables, and raw text as words.
 
 EU B-ORG            one word a line: the word first, its tag last, columns between them are not read; blank lines
 rejects O           between sentences, `-DOCSTART-` between documents. Columns are parted by tabs where a line has
 German B-MISC       one, else by spaces. Tags are IOB2: B- begins an entity, I- goes on with it, O is outside.
+
+A table (.jsonl, .parquet, .csv, or .tsv with a header line) has a sentence a row: lists of `tokens` (or `words`) and
+of `tags` (or `ner_tags`); in .csv and .tsv a cell holds them with spaces between.
 """
 
 from __future__ import annotations
@@ -12,23 +15,28 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from manyheads.data.splits import UTF8, SplitData, Splits, find_files, lines_of, read_files
+from manyheads.data.rows import TABLES, Fault, Row, character_fault, sift, table
+from manyheads.data.splits import LONGEST, UTF8, lines
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
-SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio")
+SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".parquet")
+_WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # names of columns
+_LISTS = "write a list of words and a list of as many tags"
+Sentence = tuple[list[str], list[str]]  # words and tags
 
 
 @dataclass(frozen=True)
 class Tagged:
     """Sentences as words and their IOB2 tags.
 
-    lines  where each sentence begins in `file`: its words are one a line. Empty where there is no file.
-    skips  the sentences left out, counted by file and reason.
+    lines  where each sentence begins in `file`. Empty where there is no file
+    rows   whether a line holds a whole sentence, not one word
+    skips  the sentences left out, counted by file and reason
     """
 
     words: list[list[str]]
@@ -36,6 +44,7 @@ class Tagged:
     lines: list[int] = field(default_factory=list)
     file: Path | None = None
     skips: dict[str, int] = field(default_factory=dict)
+    rows: bool = False
 
     def __post_init__(self) -> None:
         assert len(self.words) == len(self.tags)
@@ -49,8 +58,8 @@ class Tagged:
     @property
     def labels(self) -> list[str]:
         """The tags that occur: O first, then those of each kind of entity together."""
-        found = {tag for tags in self.tags for tag in tags}
-        return sorted(found, key=lambda tag: (tag != OUTSIDE, tag[2:], tag))
+        different = {tag for tags in self.tags for tag in tags}
+        return sorted(different, key=lambda tag: (tag != OUTSIDE, tag[2:], tag))
 
     @property
     def texts(self) -> list[str]:
@@ -64,7 +73,7 @@ class Tagged:
     def place(self, sentence: int, word: int) -> str:
         """Where a word stands, for messages; both count from 0."""
         if self.lines:
-            return f"{self.file}:{self.lines[sentence] + word}"
+            return f"{self.file}:{self.lines[sentence] + (0 if self.rows else word)}"
         return f"sentence {sentence + 1}, word {word + 1}"
 
     def check_labels(self, known: Sequence[str]) -> None:
@@ -103,58 +112,33 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
     return None
 
 
-def read_conll(file: str | Path, *, skip_bad_lines: bool = False) -> Tagged:
-    """Reads one file. Raises a one-line ValueError that names file, line and remedy, or FileNotFoundError;
-    `skip_bad_lines` leaves out the sentences with a faulty line and counts them."""
+def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
+    """Reads one file, of columns or a table; `limit` is how many sentences at most.
+
+    Raises a one-line ValueError that names file, line and remedy, or FileNotFoundError; `skip_bad_lines` leaves out the
+    sentences with a faulty line and counts them.
+    """
     file = Path(file)
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give a file of a word and its tag a line")
-    words: list[list[str]] = []
-    tags: list[list[str]] = []
-    lines: list[int] = []
-    skips: Counter[str] = Counter()
-    for sentence in _sentences(file):
-        fault, remedy, line = sentence.fault, sentence.remedy, sentence.fault_line
-        if not fault and (broken := fault_of(sentence.tags)):
-            line = sentence.line + broken[0]
-            fault, remedy = broken[1:]
-        if not fault:
-            words.append(sentence.words)
-            tags.append(sentence.tags)
-            lines.append(sentence.line)
-        elif skip_bad_lines:
-            skips[f"{file}: {fault}"] += 1
-        else:
-            raise ValueError(f"{file}:{line}: {fault}; {remedy}, or skip such sentences with --skip-bad-lines")
-    if not words:
+        raise FileNotFoundError(f"{file}: no such file; give a file of a word and its tag a line, or a table of "
+                                "tokens and tags")  # fmt: skip
+    rows = _is_table(file)
+    data, skips = Tagged([], [], [], file, rows=rows), Counter[str]()
+    sentences = sift(_table(file) if rows else _columns(file), skips, skip=skip_bad_lines, unit="sentences")
+    for row in islice(sentences, limit):
+        data.words.append(row.cells[0])
+        data.tags.append(row.cells[1])
+        data.lines.append(row.number)
+    if not data.words:
         raise ValueError(f"{file}: no usable sentence ({sum(skips.values()):,} skipped); expected a word and its tag "
                          "a line, blank lines between sentences")  # fmt: skip
-    return Tagged(words, tags, lines, file, dict(skips))
-
-
-def read_splits(
-    data: str | Path, *, validation: str | None = None, test: str | None = None, skip_bad_lines: bool = False
-) -> SplitData[Tagged]:
-    """The splits of a directory, or one file as the training data; `validation` and `test` win over those found.
-
-    Without validation data, 5% of the training sentences are held out by a hash of their words.
-    """
-    return read_files(
-        data, SUFFIXES, partial(read_conll, skip_bad_lines=skip_bad_lines),
-        lambda tagged: [" ".join(words) for words in tagged.words], what="sentence",
-        labels=lambda tagged: tagged.tags, validation=validation, test=test,
-    )  # fmt: skip
-
-
-def find_splits(data: str | Path, *, validation: str | None = None, test: str | None = None) -> Splits:
-    """The files behind `data`: those of a directory's splits, or one file as the training data."""
-    return find_files(data, SUFFIXES, validation=validation, test=test)
+    return replace(data, skips=dict(skips))
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
     """The words of raw text, as where each begins and ends: what stands between spaces, with the punctuation and the
     symbols at its ends split off one by one ("(3:45 PM)" -> ( 3:45 PM ); those inside a word stay)."""
-    found = []
+    spans: list[tuple[int, int]] = []
     for chunk in re.finditer(r"\S+", text):
         start, end = first, last = chunk.span()
         while first < last and _is_mark(text[first]):
@@ -162,53 +146,86 @@ def words_of(text: str) -> list[tuple[int, int]]:
         while first < last and _is_mark(text[last - 1]):
             last -= 1
         marks_before, marks_after = range(start, first), range(last, end)
-        found += [(i, i + 1) for i in marks_before]
-        found += [(first, last)] if first < last else []
-        found += [(i, i + 1) for i in marks_after]
-    return found
+        spans += [(i, i + 1) for i in marks_before]
+        spans += [(first, last)] if first < last else []
+        spans += [(i, i + 1) for i in marks_after]
+    return spans
 
 
 def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
 
 
-class _Sentence(NamedTuple):
-    line: int
-    words: list[str]
-    tags: list[str]
-    fault: str = ""
-    remedy: str = ""
-    fault_line: int = 0
+def _is_table(file: Path) -> bool:
+    """A .tsv file is one where its first line names the columns."""
+    header = next(lines(file), None) or "" if file.suffix == ".tsv" else ""
+    named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
+    return named or (file.suffix in TABLES and file.suffix != ".tsv")
 
 
-def _sentences(file: Path) -> Iterator[_Sentence]:
-    """The sentences of a file; the first faulty line of one is told instead of its tags."""
+def _columns(file: Path) -> Iterator[Row[Sentence]]:
+    """A word a line. A row is where its sentence begins, or the first faulty line of it."""
     width = 0  # columns of the file, as its first line has them
-    sentence: _Sentence | None = None
-    for number, line in enumerate([*lines_of(file), ""], 1):
-        columns = None if line is None else _columns(line)
+    first, words, tags = 0, list[str](), list[str]()
+    faulty: Row[Sentence] | None = None
+    for number, line in enumerate(chain(lines(file), [""]), 1):
+        columns = None if line is None else _split(line)
         if columns is not None and (not columns or columns[0] == DOCUMENT):
-            if sentence is not None:
-                yield sentence
-            sentence = None
+            if first:
+                yield faulty or _checked(file, first, words, tags)
+            first, words, tags, faulty = 0, [], [], None
             continue
-        sentence = sentence or _Sentence(number, [], [])
+        first = first or number
+        fault: Fault | None = None
         if columns is None:
-            fault, remedy = UTF8
+            fault = UTF8
         elif len(columns) < 2:
-            fault, remedy = "a word without a tag", "expected the word first and its tag last"
+            fault = "a word without a tag", "expected the word first and its tag last"
         elif width and len(columns) != width:
-            fault, remedy = f"{len(columns)} columns where {width} were expected", "separate them by one tab or space"
+            fault = f"{len(columns)} columns where {width} were expected", "separate them by one tab or space"
         else:
             width = len(columns)
-            sentence.words.append(columns[0])
-            sentence.tags.append(columns[-1])
-            continue
-        if not sentence.fault:
-            sentence = sentence._replace(fault=fault, remedy=remedy, fault_line=number)
+            words.append(columns[0])
+            tags.append(columns[-1])
+        if fault and faulty is None:
+            faulty = Row(file, number, (words, tags), *fault)
 
 
-def _columns(line: str) -> list[str]:
+def _split(line: str) -> list[str]:
     """Empty for a blank line. No-break spaces do not part columns: a word may hold them."""
     line = line.strip(" \t")
     return re.split("\t" if "\t" in line else " +", line) if line else []
+
+
+def _table(file: Path) -> Iterator[Row[Sentence]]:
+    for row in table(file, columns=(*_WORDS, *_TAGS)):
+        if row.fault:
+            yield Row(file, row.number, ([], []), row.fault, row.remedy)
+            continue
+        sides = []
+        for names in (_WORDS, _TAGS):
+            cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
+            sides.append(cell.split() if isinstance(cell, str) and file.suffix in (".csv", ".tsv") else cell)
+        words, tags = sides
+        if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
+            fault = f"no texts under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}"
+            yield Row(file, row.number, ([], []), fault, _LISTS)
+        elif len(words) != len(tags) or not words or not all(map(str.strip, words)):
+            fault = "a blank word" if len(words) == len(tags) > 0 else f"{len(words):,} words with {len(tags):,} tags"
+            yield Row(file, row.number, ([], []), fault, _LISTS)
+        else:
+            yield _checked(file, row.number, words, tags, step=0)
+
+
+def _checked(file: Path, line: int, words: list[str], tags: list[str], step: int = 1) -> Row[Sentence]:
+    """The sentence, or its first fault; each word is `step` lines below the one before."""
+    sentence = words, tags
+    if sum(map(len, words)) > LONGEST:
+        return Row(file, line, sentence, f"a sentence of more than {LONGEST:,} characters", "cut it into several")
+    for number, word in enumerate(words):
+        if fault := character_fault(word, "a word"):
+            return Row(file, line + step * number, sentence, *fault)
+    if broken := fault_of(tags):
+        number, what, remedy = broken
+        return Row(file, line + step * number, sentence, what, remedy)
+    return Row(file, line, sentence)

@@ -1,171 +1,295 @@
-"""Running text, kept as it is: every character is to be predicted.
-
-A corpus is a text file, or a directory of them, hidden ones left out; every file is one text. A directory with `train`,
-and perhaps `val`|`valid`|`validation`|`dev` and `test` (files or directories), has its splits. Where there is no
-validation data, a share of the training data is held out: whole texts by a hash of what they say, or the end of the
-text where there is only one.
-"""
+"""The data of runs, a class for each kind: how one corpus is read, held out, checked, and what is embedded."""
 
 from __future__ import annotations
 
-import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, get_args
 
-from manyheads.data.splits import UTF8, held_out, only_test, splits_among
-
-TABLES = (".jsonl", ".parquet", ".csv", ".tsv")
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts, the files they come from, and files left out because they are not UTF-8."""
-
-    texts: list[str]
-    files: list[Path] = field(default_factory=list)
-    skipped: list[Path] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __repr__(self) -> str:
-        return f"Texts({len(self):,} texts, {self.bytes:,} bytes)"
-
-    @property
-    def bytes(self) -> int:
-        """In UTF-8."""
-        return sum(len(text.encode()) for text in self.texts)
-
-    def subset(self, rows: Sequence[int]) -> Texts:
-        return Texts([self.texts[i] for i in rows], [self.files[i] for i in rows] if self.files else [])
-
-    @property
-    def skips(self) -> dict[str, int]:
-        """Why files were left out."""
-        return {f"{file}: {UTF8[0]}": 1 for file in self.skipped}
+from manyheads.data import conll, squad
+from manyheads.data.conll import Tagged, read_conll
+from manyheads.data.documents import Documents, read_documents
+from manyheads.data.embedded import digit_strings
+from manyheads.data.labelled import Columns, Labelled, read_labelled, with_labels
+from manyheads.data.parallel import Pairs, corpora_in, locate, read_parallel
+from manyheads.data.rows import TABLES
+from manyheads.data.source import MOST, Source, existing
+from manyheads.data.splits import (
+    SplitData,
+    Splits,
+    find_splits,
+    hold_out,
+    only_test,
+    read_splits,
+    splits_among,
+)
+from manyheads.data.squad import Questions, read_squad
+from manyheads.data.texts import Texts, read_texts
 
 
-class Corpora(NamedTuple):
-    train: Texts
-    validation: Texts
-    test: Texts | None
+@dataclass(frozen=True, kw_only=True)
+class ParallelSource(Source[Pairs]):
+    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. Of several
+    test corpora the first is read."""
+
+    kind = "parallel"
+
+    source: str = "en"
+    target: str = "de"
+    size: int = 30_000
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
+        return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def embedded(self) -> SplitData[Pairs]:
+        from manyheads.data.embedded.phrases import cldr_pairs
+
+        return cldr_pairs(self.source, self.target, seed=self.seed, size=self.size)
+
+    def read(self) -> SplitData[Pairs]:
+        if self.data is None:
+            return self.embedded()
+        return read_splits(self.splits(), self.read_one, self.hold_out, first_test=True)
+
+    def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
+        return hold_out(train, train.sources, what="source sentence")
+
+    def content(self, data: Pairs, split: str) -> list[str]:
+        return [*data.sources, *data.targets]
+
+    def corpora(self, folder: Path) -> Iterable[str]:
+        return corpora_in(folder, self.source, self.target)
+
+    def files(self, corpus: str) -> list[Path]:
+        return locate(corpus, self.source, self.target)
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        expected = f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
+        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
 
 
-def read_texts(path: str | Path, *, skip_bad_files: bool = False) -> Texts:
-    """The texts of a file or directory, in the order of their names; files of blanks alone carry nothing.
+@dataclass(frozen=True, kw_only=True)
+class LabelledSource(Source[Labelled]):
+    """Texts with labels, called `names` where they are 0, 1, ...; without data, `size` phrases in 60 languages."""
 
-    Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or directory; give a text file, or a directory of them")
-    if path.is_file() and path.suffix.lower() in TABLES:
-        raise ValueError(f"{path}: a table, but running text is expected: write its texts into a .txt file")
-    below = (file for file in sorted(path.rglob("*")) if file.is_file())
-    shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    texts, files, skipped = [], [], []
-    for file in shown if path.is_dir() else [path]:
-        data = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            if not skip_bad_files:
-                fault, remedy = UTF8
-                line = data.count(b"\n", 0, error.start) + 1
-                raise ValueError(
-                    f"{file}:{line}: {fault}; {remedy}, or skip such files with --skip-bad-lines"
-                ) from None
-            skipped.append(file)
-            continue
-        if text.strip():
-            texts.append(text)
-            files.append(file)
-    if not texts:
-        raise ValueError(f"{path}: no text in it ({len(skipped):,} files skipped)")
-    return Texts(texts, files, skipped)
+    kind = "labelled"
 
+    columns: Columns = field(default_factory=Columns)
+    names: tuple[str, ...] = ()
+    size: int = 48_000
 
-def standard_library() -> Texts:
-    """The source text of the modules of Python's standard library: what every machine has (about 5 MB).
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
+        names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+        skip = self.skip_bad_lines
+        data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
-    Packages are left out: much of theirs is tests and tables.
-    """
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return Texts([file.read_text(encoding="utf-8") for file in files], files)
+    def embedded(self) -> SplitData[Labelled]:
+        from manyheads.data.embedded.languages import cldr_languages
 
+        return cldr_languages(seed=self.seed, size=self.size)
 
-def read_corpora(
-    data: str | Path | None, *, validation: str | None = None, test: str | None = None, share: float = 0.05,
-    skip_bad_files: bool = False,
-) -> Corpora:  # fmt: skip
-    """Training, validation and test texts of `data` (forms above); None: the standard library's, which has all three.
+    def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
+        return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
-    validation, test  take precedence over those found
-    share             of the training data, held out for validation where there is none (and for test, of the library's)
-    """
-    if not 0 < share < 1:
-        raise ValueError(f"the share to hold out is {share}; expected a number between 0 and 1")
+    def fitting(self, splits: SplitData[Labelled]) -> SplitData[Labelled]:
+        """With labels that the training data have, and pairs if those are pairs."""
+        train, known = splits.train, set(splits.train.labels)
+        if len(known) < 2:
+            raise ValueError(f"{train.file}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
 
-    def read(path: str | None) -> Texts | None:
-        return None if path is None else read_texts(path, skip_bad_files=skip_bad_files)
+        def like(data: Labelled) -> Labelled:
+            if (data.pairs is None) != (train.pairs is None):
+                raise ValueError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
+            return with_labels(data, known, skip_bad_lines=self.skip_bad_lines)
 
-    if data is None:
-        train, tested = _split(standard_library(), share, salt="test")  # not the hash that holds out for validation
-        held = read(validation)
-        if held is None:
-            train, held = _split(train, share)
-        return Corpora(train, held, read(test) or tested)
-    train_path, tests = str(data), []
-    folder = Path(data)
-    if folder.is_dir():
-        found = splits_among(folder, [path.name for path in folder.iterdir()])
-        if found.train is not None:
-            train_path, tests = found.train, found.test
-            validation = validation or found.validation
-    train, held = read_texts(train_path, skip_bad_files=skip_bad_files), read(validation)
-    if held is None:
-        train, held = _split(train, share)
-    return Corpora(train, held, read(test or only_test(folder, tests)))
+        return splits._replace(validation=like(splits.validation), test=splits.test and like(splits.test))
+
+    def content(self, data: Labelled, split: str) -> list[str]:
+        return [*data.inputs, *data.labels]
+
+    def describe(self, splits: SplitData[Labelled]) -> dict[str, Any]:
+        """And whether the texts are pairs."""
+        return {**super().describe(splits), "pairs": splits.train.pairs is not None}
 
 
-def _split(texts: Texts, share: float, salt: str = "") -> tuple[Texts, Texts]:
-    """(kept, held out). What was skipped of both is told of the first."""
-    if len(texts) > 1:
-        try:
-            kept, held = held_out([salt + text for text in texts.texts], share, what="text")
-        except ValueError as error:
-            raise ValueError(f"{texts.files[0]}: {error}" if texts.files else str(error)) from None
-        return replace(texts.subset(kept), skipped=texts.skipped), texts.subset(held)
-    (text,) = texts.texts
-    cut = int(len(text) * (1 - share))
-    if not 0 < cut < len(text):
-        where = f"{texts.files[0]}: " if texts.files else ""
-        raise ValueError(f"{where}a text of {len(text)} characters cannot be split; give validation data")
-    return Texts([text[:cut]], texts.files, texts.skipped), Texts([text[cut:]], texts.files)
+@dataclass(frozen=True, kw_only=True)
+class TaggedSource(Source[Tagged]):
+    """Tagged sentences; without data, `size` phrases in `locale`."""
+
+    kind = "tagged"
+    suffixes = conll.SUFFIXES
+
+    locale: str = "en"
+    size: int = 8000
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
+        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return tagged.only(labels) if labels and self.skip_bad_lines else tagged
+
+    def embedded(self) -> SplitData[Tagged]:
+        from manyheads.data.embedded.tags import cldr_tagged
+
+        return cldr_tagged(self.locale, seed=self.seed, size=self.size)
+
+    def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
+        return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+
+    def fitting(self, splits: SplitData[Tagged]) -> SplitData[Tagged]:
+        """With tags that the training data have."""
+        known = splits.train.labels
+        if self.skip_bad_lines:
+            test = splits.test and splits.test.only(known)
+            return splits._replace(validation=splits.validation.only(known), test=test)
+        for tagged in splits.known.values():
+            tagged.check_labels(known)
+        return splits
 
 
-def describe(corpora: Corpora) -> str:
-    """What the corpora are like, told before training: sizes, duplicates, and what is held out but trained on too."""
-    lines = [f"{'corpus':12} {'texts':>8} {'characters':>12} {'bytes':>12} {'lines':>10} {'distinct characters':>20}"]
-    known = set(corpora.train.texts)
-    warnings = []
-    for name, texts in zip(Corpora._fields, corpora, strict=True):
-        if texts is None:
-            continue
-        whole = texts.texts
-        sizes = (len(whole), sum(map(len, whole)), texts.bytes, sum(text.count("\n") for text in whole))
-        lines.append(
-            f"{name:12} {sizes[0]:8,} {sizes[1]:12,} {sizes[2]:12,} {sizes[3]:10,} {len(set().union(*whole)):20,}"
-        )
-        if texts.skipped:
-            warnings.append(f"{len(texts.skipped):,} {name} files are not UTF-8 and skipped, {texts.skipped[0]} first")
-        if name == "train":
-            if repeated := len(whole) - len(known):
-                warnings.append(f"{repeated:,} of {len(whole):,} training texts repeat another one")
-        elif overlap := sum(text in known for text in whole):
-            warnings.append(
-                f"{overlap:,} of {len(whole):,} {name} texts are in the training data: {name} scores flatter"
-            )
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in warnings)])
+@dataclass(frozen=True, kw_only=True)
+class QuestionSource(Source[Questions]):
+    """Questions about texts; there are none without data."""
+
+    kind = "questions"
+    suffixes = squad.SUFFIXES
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
+        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
+        return hold_out(train, [item.article for item in train.items], what="article")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(Source[Texts]):
+    """Running text, in `column` of tables; without data, the source of Python's standard library, which has test data.
+    `share` of the training data is held out where there is no validation data: whole texts, or the end of a single
+    one."""
+
+    kind = "texts"
+
+    column: str = "text"
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share < 1:
+            raise ValueError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
+        return read_texts(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def embedded(self) -> SplitData[Texts]:
+        from manyheads.data.embedded.standard_library import source_files
+
+        files = source_files()
+        texts = Texts([file.read_text(encoding="utf-8") for file in files], files)
+        salted = [f"test{text}" for text in texts.texts]  # not the hash that holds out for validation
+        train, test = hold_out(texts, salted, fraction=self.share, what="text")
+        train, validation = (train, self.read_one(self.validation)) if self.validation else self.hold_out(train)
+        return SplitData(train, validation, self.read_one(self.test) if self.test else test)
+
+    def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
+        if len(train) > 1:
+            kept, held = hold_out(train, train.texts, fraction=self.share, what="text")
+        else:
+            (text,) = train.texts
+            cut = int(len(text) * (1 - self.share))
+            if not 0 < cut < len(text):
+                raise ValueError(f"a text of {len(text)} characters cannot be split; give validation data")
+            kept, held = replace(train, texts=[text[:cut]]), replace(train, texts=[text[cut:]])
+        return kept, replace(held, skips={})  # what was skipped of both is told of the first
+
+    def files(self, corpus: str) -> list[Path]:
+        return existing(corpus)
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        """All of a directory that has no `train` is for training."""
+        names = [path.name for path in Path(data).iterdir()] if Path(data).is_dir() else []
+        splits = splits_among(Path(data), names)
+        if splits.train is None:
+            splits = Splits(data, None, [])
+        return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
+
+    def test_in(self, data: str) -> str:
+        """Of a directory of splits the test data; of any other, all there is."""
+        names = [path.name for path in Path(data).iterdir()] if Path(data).is_dir() else []
+        return only_test(data, splits_among(Path(data), names).test) or data
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSource(Source[Documents]):
+    """Documents, in `column` of tables; without data, the standard library's documentation. No test data."""
+
+    kind = "documents"
+
+    column: str = "text"
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
+        return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def embedded(self) -> SplitData[Documents]:
+        from manyheads.data.embedded.standard_library import documentation
+
+        train = documentation()
+        train, validation = (train, self.read_one(self.validation)) if self.validation else self.hold_out(train)
+        return SplitData(train, validation, None)
+
+    def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
+        return hold_out(train, train.texts, what="document")
+
+    def files(self, corpus: str) -> list[Path]:
+        return existing(corpus)
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        return Splits(data, validation, [])
+
+    def test_in(self, data: str) -> str:
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitSource(Source[Pairs]):
+    """Strings of digits for an algorithm: `size` to train on, of up to `longest` characters, and `tested` of each of
+    the `lengths`. The test data are one behind the other; `by_length` takes them apart."""
+
+    kind = "digits"
+
+    algorithm: digit_strings.Algorithm = "copy"
+    longest: int = 40
+    lengths: tuple[int, ...] = (40,)
+    size: int = 40_000
+    validated: int = 200
+    tested: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        if self.algorithm not in get_args(digit_strings.Algorithm):
+            raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(digit_strings.Algorithm)}")
+        if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
+            raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
+
+    def embedded(self) -> SplitData[Pairs]:
+        drawn = {
+            split: digit_strings.algorithmic_pairs(self.algorithm, count, self.longest, seed=self.seed, split=split)
+            for split, count in (("train", self.size), ("validation", self.validated))
+        }
+        return SplitData(drawn["train"], drawn["validation"], self.tests())
+
+    def tests(self) -> Pairs:
+        groups = digit_strings.pairs_by_length(self.algorithm, self.lengths, self.tested, seed=self.seed).values()
+        return Pairs([text for group in groups for text in group.sources],
+                     [text for group in groups for text in group.targets])  # fmt: skip
+
+    def content(self, data: Pairs, split: str) -> list[str]:
+        groups: Iterable[Pairs] = by_length(data).values() if split == "test" else [data]
+        return [text for pairs in groups for text in (*pairs.sources, *pairs.targets)]
+
+
+def by_length(pairs: Pairs) -> dict[int, Pairs]:
+    """The pairs by the length of their source; those of a length stand together."""
+    groups = groupby(range(len(pairs)), key=lambda row: len(pairs.sources[row]))
+    return {length: pairs.subset(list(rows)) for length, rows in groups}

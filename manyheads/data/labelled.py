@@ -1,37 +1,26 @@
-"""Texts, or pairs of texts, with a label each, read strictly from columns, with every fault named by file and line.
-
-    train.tsv       a header line names the columns; cells are not quoted (as GLUE's files)
-    train.csv       a header line names the columns; cells may be quoted
-    train.jsonl     one object a line
-    train.parquet   the same names as columns
+"""Texts, or pairs of texts, with a label each, read strictly from the columns of a table (`rows.py` has its formats).
 
 Columns are found by their names: `text` or `sentence`; for pairs `sentence1` and `sentence2`, `text` and `text_pair`,
 `premise` and `hypothesis`, `question1` and `question2`, or GLUE's `#1 String` and `#2 String`; and `label` (`Quality`).
-A directory holds a file per split: `train`, `val`|`valid`|`validation`|`dev`, `test`.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from manyheads.data.splits import SURROGATE, UTF8, SplitData, half_character, lines_of, read_files
+from manyheads.data.rows import Cells, Fault, Row, sift, table, text_fault
 
-FILES = (".tsv", ".csv", ".jsonl", ".parquet")
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
-_UNDECODED = "\ud800"  # stands for a line that cannot be decoded: no text that was decoded has it
-_NUL = ("a NUL byte", "remove it")
 
 
 @dataclass(frozen=True)
@@ -80,80 +69,32 @@ class Labelled:
         return f"{self.file}:{self.rows[index]}" if self.file and self.rows else f"item {index + 1:,}"
 
 
-class _Row(NamedTuple):
-    number: int
-    cells: Mapping[str, Any]
-    fault: str = ""  # why the row cannot be used
-    remedy: str = ""
-
-
 def read_labelled(
-    path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False
-) -> Labelled:
+    path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
+    limit: int | None = None,
+) -> Labelled:  # fmt: skip
     """Reads one file.
 
     names           what the labels 0, 1, ... of the file are called, if anything
     skip_bad_lines  leave faulty rows out and count them
+    limit           how many texts are read at most
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
-    file = Path(path)
-    if file.suffix not in FILES:
-        raise ValueError(f"{file}: cannot tell its columns: expected a {', '.join(FILES)} file")
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give an existing {file.suffix} file")
-    if file.stat().st_size == 0:
-        raise ValueError(f"{file}: the file is empty; expected a header line or one object a line")
-    found, pairs = Labelled([], [], None, [], file), list[str]()
-    chosen: tuple[str, str | None, str] | None = None
-    counted: Counter[str] = Counter()
-    for row in _READERS[file.suffix](file):
-        fault, remedy = row.fault, row.remedy
-        if not fault:
-            chosen = chosen or _choose(columns or Columns(), row, file)
-            fault, remedy = _fault(row.cells, chosen, names)
-        if fault:
-            if not skip_bad_lines:
-                raise ValueError(f"{file}:{row.number}: {fault}; {remedy}, or skip such lines with --skip-bad-lines")
-            counted[f"{file}: {fault}"] += 1
-            continue
-        assert chosen is not None
-        text, pair, label = chosen
-        found.texts.append(row.cells[text])
-        found.labels.append(_label(row.cells[label], names))
-        found.rows.append(row.number)
+    skips: Counter[str] = Counter()
+    rows = sift(_rows(table(path), columns or Columns(), names), skips, skip=skip_bad_lines)
+    data = Labelled([], [], None, [], Path(path))
+    pairs: list[str] = []
+    for row in islice(rows, limit):
+        text, pair, label = row.cells
+        data.texts.append(text)
+        data.labels.append(label)
+        data.rows.append(row.number)
         if pair is not None:
-            pairs.append(row.cells[pair])
-    if not found.texts:
-        raise ValueError(f"{file}: no usable row ({sum(counted.values()):,} rows skipped)")
-    return replace(found, pairs=pairs or None, skips=dict(counted))
-
-
-def read_labelled_splits(
-    data: str | Path,
-    columns: Columns | None = None,
-    *,
-    names: Sequence[str] = (),
-    validation: str | None = None,
-    test: str | None = None,
-    skip_bad_lines: bool = False,
-) -> SplitData[Labelled]:
-    """A directory's splits, or one file as the training data, without whose validation 5% is held out by its hash.
-
-    Labels of validation or test data that training does not have are a fault: no model could answer them.
-    """
-    splits = read_files(
-        data, FILES, partial(read_labelled, columns=columns, names=names, skip_bad_lines=skip_bad_lines),
-        lambda labelled: labelled.inputs, what="text",
-        labels=lambda labelled: [[label] for label in labelled.labels], validation=validation, test=test,
-    )  # fmt: skip
-    train, known = splits.train, set(splits.train.labels)
-    if len(known) < 2:
-        raise ValueError(f"{train.file}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
-    return splits._replace(
-        validation=_known(splits.validation, train, known, skip_bad_lines),
-        test=splits.test and _known(splits.test, train, known, skip_bad_lines),
-    )
+            pairs.append(pair)
+    if not data.texts:
+        raise ValueError(f"{path}: no usable row ({sum(skips.values()):,} rows skipped)")
+    return replace(data, pairs=pairs or None, skips=dict(skips))
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
@@ -163,34 +104,49 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))  # 1 and 01 are two
 
 
-def _known(data: Labelled, train: Labelled, known: set[str], skip_bad_lines: bool) -> Labelled:
-    """`data` with labels that the training data have, or a ValueError; and pairs if those are pairs."""
-    if (data.pairs is None) != (train.pairs is None):
-        raise ValueError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
-    unseen = [i for i, label in enumerate(data.labels) if label not in known]
-    if not unseen:
+def with_labels(data: Labelled, known: Collection[str], *, skip_bad_lines: bool = False) -> Labelled:
+    """`data`, whose labels are all among the known ones; else a ValueError, or the others are left out and counted."""
+    unknown = [i for i, label in enumerate(data.labels) if label not in known]
+    if not unknown:
         return data
-    first, shown = unseen[0], ", ".join(list(label_order(known))[:8])
-    told = f"label {data.labels[first]!r} does not occur in the training data, which have {shown}"
+    first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
     if not skip_bad_lines:
         raise ValueError(
-            f"{data.place(first)}: {told} ({len(unseen):,} such rows); correct it, or skip such lines with"
-            " --skip-bad-lines"
+            f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which have "
+            f"{shown} ({len(unknown):,} such rows); correct it, or skip such lines with --skip-bad-lines"
         )
-    gone = set(unseen)
-    kept = data.subset([i for i in range(len(data)) if i not in gone])
+    left_out = set(unknown)
+    kept = data.subset([i for i in range(len(data)) if i not in left_out])
     if not len(kept):
         raise ValueError(f"{data.file}: no row has a label of the training data, which have {shown}")
-    return replace(kept, skips={**data.skips, f"{data.file}: labels not in the training data": len(unseen)})
+    return replace(kept, skips={**data.skips, f"{data.file}: labels not in the training data": len(unknown)})
 
 
-def _choose(columns: Columns, row: _Row, file: Path) -> tuple[str, str | None, str]:
+def _rows(
+    rows: Iterator[Row[Cells]], columns: Columns, names: Sequence[str]
+) -> Iterator[Row[tuple[str, str | None, str]]]:
+    """Text, second text and label of each row; the first row without a fault decides which columns they are."""
+    chosen: tuple[str, str | None, str] | None = None
+    for row in rows:
+        fault: Fault | None = (row.fault, row.remedy)
+        if not row.fault:
+            chosen = chosen or _choose(columns, row)
+            fault = _fault(row.cells, chosen, names)
+        if fault:
+            yield Row(row.file, row.number, ("", None, ""), *fault)
+            continue
+        assert chosen is not None
+        text, pair, label = chosen
+        second = None if pair is None else row.cells[pair]
+        yield Row(row.file, row.number, (row.cells[text], second, _label(row.cells[label], names)))
+
+
+def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     """The names of the columns of text, second text (or None) and label."""
     there = list(row.cells)
-    given = [name for name in (columns.text, columns.pair, columns.label) if name is not None]
-    for name in given:
-        if name not in there:
-            raise ValueError(f"{file}:{row.number}: no column {name!r}: it has {', '.join(map(repr, there))}")
+    for name in (columns.text, columns.pair, columns.label):
+        if name is not None and name not in there:
+            raise ValueError(f"{row.place}: no column {name!r}: it has {', '.join(map(repr, there))}")
     text, pair = columns.text, columns.pair
     if text is None and pair is None:
         pairs = [names for names in _PAIRS if set(names) <= set(there)]
@@ -201,32 +157,29 @@ def _choose(columns: Columns, row: _Row, file: Path) -> tuple[str, str | None, s
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
         apart = " (which looks separated by ';': separate it by ',')" if len(there) == 1 and ";" in there[0] else ""
         raise ValueError(
-            f"{file}:{row.number}: no column for {missing}: it has {', '.join(map(repr, there))}{apart}; name"
+            f"{row.place}: no column for {missing}: it has {', '.join(map(repr, there))}{apart}; name"
             " the columns in a header, or give columns.text=NAME columns.label=NAME (and columns.pair=NAME); to"
             " evaluate: --columns text=NAME,label=NAME"
         )
     return text, pair, label
 
 
-def _fault(cells: Mapping[str, Any], chosen: tuple[str, str | None, str], names: Sequence[str]) -> tuple[str, str]:
-    """What is wrong with a row, and the remedy; empty where nothing is."""
+def _fault(cells: Cells, chosen: tuple[str, str | None, str], names: Sequence[str]) -> Fault | None:
+    """What is wrong with a row, and the remedy."""
     text, pair, label = chosen
     for name in filter(None, (text, pair)):
-        value = cells.get(name)
-        if not isinstance(value, str):
-            return f"{name!r} is {type(value).__name__}, not text", "write a string"
-        if not value.strip():
-            return f"{name!r} is blank", "fill in or remove the row"
-        if half_character(value):
-            return f"{name!r} {SURROGATE[0]}", SURROGATE[1]
+        if fault := text_fault(cells.get(name), name):
+            return fault
     value = _whole(cells.get(label))
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-        return f"{label!r} is {value!r}, not a label", "write a name or a whole number"
+        return f"{label!r} is {repr(value)[:40]}, not a label", "write a name or a whole number"
+    if fault := text_fault(str(value), label):
+        return fault
     if str(value) == "-1":
         return "the label -1 means that there is none", "label or remove the row, or the file"
     if names and _label(value, names) not in names:
         return f"label {_label(value, ())!r} is none of {', '.join(names)}", "correct it"
-    return "", ""
+    return None
 
 
 def _whole(value: Any) -> Any:
@@ -237,86 +190,3 @@ def _whole(value: Any) -> Any:
 def _label(value: str | float, names: Sequence[str]) -> str:
     text = str(_whole(value)).strip()
     return names[int(text)] if names and text.isdecimal() and int(text) < len(names) else text
-
-
-def _tsv(file: Path) -> Iterator[_Row]:
-    lines = lines_of(file)
-    if lines[0] is None:
-        raise ValueError(f"{file}:1: {UTF8[0]}; {UTF8[1]}")
-    if "\0" in lines[0]:
-        raise ValueError(f"{file}:1: {_NUL[0]}; {_NUL[1]}")
-    header = lines[0].split("\t")
-    for number, line in enumerate(lines[1:], 2):
-        if line is None:
-            yield _Row(number, {}, *UTF8)
-        elif "\0" in line:
-            yield _Row(number, {}, *_NUL)
-        elif line.strip():
-            yield _under(header, line.split("\t"), number, "separate cells by one tab")
-
-
-def _csv(file: Path) -> Iterator[_Row]:
-    csv.field_size_limit(max(csv.field_size_limit(), file.stat().st_size))
-    reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines_of(file)), strict=True)
-    header: list[str] | None = None
-    number = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield _Row(number, {}, f"not CSV ({error})", 'quote cells as "...", and a quote in them as ""')
-        else:
-            if any(_UNDECODED in cell for cell in cells):
-                yield _Row(number, {}, *UTF8)
-            elif any("\0" in cell for cell in cells):
-                yield _Row(number, {}, *_NUL)
-            elif header is None:
-                header = cells
-            elif cells:
-                yield _under(header, cells, number, "quote cells that hold a comma")
-        number = reader.line_num + 1
-
-
-def _under(header: list[str], cells: list[str], number: int, remedy: str) -> _Row:
-    if twice := {name for name in header if header.count(name) > 1}:
-        return _Row(number, {}, f"the header names {', '.join(map(repr, sorted(twice)))} twice", "rename one")
-    if len(cells) != len(header):
-        return _Row(number, {}, f"{len(cells)} columns where the header names {len(header)}", remedy)
-    return _Row(number, dict(zip(header, cells, strict=True)))
-
-
-def _jsonl(file: Path) -> Iterator[_Row]:
-    for number, line in enumerate(lines_of(file), 1):
-        if line is None:
-            yield _Row(number, {}, *UTF8)
-        elif line.strip():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield _Row(number, {}, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
-            else:
-                if isinstance(record, dict):
-                    yield _Row(number, record)
-                else:
-                    yield _Row(number, {}, f"{type(record).__name__} where an object was expected", "write an object")
-
-
-def _parquet(file: Path) -> Iterator[_Row]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        number = 0
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches():
-            for record in batch.to_pylist():
-                number += 1
-                yield _Row(number, record)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{file}: not a Parquet file ({str(error).splitlines()[0]}); write it again") from None
-
-
-_READERS: dict[str, Callable[[Path], Iterator[_Row]]] = {
-    ".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet,
-}  # fmt: skip

@@ -4,6 +4,7 @@ One corpus is given as a string:
   `prefix`          prefix.de + prefix.en, one sentence a line
   `a.de,b.en`       two files, the source first
   `corpus.tsv`      two columns, source then target; or any columns under a header line that names them
+  `corpus.csv`      the same; cells may be quoted
   `corpus.jsonl`    {"de": ..., "en": ...}, {"source": ..., "target": ...} or {"translation": {"de": ..., "en": ...}}
   `corpus.parquet`  the same names as columns
 A directory holds one such corpus per split: `train`, `val`|`valid`|`validation`|`dev`, `test*`.
@@ -11,16 +12,15 @@ A directory holds one such corpus per split: `train`, `val`|`valid`|`validation`
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from manyheads.data.splits import SURROGATE, UTF8, Splits, half_character, held_out, lines_of, splits_among
-
-_TABLES = (".tsv", ".jsonl", ".parquet")
+from manyheads.data.rows import TABLES, Row, character_fault, sift, table
+from manyheads.data.splits import UTF8, lines
 
 
 @dataclass(frozen=True)
@@ -49,108 +49,50 @@ class Pairs:
         return replace(self, sources=[self.sources[i] for i in rows], targets=[self.targets[i] for i in rows])
 
 
-class _Row(NamedTuple):
-    place: str  # file:line of the row, or of its faulty side
-    source: str
-    target: str
-    fault: str = ""  # why the row cannot be used
-    remedy: str = ""
-
-
-def read_parallel(path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False) -> Pairs:
+def read_parallel(
+    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None
+) -> Pairs:
     """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy. `skip_bad_lines` leaves faulty
-    rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted.
+    rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
+    how many rows are read at most.
     """
-    files = _locate(str(path), source, target)
+    files = locate(str(path), source, target)
     for file in files:
         if file.stat().st_size == 0:
             raise ValueError(f"{file}: the file is empty; expected one sentence or row a line")
-    rows = _two_files(*files) if len(files) == 2 else _READERS[files[0].suffix](files[0], source, target)
-    sources, targets = [], []
+    rows = _two_files(*files) if len(files) == 2 else _table(files[0], source, target)
     skips: Counter[str] = Counter()
-    for row in rows:
-        blank_source, blank_target = not row.source.strip(), not row.target.strip()
-        if not row.fault and blank_source != blank_target:
-            side, file = (source, files[0]) if blank_source else (target, files[-1])
-            place = f"{file}:{row.place.rpartition(':')[2]}"
-            row = row._replace(place=place, fault=f"blank on the {side} side only", remedy="fill in or remove the pair")
-        if row.fault and not skip_bad_lines:
-            raise ValueError(f"{row.place}: {row.fault}; {row.remedy}, or skip such lines with --skip-bad-lines")
-        if row.fault or blank_source:
-            skips[f"{row.place.rpartition(':')[0]}: {row.fault or 'blank on both sides'}"] += 1
-            continue
-        sources.append(row.source)
-        targets.append(row.target)
+    kept = sift(_checked(rows, files, (source, target)), skips, skip=skip_bad_lines)
+    sources, targets = [], []
+    for row in islice(kept, limit):
+        if any(row.cells):
+            sources.append(row.cells[0])
+            targets.append(row.cells[1])
+        else:
+            skips[f"{row.file}: blank on both sides"] += 1
     if not sources:
         raise ValueError(f"{files[0]}: no usable pair of sentences ({sum(skips.values()):,} rows skipped)")
     return Pairs(sources, targets, files, dict(skips))
 
 
-def find_splits(
-    data: str | Path, source: str, target: str, *, validation: str | None = None, test: str | None = None
-) -> Splits:
-    """The corpora behind `data`: a directory's splits, or one corpus as the training data.
-
-    `validation` and `test` name corpora that take precedence over those found. Raises FileNotFoundError.
-    """
-    found = Splits(str(data), None, [])
-    folder = Path(data)
-    if folder.is_dir():
-        found = splits_among(folder, _corpora(folder, source, target))
-        if found == (None, None, []):
-            names = sorted(p.name for p in folder.iterdir())
-            for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
-                if one in names:
-                    raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
-            there = ", ".join(names[:8]) or "nothing"
-            raise FileNotFoundError(
-                f"{folder}: no {source}-{target} corpus; expected train.{source} + train.{target}"
-                f" (or train.tsv, .jsonl, .parquet), and val, test likewise; found {there}"
-            )
-    else:
-        _locate(str(data), source, target)
-    for corpus in filter(None, (validation, test)):
-        _locate(corpus, source, target)
-    return Splits(found.train, validation or found.validation, [test] if test else found.test)
-
-
-def read_splits(
-    data: str | Path, source: str, target: str, *, validation: str | None = None, skip_bad_lines: bool = False
-) -> tuple[Pairs, Pairs]:
-    """(training, validation) pairs of `data`. Without validation data, 5% of the training data is held out."""
-    splits = find_splits(data, source, target, validation=validation)
-    if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected train.{source} + train.{target}")
-    train = read_parallel(splits.train, source, target, skip_bad_lines=skip_bad_lines)
-    if splits.validation is None:
-        return hold_out(train)
-    return train, read_parallel(splits.validation, source, target, skip_bad_lines=skip_bad_lines)
-
-
-def hold_out(pairs: Pairs, fraction: float = 0.05) -> tuple[Pairs, Pairs]:
-    """(kept, held out): decided by a hash of the source alone, so all copies of a source fall on one side, whatever
-    else the corpus holds and in whatever order. At least one source is held out."""
-    try:
-        kept, held = held_out(pairs.sources, fraction, what="source sentence")
-    except ValueError as error:
-        raise ValueError(f"{pairs.files[0]}: {error}" if pairs.files else str(error)) from None
-    return pairs.subset(kept), pairs.subset(held)
-
-
-def _corpora(folder: Path, source: str, target: str) -> list[str]:
+def corpora_in(folder: Path, source: str, target: str) -> list[str]:
     """Names in a directory that are corpora: tables, and prefixes that have both suffixes."""
-    names = {p.name for p in folder.iterdir() if p.is_file()}
-    prefixes = {n.removesuffix(f".{source}") for n in names if n.endswith(f".{source}")}
-    tables = {n for n in names if Path(n).suffix in _TABLES}
-    return sorted(tables | {p for p in prefixes if f"{p}.{target}" in names})
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    prefixes = {name.removesuffix(f".{source}") for name in names if name.endswith(f".{source}")}
+    tables = {name for name in names if Path(name).suffix in TABLES}
+    corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in names})
+    for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
+        if not corpora and one in names:
+            raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
+    return corpora
 
 
-def _locate(path: str, source: str, target: str) -> list[Path]:
+def locate(path: str, source: str, target: str) -> list[Path]:
     """The one table, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
     whole = Path(path)
-    if whole.suffix in _TABLES and (whole.is_file() or "," not in path):
+    if whole.suffix in TABLES and (whole.is_file() or "," not in path):
         if whole.is_file():
             return [whole]
         raise FileNotFoundError(f"{whole}: no such file; give an existing {whole.suffix} file")
@@ -163,106 +105,64 @@ def _locate(path: str, source: str, target: str) -> list[Path]:
             raise ValueError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
     for file in files:
         if not file.is_file():
-            forms = (
-                f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(_TABLES)} file"
-            )
+            forms = f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(TABLES)} file"
             raise FileNotFoundError(f"{file}: no such file; give {forms}")
     return files
 
 
-def _two_files(source_file: Path, target_file: Path) -> Iterator[_Row]:
-    sources, targets = lines_of(source_file), lines_of(target_file)
-    if len(sources) != len(targets):
+Sides = tuple[Any, Any]
+
+
+def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
+    counts = []
+    for file in (source_file, target_file):
+        with file.open("rb") as content:
+            counts.append(sum(1 for _ in content))
+    if counts[0] != counts[1]:
         raise ValueError(
-            f"{source_file} has {len(sources):,} lines but {target_file} has {len(targets):,} (from line"
-            f" {min(len(sources), len(targets)) + 1:,} on there is no counterpart); line N must translate line N"
+            f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (from line"
+            f" {min(counts) + 1:,} on there is no counterpart); line N must translate line N"
         )
-    for number, (a, b) in enumerate(zip(sources, targets, strict=True), 1):
-        if a is None or b is None:
-            yield _Row(f"{source_file if a is None else target_file}:{number}", "", "", *UTF8)
+    for number, sides in enumerate(zip_longest(lines(source_file), lines(target_file)), 1):
+        if None in sides:
+            yield Row(target_file if sides[0] is not None else source_file, number, ("", ""), *UTF8)
         else:
-            yield _Row(f"{source_file}:{number}", a, b)
+            yield Row(source_file, number, sides)
 
 
-def _tsv(file: Path, source: str, target: str) -> Iterator[_Row]:
-    lines = lines_of(file)
-    names = (lines[0] or "").split("\t")
-    columns, width = (0, 1), 2
-    for wanted in ((source, target), ("source", "target")):
-        if set(wanted) <= set(names):
-            columns, width = (names.index(wanted[0]), names.index(wanted[1])), len(names)
-            break
-    header = width != 2 or sorted(names) in (sorted((source, target)), ["source", "target"])
-    for number, line in enumerate(lines[header:], 1 + header):
-        place = f"{file}:{number}"
-        if line is None:
-            yield _Row(place, "", "", *UTF8)
+def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
+    names = ((source, target), ("source", "target"))
+    for row in table(file, columns=("translation", *names[0], *names[1]), headers=names):
+        cells = row.cells.get("translation", row.cells)
+        pair = next((pair for pair in names if isinstance(cells, dict) and set(pair) <= set(cells)), None)
+        if row.fault:
+            yield Row(file, row.number, ("", ""), row.fault, row.remedy)
+        elif pair is None:
+            fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
+            yield Row(file, row.number, ("", ""), fault, "name the two texts by their language codes")
+        else:
+            yield Row(file, row.number, (cells[pair[0]], cells[pair[1]]))
+
+
+def _checked(rows: Iterator[Row[Sides]], files: Sequence[Path], names: Sequence[str]) -> Iterator[Row[Sides]]:
+    """The rows with what is wrong with their texts; blank sides are empty where both are."""
+    for row in rows:
+        if row.fault:
+            yield row
             continue
-        cells = line.split("\t")
-        if len(cells) == width:
-            yield _Row(place, cells[columns[0]], cells[columns[1]])
-        elif not line.strip():
-            yield _Row(place, "", "")
+        for text, name, file in zip(row.cells, names, (files[0], files[-1]), strict=True):
+            if not isinstance(text, str):
+                row = Row(file, row.number, row.cells, f"{name!r} is {repr(text)[:40]}, not text", "write a string")
+            elif fault := character_fault(text, repr(name)):
+                row = Row(file, row.number, row.cells, *fault)
+            if row.fault:
+                break
         else:
-            remedy = f"separate {source} and {target} by one tab, or name the columns in a header line"
-            yield _Row(place, "", "", f"{len(cells)} columns where {width} were expected", remedy)
-
-
-def _jsonl(file: Path, source: str, target: str) -> Iterator[_Row]:
-    for number, line in enumerate(lines_of(file), 1):
-        place = f"{file}:{number}"
-        if line is None:
-            yield _Row(place, "", "", *UTF8)
-        elif not line.strip():
-            yield _Row(place, "", "")
-        else:
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                message = getattr(error, "msg", str(error))
-                yield _Row(place, "", "", f"not JSON ({message})", "write one object a line")
-            else:
-                yield _record(place, record, source, target)
-
-
-def _parquet(file: Path, source: str, target: str) -> Iterator[_Row]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-        names = set(table.schema_arrow.names)
-        wanted = [n for n in ("translation", source, target, "source", "target") if n in names]
-        if "translation" not in names and not {source, target} <= names and not {"source", "target"} <= names:
-            raise ValueError(
-                f"{file}: columns {', '.join(sorted(names))}; expected {source} and {target}, source and target, or"
-                " translation; rename them"
-            )
-        number = 0
-        for batch in table.iter_batches(columns=wanted):
-            for record in batch.to_pylist():
-                number += 1
-                yield _record(f"{file}:{number}", record, source, target)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{file}: not a Parquet file ({str(error).splitlines()[0]}); write it again") from None
-
-
-def _record(place: str, record: Any, source: str, target: str) -> _Row:
-    if isinstance(record, dict) and isinstance(record.get("translation"), dict):
-        record = record["translation"]
-    for names in ((source, target), ("source", "target")):
-        if isinstance(record, dict) and set(names) <= set(record):
-            texts = [record[name] for name in names]
-            if all(isinstance(text, str) for text in texts):
-                if halved := [name for name, text in zip(names, texts, strict=True) if half_character(text)]:
-                    return _Row(place, "", "", f"{halved[0]!r} {SURROGATE[0]}", SURROGATE[1])
-                return _Row(place, *texts)
-            wrong = next(name for name, text in zip(names, texts, strict=True) if not isinstance(text, str))
-            return _Row(
-                place, "", "", f"{wrong!r} is {json.dumps(record[wrong], default=str)}, not text", "write a string"
-            )
-    fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
-    return _Row(place, "", "", fault, "name the two texts by their language codes")
-
-
-_READERS: dict[str, Callable[[Path, str, str], Iterator[_Row]]] = {".tsv": _tsv, ".jsonl": _jsonl, ".parquet": _parquet}
+            blank = [not text.strip() for text in row.cells]
+            if all(blank):
+                row = row._replace(cells=("", ""))
+            elif any(blank):
+                side = blank.index(True)
+                fault = f"blank on the {names[side]} side only", "fill in or remove the pair"
+                row = Row((files[0], files[-1])[side], row.number, row.cells, *fault)
+        yield row

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.store import TokenStore
-from manyheads.data.subword import encode_all
+from manyheads.data.tokenizers import encode_all
 
 MASKS = ("[MASK]", "<mask>")  # what stands for a masked word: BERT's, and RoBERTa's
 BLANK = "Ġ"  # how byte-level BPE writes the blank before a word
@@ -113,7 +113,7 @@ class Span(NamedTuple):
     follows: bool | None
 
 
-class Documents:
+class TokenisedDocuments:
     """Tokenised sentences, in the order of the text.
 
     sentences  of tokens without [CLS] and [SEP]; none is empty
@@ -130,7 +130,9 @@ class Documents:
         assert min(self.lengths, default=1) > 0
 
     @classmethod
-    def of(cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None) -> Documents:
+    def of(
+        cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
+    ) -> TokenisedDocuments:
         """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
         texts = [sentence for document in documents for sentence in document]
         store: Sequence[NDArray[np.int64] | list[int]] = (
@@ -186,7 +188,7 @@ class PretrainingData:
 
     def __init__(
         self,
-        documents: Documents,
+        documents: TokenisedDocuments,
         rules: Rules,
         special: Special,
         vocabulary: int,
@@ -225,25 +227,25 @@ class PretrainingData:
         least = 2 if self.rules.next_sentence else 1
         short = draw.random() < self.rules.short
         target = draw.randint(least, self.room) if short else self.room
-        found = []
+        spans = []
         first = last = begin
         while first < end:
             last += 1
             if last < end and self.tokens_in(first, last) < target:
                 continue
             if not self.rules.next_sentence:
-                found.append(Span(first, last, last, last, None))
+                spans.append(Span(first, last, last, last, None))
                 first = last
                 continue
             middle = draw.randint(first + 1, last - 1) if last - first > 1 else last
             if middle < last and draw.random() >= 0.5:
-                found.append(Span(first, middle, middle, last, True))
+                spans.append(Span(first, middle, middle, last, True))
                 first = last
             else:
                 wanted = target - self.tokens_in(first, middle)
-                found.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
+                spans.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
                 first = last = middle  # what was not used is put back
-        return found
+        return spans
 
     def _elsewhere(self, document: int, wanted: int, draw: Random) -> tuple[int, int]:
         """Sentences of another document, from a random one on, until they hold `wanted` tokens."""

@@ -1,143 +1,209 @@
-"""What a corpus is like, told before training on it: lengths, duplicates, copies, outliers, overlap between splits."""
+"""What data are like, told before training on them: sizes, lengths, labels, duplicates, overlap between splits.
+
+Every report is a table with a column for each split, and warnings below it, as plain text.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.table import Table
 
+from manyheads.data.conll import Tagged
+from manyheads.data.documents import Documents
+from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.parallel import Pairs
+from manyheads.data.splits import SplitData
+from manyheads.data.squad import Questions
+from manyheads.data.texts import Texts
 
 _OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away from the median ratio
+_SHOWN = 6  # labels
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """Statistics of one side in one unit."""
+class Counted(Sized, Protocol):
+    """Items of a split; `skips` counts those left out, by reason."""
 
-    mean: float
-    median: float
-    p99: float
-    longest: int
-
-    @classmethod
-    def of(cls, lengths: Sequence[int] | np.ndarray[Any, Any]) -> Lengths:
-        if not len(lengths):
-            return cls(0.0, 0.0, 0.0, 0)
-        array = np.asarray(lengths)
-        median, p99 = np.percentile(array, (50, 99))
-        return cls(round(float(array.mean()), 2), float(median), float(p99), int(array.max()))
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f} / {self.p99:.0f} / {self.longest:,}"
+    @property
+    def skips(self) -> dict[str, int]: ...
 
 
-@dataclass(frozen=True)
-class SplitReport:
-    """One split. `overlap_*` count its pairs whose source (or source and target) is in the training data too."""
-
-    pairs: int
-    skipped: int
-    lengths: dict[str, Lengths]  # "source words", "target characters", ...
-    duplicate_pairs: int  # beyond the first of each
-    duplicate_sources: int
-    length_ratio: float  # median target characters per source character
-    ratio_outliers: int
-    copied: int  # target == source
-    overlap_sources: int = 0
-    overlap_pairs: int = 0
+S = TypeVar("S", bound=Counted)
 
 
-@dataclass(frozen=True)
-class Report:
-    """Prints as a table with rich, or as the same table in plain text with print."""
+class Report(Generic[S]):
+    """A table of splits, the training data first, with `warnings` below; `str` of it is printed."""
 
-    splits: dict[str, SplitReport]
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, splits: Mapping[str, S], unit: str) -> None:
+        """`unit` names the items, such as "pairs"."""
+        self.splits, self.unit = splits, unit
+        self.warnings: list[str] = []
+        self._table = Table("corpus", *splits)
+        self.row(unit, lambda split: f"{len(split):,}")
+        self.row("  skipped", lambda split: f"{sum(split.skips.values()):,}")
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    def row(self, name: str, value: Callable[[S], object]) -> None:
+        self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table("corpus", *self.splits, title_justify="left")
-        splits = self.splits.values()
-        table.add_row("pairs", *(f"{s.pairs:,}" + (f" ({s.skipped:,} skipped)" if s.skipped else "") for s in splits))
-        for name in next(iter(splits)).lengths:
-            table.add_row(f"{name} (mean / 99% / longest)", *(str(s.lengths.get(name, "")) for s in splits))
-        for name in ("duplicate_pairs", "duplicate_sources", "copied", "ratio_outliers", "overlap_sources"):
-            counts = [getattr(s, name) for s in splits]
-            shares = [f"{n:,} ({n / max(s.pairs, 1):.1%})" for n, s in zip(counts, splits, strict=True)]
-            table.add_row(name.replace("_", " "), *shares)
-        table.add_row("length ratio (median)", *(f"{s.length_ratio:.2f}" for s in splits))
-        yield table
-        for warning in self.warnings:
-            yield f"warning: {warning}"
+    def share(self, name: str, count: Callable[[S], int]) -> None:
+        """A row of counts, and what share of the split's items each is."""
+        self.row(name, lambda split: _share(count(split), len(split)))
+
+    def lengths(self, name: str, lengths: Callable[[S], Sequence[int]]) -> None:
+        """A row of the mean, the length that 1% exceed, and the greatest."""
+        self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
+
+    def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
+        """A row for each of the first labels, and one for all others."""
+        counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
+        for label in order[:_SHOWN]:
+            self.share(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
+        if others := order[_SHOWN:]:
+            self.share(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
+
+    def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
+        """Rows of items whose key occurs before in the split, and in the training data; the latter are warned of."""
+        what = what or self.unit
+        self.share(f"duplicate {what}", lambda split: len(split) - len(set(keys(split))))
+        train, *others = self.splits
+        known = set(keys(self.splits[train]))
+        overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
+        cells = [_share(count, len(self.splits[name])) for name, count in overlap.items()]
+        self._table.add_row(f"{what} of the training data", "", *cells)
+        for name, count in overlap.items():
+            if count:
+                self.warnings.append(
+                    f"{count:,} of {len(self.splits[name]):,} {name} {what} are in the training data: {name} scores "
+                    "flatter the model"
+                )
+
+    def contradictions(self, keys: Sequence[Hashable], labels: Sequence[str]) -> None:
+        """A warning of training items that occur again with another label."""
+        known = dict(zip(keys, labels, strict=True))
+        if count := sum(known[key] != label for key, label in zip(keys, labels, strict=True)):
+            self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
 
     def __str__(self) -> str:
         console = Console(width=120, no_color=True, force_terminal=False)
         with console.capture() as capture:
-            console.print(self)
-        return capture.get()
+            console.print(self._table)
+        return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
 
 
-def corpus_report(
-    train: Pairs,
-    validation: Pairs | None = None,
-    test: Pairs | None = None,
-    *,
-    token_lengths: tuple[Sequence[int] | np.ndarray[Any, Any], Sequence[int] | np.ndarray[Any, Any]] | None = None,
-) -> Report:
-    """Reports on the splits given; `token_lengths` of the training data's (sources, targets) adds their statistics."""
-    sources, pairs = set(train.sources), set(zip(train.sources, train.targets, strict=True))
-    splits = {"train": _describe(train, token_lengths)}
-    warnings = []
-    for name, split in (("validation", validation), ("test", test)):
-        if split is None:
-            continue
-        overlap = sum(s in sources for s in split.sources)
-        both = sum(p in pairs for p in zip(split.sources, split.targets, strict=True))
-        splits[name] = _describe(split, None, overlap, both)
-        if overlap:
-            warnings.append(
-                f"{overlap:,} of {len(split):,} {name} sources are in the training data ({both:,} with the same"
-                f" target): {name} scores flatter the model"
+def _share(count: int, items: int) -> str:
+    return f"{count:,} ({count / max(items, 1):.1%})"
+
+
+def _statistics(lengths: Sequence[int]) -> str:
+    if not len(lengths):
+        return ""
+    array = np.asarray(lengths)
+    return f"{array.mean():.1f} / {np.percentile(array, 99):.0f} / {array.max():,}"
+
+
+def _words(texts: Sequence[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def parallel_report(splits: SplitData[Pairs]) -> str:
+    """Of parallel text, with pairs whose lengths differ by far, and those whose target is the source."""
+    report = Report(splits.known, "pairs")
+    report.lengths("source words", lambda pairs: _words(pairs.sources))
+    report.lengths("target words", lambda pairs: _words(pairs.targets))
+    report.lengths("source characters", lambda pairs: [len(text) for text in pairs.sources])
+    report.lengths("target characters", lambda pairs: [len(text) for text in pairs.targets])
+    report.row("target characters per source character (median)", lambda pairs: f"{math.exp(_ratios(pairs)[0]):.2f}")
+    report.share("ratio outliers", lambda pairs: _ratios(pairs)[1])
+    report.share("copied", _copied)
+    report.share("duplicate pairs", _repeated)
+    report.repetitions(lambda pairs: pairs.sources, "sources")
+    train = splits.train
+    for count, fault in ((_ratios(train)[1], "differ in length by far"), (_copied(train), "are copied verbatim")):
+        if count > 0.05 * len(train):
+            report.warnings.append(
+                f"{count:,} of {len(train):,} training pairs {fault}: are the files aligned and in order?"
             )
-    told = splits["train"]
-    for count, what in ((told.ratio_outliers, "differ in length by far"), (told.copied, "are copied verbatim")):
-        if count > 0.05 * told.pairs:
-            warnings.append(f"{count:,} of {told.pairs:,} training pairs {what}: are the files aligned and in order?")
-    if told.duplicate_pairs > 0.2 * told.pairs:
-        warnings.append(f"{told.duplicate_pairs:,} of {told.pairs:,} training pairs repeat an earlier one")
-    return Report(splits, warnings)
+    if (repeated := _repeated(train)) > 0.2 * len(train):
+        report.warnings.append(f"{repeated:,} of {len(train):,} training pairs repeat an earlier one")
+    return str(report)
 
 
-def _describe(
-    split: Pairs, token_lengths: tuple[Any, Any] | None, overlap_sources: int = 0, overlap_pairs: int = 0
-) -> SplitReport:
-    sides = {"source": split.sources, "target": split.targets}
-    characters = {side: np.array([len(t) for t in texts]) for side, texts in sides.items()}
-    lengths = {f"{side} words": Lengths.of([len(t.split()) for t in texts]) for side, texts in sides.items()}
-    lengths |= {f"{side} characters": Lengths.of(characters[side]) for side in sides}
-    if token_lengths is not None:
-        lengths |= {f"{side} tokens": Lengths.of(n) for side, n in zip(sides, token_lengths, strict=True)}
-    # +1: a pair of one and two characters is no outlier
-    ratios = np.log((characters["target"] + 1) / (characters["source"] + 1))
-    median = float(np.median(ratios)) if len(split) else 0.0
-    return SplitReport(
-        pairs=len(split),
-        skipped=split.skipped,
-        lengths=lengths,
-        duplicate_pairs=len(split) - len(set(zip(split.sources, split.targets, strict=True))),
-        duplicate_sources=len(split) - len(set(split.sources)),
-        length_ratio=round(math.exp(median), 3),
-        ratio_outliers=int((np.abs(ratios - median) > math.log(_OUTLIER)).sum()),
-        copied=sum(a == b for a, b in zip(split.sources, split.targets, strict=True)),
-        overlap_sources=overlap_sources,
-        overlap_pairs=overlap_pairs,
+def _ratios(pairs: Pairs) -> tuple[float, int]:
+    """(the median of log(target characters / source characters); how many pairs are far from it)."""
+    sources, targets = (np.array([len(text) for text in texts]) for texts in (pairs.sources, pairs.targets))
+    ratios = np.log((targets + 1) / (sources + 1))  # + 1: a pair of one and two characters is no outlier
+    median = float(np.median(ratios))
+    return median, int((np.abs(ratios - median) > math.log(_OUTLIER)).sum())
+
+
+def _copied(pairs: Pairs) -> int:
+    return sum(source == target for source, target in zip(pairs.sources, pairs.targets, strict=True))
+
+
+def _repeated(pairs: Pairs) -> int:
+    return len(pairs) - len(set(zip(pairs.sources, pairs.targets, strict=True)))
+
+
+def labelled_report(splits: SplitData[Labelled]) -> str:
+    """Of texts, or pairs of texts, with labels."""
+    train = splits.train
+    report = Report(splits.known, "texts" if train.pairs is None else "pairs")
+    report.lengths("words", lambda data: _words(data.inputs))
+    report.labels(lambda data: data.labels, label_order(train.labels))
+    report.repetitions(lambda data: data.inputs)
+    report.contradictions(train.inputs, train.labels)
+    return str(report)
+
+
+def tag_report(splits: SplitData[Tagged]) -> str:
+    """Of tagged sentences, with their entities."""
+    report = Report(splits.known, "sentences")
+    report.lengths("words", lambda tagged: [len(words) for words in tagged.words])
+    kinds = {tag[2:] for tagged in splits.known.values() for tags in tagged.tags for tag in tags if tag[:2] == "B-"}
+    for kind in sorted(kinds):
+        first = f"B-{kind}"
+        report.row(f"entities: {kind}", lambda tagged, first=first: f"{sum(t.count(first) for t in tagged.tags):,}")  # type: ignore[misc]
+    report.repetitions(lambda tagged: list(map(tuple, tagged.words)))
+    return str(report)
+
+
+def question_report(splits: SplitData[Questions]) -> str:
+    """Of questions about texts; an article in two splits is warned of, the same question is not asked again."""
+    report = Report(splits.known, "questions")
+    report.share("without an answer", lambda questions: questions.impossible)
+    report.row("articles", lambda questions: f"{questions.articles:,}")
+    report.lengths("words of a question", lambda questions: _words([item.question for item in questions.items]))
+    report.lengths("words of a context", lambda questions: _words([item.context for item in questions.items]))
+    trained = {item.article for item in splits.train.items}
+    for name, questions in splits.known.items():
+        if name != "train" and (shared := len({item.article for item in questions.items} & trained)):
+            report.warnings.append(f"{shared:,} articles of the {name} data are in the training data")
+    return str(report)
+
+
+def text_report(splits: SplitData[Texts]) -> str:
+    """Of running text."""
+    report = Report(splits.known, "texts")
+    report.row("characters", lambda data: f"{sum(map(len, data.texts)):,}")
+    report.row("bytes", lambda data: f"{data.bytes:,}")
+    report.row("lines", lambda data: f"{sum(text.count(chr(10)) for text in data.texts):,}")
+    report.row("distinct characters", lambda data: f"{len(set().union(*data.texts)):,}")
+    report.repetitions(lambda data: data.texts)
+    return str(report)
+
+
+def document_report(splits: SplitData[Documents]) -> str:
+    """Of documents of sentences."""
+    report = Report(splits.known, "documents")
+    report.row("sentences", lambda data: f"{sum(map(len, data.documents)):,}")
+    report.row("characters", lambda data: f"{sum(len(line) for document in data.documents for line in document):,}")
+    report.row(
+        "distinct sentences", lambda data: f"{len({line for document in data.documents for line in document}):,}"
     )
+    report.repetitions(lambda data: data.texts)
+    return str(report)

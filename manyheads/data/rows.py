@@ -17,13 +17,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.splits import SURROGATE, UTF8, half_character, lines
+from manyheads.data.splits import LONGEST, SURROGATE, UTF8, half_character, lines
 
 T = TypeVar("T")
 Fault = tuple[str, str]  # what is wrong, and what would be right
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
-LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
 NUL = ("a NUL byte", "remove it")
 _BATCH = 64  # rows of a Parquet file that are held at once: they may be photographs
 _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was decoded has it
@@ -32,7 +31,7 @@ _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was de
 class Row(NamedTuple, Generic[T]):
     """What was read at one place of a file, or why nothing was.
 
-    number  the line, or the row of a Parquet file, from 1
+    number  the line, or the row of a Parquet file, from 1; `name` is told instead of it where there is one
     cells   by the names of the columns; or what a reader made of them
     fault   why the row cannot be used; `remedy` says what would be right. Behind ": " it may tell what the row has:
             faults are counted by what stands before.
@@ -43,10 +42,11 @@ class Row(NamedTuple, Generic[T]):
     cells: T
     fault: str = ""
     remedy: str = ""
+    name: str = ""
 
     @property
     def place(self) -> str:
-        return f"{self.file}:{self.number}"
+        return f"{self.file}: {self.name}" if self.name else f"{self.file}:{self.number}"
 
 
 Cells = Mapping[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -10,11 +11,12 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
+LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
 SURROGATE = ("has half a character (a lone surrogate)", "write it as UTF-8")
 
 
 class Splits(NamedTuple):
-    """What each split is read from: a file, or a corpus as `read_parallel` takes it."""
+    """What each split is read from: a file, or a corpus in another form that its reader takes."""
 
     train: str | None
     validation: str | None
@@ -73,97 +75,94 @@ def splits_among(folder: Path, names: Iterable[str]) -> Splits:
     Raises ValueError where several could be the training data, or the validation data.
     """
     names = sorted(names)
-    train = [n for n in names if is_split(n, ("train",))]
-    held = [n for n in names if is_split(n, VALIDATION)]
-    for role, several in (("training", train), ("validation", held)):
-        if len(several) > 1:
-            raise ValueError(f"{folder}: several {role} corpora ({', '.join(several)}); name one: data=DIR/NAME")
-    first_train, first_held = (str(folder / several[0]) if several else None for several in (train, held))
-    return Splits(first_train, first_held, [str(folder / n) for n in names if n.startswith("test")])
+    train = [name for name in names if is_split(name, ("train",))]
+    validation = [name for name in names if is_split(name, VALIDATION)]
+    for role, candidates in (("training", train), ("validation", validation)):
+        if len(candidates) > 1:
+            raise ValueError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
+    tests = [str(folder / name) for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
+    first = [str(folder / names[0]) if names else None for names in (train, validation)]
+    return Splits(first[0], first[1], tests)
 
 
-def find_files(
-    data: str | Path, suffixes: tuple[str, ...], *, validation: str | None = None, test: str | None = None
-) -> Splits:
-    """The files behind `data`: those of a directory's splits, or one file as the training data.
+def find_splits(
+    data: str | Path, corpora: Callable[[Path], Iterable[str]], check: Callable[[str], object], *, expected: str,
+    validation: str | None = None, test: str | None = None,
+) -> Splits:  # fmt: skip
+    """The corpora behind `data`: those of a directory's splits, or `data` itself as the training data.
 
-    `validation` and `test` name files that take precedence over those found. Raises FileNotFoundError.
+    corpora           the names of the corpora in a directory; `expected` says what there should be
+    check             raises FileNotFoundError or ValueError where there is no such corpus
+    validation, test  take precedence over those of the directory
     """
-    found = Splits(str(data), None, [])
+    splits = Splits(str(data), None, [])
     folder = Path(data)
     if folder.is_dir():
-        names = [p.name for p in folder.iterdir() if p.is_file() and p.suffix in suffixes]
-        found = splits_among(folder, names)
-        if found == (None, None, []):
-            there = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        splits = splits_among(folder, corpora(folder))
+        if splits == (None, None, []):
+            names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
             raise FileNotFoundError(
-                f"{folder}: no data there; expected {_train_file(suffixes)}, and val, test likewise; found {there}"
+                f"{folder}: no data there; expected {expected}, and val, test likewise; found {names}"
             )
-    for file in filter(None, (None if folder.is_dir() else str(data), validation, test)):
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"{file}: no such file; give an existing file or a directory with train, val, test")
-    return Splits(found.train, validation or found.validation, [test] if test else found.test)
+    else:
+        check(str(data))
+    for corpus in filter(None, (validation, test)):
+        check(corpus)
+    return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
-    """The test data among those found. Raises ValueError where there are several."""
+    """The test data among those of a directory. Raises ValueError where there are several."""
     if len(tests) > 1:
         raise ValueError(f"{data}: several test files ({', '.join(tests)}); name one of them")
     return tests[0] if tests else None
 
 
-def test_among(data: str, find: Callable[[str], Splits]) -> str:
-    """The test data that the user names: of a directory those that `find` finds there."""
-    found = only_test(data, find(data).test) if Path(data).is_dir() else data
-    if found is None:
-        raise ValueError(f"{data}: no test data there; name the file itself")
-    return found
+def read_splits(
+    splits: Splits, read: Callable[[str], D], hold_out: Callable[[D], tuple[D, D]], *, first_test: bool = False
+) -> SplitData[D]:
+    """What `read` makes of each split. Without validation data, `hold_out` parts the training data.
 
-
-def read_files(
-    data: str | Path, suffixes: tuple[str, ...], read: Callable[[str], D], keys: Callable[[D], Sequence[str]], *,
-    what: str, labels: Callable[[D], Sequence[Iterable[str]]] | None = None,
-    validation: str | None = None, test: str | None = None,
-) -> SplitData[D]:  # fmt: skip
-    """What `read` makes of the files that `find_files` finds.
-
-    Without validation data, 5% of the training data are held out by a hash of their `keys`, each of which is a `what`,
-    but none of which training knows no other item with one of its `labels`.
-    Raises FileNotFoundError, and ValueError where there are several test files, or one key only.
+    Raises ValueError where there are several test corpora, but for `first_test`: then the first is read.
     """
-    splits = find_files(data, suffixes, validation=validation, test=test)
-    if splits.train is None:
-        raise FileNotFoundError(f"{data}: no training data; expected {_train_file(suffixes)}")
-    test = only_test(data, splits.test)
+    assert splits.train is not None
+    test = splits.test[0] if first_test and splits.test else only_test(Path(splits.train).parent, splits.test)
     train = read(splits.train)
     tested = None if test is None else read(test)
-    paths = tuple(str(Path(path).absolute()) for path in splits.test)
+    paths = tuple(map(absolute, splits.test))
     if splits.validation is not None:
         return SplitData(train, read(splits.validation), tested, paths)
     try:
-        kept, held = held_out(keys(train), what=what)
-        if labels is not None:
-            kept, held = _with_all_labels(kept, held, keys(train), labels(train))
+        train, validation = hold_out(train)
     except ValueError as error:
         raise ValueError(f"{splits.train}: {error}") from None
-    return SplitData(train.subset(kept), train.subset(held), tested, paths, len(held))
+    return SplitData(train, validation, tested, paths, len(validation))
 
 
-def _train_file(suffixes: tuple[str, ...]) -> str:
-    others = ", ".join(suffixes[1:])
-    return f"train{suffixes[0]}" + f" (or {others})" * bool(others)
+def absolute(corpus: str) -> str:
+    """What finds a corpus from any directory: of a file, of two ("a.en,b.de"), or what their names begin with."""
+    parts = [Path(part.strip()) for part in corpus.split(",")]
+    if len(parts) > 1 and all(part.is_file() for part in parts):
+        return ",".join(str(part.absolute()) for part in parts)
+    return str(Path(corpus).absolute())
 
 
-def _with_all_labels(
-    kept: list[int], held: list[int], keys: Sequence[str], labels: Sequence[Iterable[str]]
-) -> tuple[list[int], list[int]]:
-    """Puts back what was held out with a label that is nowhere else, and all copies of it."""
-    known = {label for row in kept for label in labels[row]}
-    back = {keys[row] for row in held if not known.issuperset(labels[row])}
-    still = [row for row in held if keys[row] not in back]
-    if not still:
-        raise ValueError("too few items of each label to hold some out; give validation data")
-    return sorted([*kept, *(row for row in held if keys[row] in back)]), still
+def hold_out(
+    data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05, what: str
+) -> tuple[D, D]:
+    """(kept, held out: 5%) by a hash of each item's key, which is a `what`: all copies fall on one side.
+
+    labels  of each item. One that would be held out altogether is kept, with all copies of its items.
+    """
+    kept, held = held_out(keys, fraction, what=what)
+    if labels is not None:
+        known = {label for row in kept for label in labels[row]}
+        unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
+        kept = sorted([*kept, *(row for row in held if keys[row] in unknown)])
+        held = [row for row in held if keys[row] not in unknown]
+        if not held:
+            raise ValueError("too few items of each label to hold some out; give validation data")
+    return data.subset(kept), data.subset(held)
 
 
 def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
@@ -209,7 +208,9 @@ def half_character(text: str) -> int | None:
 
 
 def check_text(text: str, name: str) -> None:
-    """Raises ValueError for a text with half a character."""
+    """Raises ValueError for a text with half a character, and for one that no model could take in whole."""
+    if len(text) > LONGEST:
+        raise ValueError(f"{name} has {len(text):,} characters: give at most {LONGEST:,}")
     if (position := half_character(text)) is not None:
         raise ValueError(f"{name} {SURROGATE[0]} at position {position}: give valid UTF-8")
 

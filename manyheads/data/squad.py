@@ -1,9 +1,14 @@
-"""Questions about texts, in the JSON of SQuAD 1.1 and 2.0 (Rajpurkar 2016, 2018), every fault named by question.
+"""Questions about texts, read strictly, with every fault named by question or line.
 
-{"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
-    {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": 34}], "is_impossible": false}]}]}]}
+`.json` as SQuAD 1.1 and 2.0 have it (Rajpurkar 2016, 2018):
+    {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": 34}], "is_impossible": false}]}]}]}
+A table, a question a row, as the data set `squad` of the Hugging Face Hub has it (.jsonl, .parquet):
+    {"id": ..., "title": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [34]}}
+In .csv and .tsv, columns `answer` and `answer_start` hold one answer. `id` and `title` may be missing.
 
-`answer_start` counts characters of the context. A question without an answer has `is_impossible` and no answers.
+`answer_start` counts characters of the context. A question without an answer has none; in `.json` it says
+`is_impossible`, too.
 """
 
 from __future__ import annotations
@@ -12,14 +17,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.data.splits import SURROGATE, SplitData, Splits, find_files, half_character, read_files
+from manyheads.data.rows import TABLES, Fault, Row, character_fault, sift, table, text_fault
 
-SUFFIXES = (".json",)
+SUFFIXES = (".json", *TABLES)
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
+_COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
 
 
 class Answer(NamedTuple):
@@ -71,76 +77,63 @@ class Questions:
         return replace(self, items=[self.items[i] for i in rows])
 
 
-def read_squad(file: str | Path, *, skip_bad_lines: bool = False) -> Questions:
-    """Reads one file. Raises a one-line ValueError that names file, question and remedy, or FileNotFoundError;
-    `skip_bad_lines` leaves faulty questions out and counts them."""
+def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
+    """Reads one file; `limit` is how many questions at most.
+
+    Raises a one-line ValueError that names file, question or line, and remedy, or FileNotFoundError; `skip_bad_lines`
+    leaves faulty questions out and counts them.
+    """
     file = Path(file)
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give a JSON file as SQuAD's")
-    try:
-        content = json.loads(file.read_bytes())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
-    items: list[Question] = []
+        raise FileNotFoundError(f"{file}: no such file; give a JSON file as SQuAD's, or a table")
+    rows = _rows(file) if file.suffix in TABLES else _questions(file, _json(file))
     skips: Counter[str] = Counter()
-    seen: set[str] = set()
-    for item, fault in _questions(file, content):
-        if not fault and item.id in seen:
-            fault = "its id occurs twice; give each question one of its own"
-        seen.add(item.id)
-        if not fault:
-            items.append(item)
-        elif skip_bad_lines:
-            skips[f"{file}: {fault.split('; ')[0].split(': ')[0]}"] += 1
-        else:
-            raise ValueError(f"{file}: question {item.id}: {fault}, or skip such questions with --skip-bad-lines")
+    kept = sift(_once(rows), skips, skip=skip_bad_lines, unit="questions")
+    items = [row.cells for row in islice(kept, limit)]
     if not items:
         raise ValueError(f"{file}: no usable question ({sum(skips.values()):,} skipped); {_SHAPE}")
     return Questions(items, file, dict(skips))
 
 
-def read_splits(
-    data: str | Path, *, validation: str | None = None, test: str | None = None, skip_bad_lines: bool = False
-) -> SplitData[Questions]:
-    """The splits of a directory, or one file as the training data; `validation` and `test` win over those found.
-
-    Without validation data, 5% of the training articles are held out by a hash of their titles.
-    """
-    return read_files(
-        data, SUFFIXES, partial(read_squad, skip_bad_lines=skip_bad_lines),
-        lambda questions: [item.article for item in questions.items], what="article", validation=validation, test=test,
-    )  # fmt: skip
+def _once(rows: Iterator[Row[Question]]) -> Iterator[Row[Question]]:
+    ids: set[str] = set()
+    for row in rows:
+        if not row.fault and row.cells.id in ids:
+            row = row._replace(fault="its id occurs twice", remedy="give each question one of its own")
+        ids.add(row.cells.id)
+        yield row
 
 
-def find_splits(data: str | Path, *, validation: str | None = None, test: str | None = None) -> Splits:
-    """The files behind `data`: those of a directory's splits, or one file as the training data."""
-    return find_files(data, SUFFIXES, validation=validation, test=test)
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
 
 
-def _questions(file: Path, content: Any) -> Iterator[tuple[Question, str]]:
-    """Every question with what is wrong with it, if anything. Raises ValueError where the file has another shape."""
-    for a, article in enumerate(_list(file, content, "data", "the file")):
-        where = f"article {a + 1}"
-        paragraphs = _list(file, article, "paragraphs", where)
+def _questions(file: Path, content: Any) -> Iterator[Row[Question]]:
+    """Every question of SQuAD's JSON. Raises ValueError where the file has another shape."""
+    for a, article in enumerate(_list(file, content, "data", "the file"), 1):
+        paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
         title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")  # to hold out by
-        for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True)):
-            where = f"article {a + 1}, paragraph {p + 1}"
+        for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
+            where = f"article {a}, paragraph {p}"
             if not isinstance(context, str):
                 raise ValueError(f"{file}: {where}: no text under 'context'; {_SHAPE}")
-            for q, found in enumerate(_list(file, paragraph, "qas", where)):
-                if not isinstance(found, dict) or not isinstance(found.get("question"), str):
-                    raise ValueError(f"{file}: {where}, question {q + 1}: no text under 'question'; {_SHAPE}")
-                name = str(found.get("id", f"{a + 1}.{p + 1}.{q + 1}"))
-                answers, fault = _answers(found, context)
-                if not fault and not found["question"].strip():
-                    fault = "the question is blank; fill it in"
-                for what, text in (("question", found["question"]), ("context", context), ("title", str(title))):
-                    if not fault and half_character(text):
-                        fault = f"the {what} {SURROGATE[0]}; {SURROGATE[1]}"
-                yield Question(name, found["question"], context, answers, str(title)), fault
+            for q, entry in enumerate(_list(file, paragraph, "qas", where), 1):
+                if not isinstance(entry, dict) or not isinstance(entry.get("question"), str):
+                    raise ValueError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
+                name, answers = str(entry.get("id", f"{a}.{p}.{q}")), entry.get("answers") or []
+                fault: Fault | None = None
+                if entry.get("is_impossible") and answers:
+                    fault = "it is_impossible but has answers", "remove the one or the other"
+                elif not entry.get("is_impossible") and not answers:
+                    fault = "no answers", "give one, or say is_impossible: true"
+                row = _checked(file, 0, name, str(title), context, entry["question"], answers, fault)
+                yield row._replace(name=f"question {name}")
 
 
 def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
@@ -149,29 +142,56 @@ def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
     return holder[key]
 
 
-def _answers(question: dict[str, Any], context: str) -> tuple[tuple[Answer, ...], str]:
-    """The answers, and what is wrong with them."""
-    given, impossible = question.get("answers") or [], bool(question.get("is_impossible"))
-    if not isinstance(given, list) or any(
+def _rows(file: Path) -> Iterator[Row[Question]]:
+    """Every question of a table."""
+    for row in table(file, columns=_COLUMNS):
+        cells = row.cells
+        answers: Any = cells.get("answers") or []
+        fault = (row.fault, row.remedy) if row.fault else None
+        if "answer" in cells:
+            start = str(cells.get("answer_start", "")).strip()
+            number = int(start) if start.lstrip("-").isdecimal() else None
+            answers = [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
+        elif isinstance(answers, dict):
+            texts, starts = answers.get("text"), answers.get("answer_start")
+            answers = None
+            if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+                answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        context, name = cells.get("context"), str(cells.get("id") or row.number)
+        title = str(cells.get("title") or context)
+        yield _checked(file, row.number, name, title, context, cells.get("question"), answers, fault)
+
+
+def _checked(
+    file: Path, number: int, name: str, title: str, context: Any, question: Any, answers: Any, fault: Fault | None
+) -> Row[Question]:
+    """The question, or what is wrong with it."""
+    fault = (
+        fault or text_fault(question, "question") or text_fault(context, "context")
+        or character_fault(title, "the title") or _answers_fault(answers, context)
+    )  # fmt: skip
+    if fault:
+        return Row(file, number, Question(name, "", "", (), ""), *fault)
+    given = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
+    return Row(file, number, Question(name, question, context, given, title))
+
+
+def _answers_fault(answers: Any, context: str) -> Fault | None:
+    if not isinstance(answers, list) or any(
         not isinstance(a, dict) or not isinstance(a.get("text"), str) or type(a.get("answer_start")) is not int
-        for a in given
+        for a in answers
     ):
-        return (), "answers without text and answer_start; give both"
-    if impossible and given:
-        return (), "it is_impossible but has answers; remove the one or the other"
-    if not impossible and not given:
-        return (), "no answers; give one, or say is_impossible: true"
-    answers = tuple(Answer(a["text"], a["answer_start"]) for a in given)
+        return "answers without text and answer_start", "give both"
     for answer in answers:
-        start, end = answer.start, answer.start + len(answer.text)
-        if not answer.text.strip():
-            return (), "a blank answer; fill it in"
-        if start < 0 or context[start:end] != answer.text:
-            at = context.find(answer.text)
+        text, start = answer["text"], answer["answer_start"]
+        if not text.strip():
+            return "a blank answer", "fill it in"
+        if start < 0 or context[start : start + len(text)] != text:
+            at = context.find(text)
             remedy = f"the answer stands at {at}" if at >= 0 else "the context does not have the answer"
-            there = context[max(0, start) : max(0, end)]
-            return (), (
-                f"the answer's offset does not match its context: {answer.text!r} expected at {start}, "
-                f"found {there!r}; correct answer_start ({remedy})"
+            there = context[max(0, start) : max(0, start + len(text))]
+            return (
+                f"the answer's offset does not match its context: {text!r} expected at {start}, found {there!r}",
+                f"correct answer_start ({remedy})",
             )
-    return answers, ""
+    return None

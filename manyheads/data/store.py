@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from manyheads.data.subword import encode_all
+from manyheads.data.tokenizers import encode_all
 from manyheads.files import fingerprint, replacing
 
 _FORMAT = "tokens-1"  # change it with the layout below
@@ -72,7 +72,8 @@ class TokenStore(Sequence[NDArray[np.int64]]):
                 return cls(path)
             except ValueError as error:
                 warnings.warn(f"{error} (it is rebuilt now)", stacklevel=2)
-        dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.int32
+        largest = max(tokenizer.get_vocab().values(), default=0)  # ids need not be without gaps
+        dtype = np.uint16 if largest < 2**16 else np.int32
         chunks, lengths = [np.empty(0, dtype)], [0]
         for first in range(0, len(texts), _CHUNK):
             sequences = encode_all(tokenizer, texts[first : first + _CHUNK])

@@ -1,24 +1,42 @@
-"""Tokenizers trained on the user's texts, one function per kind; BPE for translation is in `data/subword.py`.
+"""Tokenizers trained on the user's texts, one function per kind.
 
 All are objects of the `tokenizers` library: `tokenizer.json` holds the whole of them but for one flag, which a model
 directory keeps in tokenizer_config.json and `load_tokenizer` sets: text that spells a special token is text. The same
 texts give the same file, in any process. Every function raises ValueError where the vocabulary is too small to hold
 what it must, and warns where the texts yield fewer ids than asked.
+
+Those for translation (`train_bpe`, `train_unigram`) read raw, cased text and have Marian's layout: `</s>` is 0, `<unk>`
+is 1, then characters and pieces, `<pad>` is the last id. Words are split at spaces (kept as a leading "▁", so
+detokenising is exact), at punctuation and between digits; text is normalised to NFC, runs of spaces and tabs become one
+space, other whitespace is a character like any other. Hence decode(encode(x)) == x up to NFC and repeated spaces. A
+character that the training text did not have becomes one `<unk>`: no model could know it, and untrained byte pieces
+would only hide that.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from manyheads.data.subword import END, NORMALIZER, PAD, SPLITTER, UNKNOWN
-
+END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
+NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()])
+SPLITTER = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Metaspace(),
+        pre_tokenizers.Punctuation("isolated"),  # so no piece can spell a special token
+        pre_tokenizers.Digits(individual_digits=True),
+    ]
+)
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
+LONGEST_WORD = 500
+_LONG = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's: between documents, and where generation ends
 
 
@@ -78,6 +96,30 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
     tokenizer.train_from_iterator(_texts(texts), trainer)
     tokenizer.add_special_tokens([END_OF_TEXT])
     _check(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
+    return _text_is_text(tokenizer)
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
+    """Byte-pair encoding (Sennrich et al. 2016, section 3.2) of at most `vocabulary` ids, the three special ones
+    included.
+
+    For a joint vocabulary pass the texts of both languages. Merges need a pair seen `min_frequency` times, so a small
+    corpus can give fewer ids than asked (a warning says so). Raises ValueError when the characters alone do not fit.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - 1,  # <pad> comes last
+        min_frequency=min_frequency,
+        special_tokens=[END, UNKNOWN],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.add_special_tokens([PAD])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
+    characters = f"three special tokens and {tokenizer.get_vocab_size() - 3:,} different characters"
+    _check(tokenizer.get_vocab_size(), vocabulary, characters)
     return _text_is_text(tokenizer)
 
 
@@ -148,10 +190,18 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
 
 
 def _texts(texts: Iterable[str]) -> list[str]:
+    """The texts, cut inside words of more than `LONGEST_WORD` characters: trainers take quadratic time in a word."""
     texts = list(texts)
     if not any(text.strip() for text in texts):
         raise ValueError(f"a vocabulary needs text to be learned from: got {len(texts):,} texts, all of them empty")
-    return texts
+    return [piece for text in texts for piece in _pieces(text)]
+
+
+def _pieces(text: str) -> list[str]:
+    if len(text) <= LONGEST_WORD:
+        return [text]
+    cuts = [0, *(match.end() for match in _LONG.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts) if start < end]
 
 
 def _characters(texts: list[str], normalizer: normalizers.Normalizer) -> list[str]:
@@ -177,11 +227,27 @@ def _text_is_text(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-@contextmanager
-def special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Iterator[None]:
-    """For a while, "[MASK]" in a text is text, or is the token, whatever the tokenizer takes it for otherwise."""
-    before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, as_text
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Opens a tokenizer.json; text that spells a special token ("</s>") is read as text, as after `train_bpe`.
+
+    Raises FileNotFoundError, or ValueError when the file is no tokenizer.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected a tokenizer.json")
     try:
-        yield
-    finally:
-        tokenizer.encode_special_tokens = before
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write it again") from None
+    return _text_is_text(tokenizer)  # the flag is not stored in the file
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of every text, with the special tokens that the tokenizer puts around it."""
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
+
+
+def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
+    """A copy to which "[MASK]" in a text is text, or is the token, whatever the tokenizer takes it for otherwise."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = as_text
+    return copy

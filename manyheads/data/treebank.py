@@ -5,8 +5,8 @@
 2    n't    not  PART ...  3  advmod                  ten columns, parted by tabs; head 0 is the root
 2.1  that   ...                                     an empty node: it has no place in the text, and is not read
 
-Words are the numbered ones, so the parts of a multiword token each count. The numbers are read by the library
-`conllu`; mentions are those of CorefUD (Entity in MISC, the entity's number first).
+Words are the numbered ones, so the parts of a multiword token each count. Mentions are those of CorefUD (Entity in
+MISC, the entity's number first).
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from manyheads.data.splits import UTF8, lines_of
+from manyheads.data.rows import Row, sift
+from manyheads.data.splits import UTF8, lines
 
 ROOT = -1  # the head of the word that has none
 COLUMNS = 10
+# a word, a token of several words, or an empty node, which may stand before the first word
+_NUMBER = re.compile(r"([1-9][0-9]*)|([1-9][0-9]*)-([1-9][0-9]*)|(?:0|[1-9][0-9]*)\.[1-9][0-9]*")
 
 
 class Mention(NamedTuple):
@@ -90,25 +94,10 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
     if not file.is_file():
         what = "a directory" if file.is_dir() else "no such file"
         raise FileNotFoundError(f"{file}: {what}; give one file, a treebank in the CoNLL-U format")
-    try:
-        import conllu  # noqa: F401  # here, so that it is missed once and by name
-    except ModuleNotFoundError as error:
-        raise ValueError(f"a treebank needs {error.name}: pip install 'manyheads[analysis]'") from None
-    sentences: list[Sentence] = []
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
-    document = 0
-    for block in _blocks(file):
-        document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in block)
-        try:
-            sentence = _sentence(block, document, counts)
-        except _Fault as fault:
-            if not skip_bad_lines:
-                raise ValueError(f"{file}:{fault}, or skip such sentences with --skip-bad-lines") from None
-            skips[str(fault).partition(": ")[2]] += 1
-            continue
-        if sentence is not None:
-            sentences.append(sentence)
+    rows = sift(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
+    sentences = [row.cells for row in rows if row.cells is not None]
     if not sentences:
         raise ValueError(f"{file}: no usable sentence ({sum(skips.values()):,} skipped); expected CoNLL-U: ten columns "
                          "parted by tabs, blank lines between sentences")  # fmt: skip
@@ -116,13 +105,28 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
 
 
 class _Fault(Exception):
-    """LINE: what is wrong; what would be right."""
+    """The line, what is wrong with it, and what would be right."""
+
+    def __init__(self, line: int, fault: str, remedy: str) -> None:
+        self.line, self.fault, self.remedy = line, fault, remedy
+
+
+def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
+    """None for a block of comments alone."""
+    document = 0
+    for block in _blocks(file):
+        first = block[0][0]
+        document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in block)
+        try:
+            yield Row(file, first, _sentence(block, document, counts))
+        except _Fault as fault:
+            yield Row(file, fault.line, None, fault.fault, fault.remedy)
 
 
 def _blocks(file: Path) -> Iterator[list[tuple[int, str | None]]]:
     """The numbered lines of each sentence, its comments among them."""
     block: list[tuple[int, str | None]] = []
-    for number, line in enumerate([*lines_of(file), ""], 1):
+    for number, line in enumerate(chain(lines(file), [""]), 1):
         if line is None or line.strip():
             block.append((number, line))
         elif block:
@@ -132,68 +136,69 @@ def _blocks(file: Path) -> Iterator[list[tuple[int, str | None]]]:
 
 def _sentence(block: Sequence[tuple[int, str | None]], document: int, counts: Counter[str]) -> Sentence | None:
     """None for comments alone."""
-    words: list[_Row] = []
-    several: list[_Row] = []  # tokens of several words
+    words: list[_Word] = []
+    tokens: list[_Word] = []  # of several words
     empty = 0
     for number, line in block:
         if line is None:
-            raise _Fault(f"{number}: {'; '.join(UTF8)}")
+            raise _Fault(number, *UTF8)
         if line.startswith("#"):
             continue
-        row = _row(number, line)
-        if isinstance(row.id, int):
-            words.append(row)
-        elif row.id[1] == "-":
-            several.append(row)
+        word = _word(number, line)
+        if word.last:
+            (words if word.last == word.first else tokens).append(word)
         else:
             empty += 1
-    if not words and not several:
+    if not words and not tokens:
         return None
     heads = _heads(words)
     free = 1
-    for row in several:
-        first, _, last = row.id
-        if last > len(words):
-            raise _Fault(f"{row.line}: words up to {last} where the sentence has {len(words)}; correct the range")
-        if not free <= first <= last:
-            raise _Fault(f"{row.line}: a token of the words {first} to {last}, where {free} or a later one is next; "
-                         "correct the range")  # fmt: skip
-        free = last + 1
-    counts["multiword"] += len(several)
+    for token in tokens:
+        if token.last > len(words):
+            raise _Fault(
+                token.line, f"words up to {token.last} where the sentence has {len(words)}", "correct the range"
+            )
+        if not free <= token.first:
+            fault = f"a token of the words {token.first} to {token.last}, where {free} or a later one is next"
+            raise _Fault(token.line, fault, "correct the range")
+        free = token.last + 1
+    counts["multiword"] += len(tokens)
     counts["empty"] += empty
     return Sentence(
-        [row.form for row in words], heads, [row.relation for row in words], [row.tag for row in words],
-        _spaces(words, several), _mentions(words), document, block[0][0],
+        [word.form for word in words], heads, [word.relation for word in words], [word.tag for word in words],
+        _spaces(words, tokens), _mentions(words), document, block[0][0],
     )  # fmt: skip
 
 
-def _heads(words: Sequence[_Row]) -> list[int]:
+def _heads(words: Sequence[_Word]) -> list[int]:
     """The number of the head of each word, from 0, if they make a tree."""
-    found: list[int] = []
-    for expected, row in enumerate(words, 1):
-        if row.id != expected:
-            raise _Fault(f"{row.line}: word {row.id} stands where word {expected} is expected; number them from 1")
-        if row.head is None or not 0 <= row.head <= len(words) or row.head == expected:
-            what = "_" if row.head is None else row.head
-            raise _Fault(f"{row.line}: the head of word {expected} is {what}; expected another of the words 1 to "
-                         f"{len(words)}, or 0")  # fmt: skip
-        if row.head == 0 and ROOT in found:
-            raise _Fault(f"{row.line}: word {expected} is a root, and so is word {found.index(ROOT) + 1}; expected one")
-        found.append(row.head - 1)
-    for word, row in enumerate(words):
-        at, steps = word, 0
+    heads: list[int] = []
+    for expected, word in enumerate(words, 1):
+        if word.first != expected:
+            raise _Fault(word.line, f"word {word.first} stands where word {expected} is expected", "number them from 1")
+        if word.head is None or not 0 <= word.head <= len(words) or word.head == expected:
+            head = "_" if word.head is None else word.head
+            others = f"expected another of the words 1 to {len(words)}, or 0"
+            raise _Fault(word.line, f"the head of word {expected} is {head}", others)
+        if word.head == 0 and ROOT in heads:
+            root = heads.index(ROOT) + 1
+            raise _Fault(word.line, f"word {expected} is a root, and so is word {root}", "expected one")
+        heads.append(word.head - 1)
+    for number, word in enumerate(words):
+        at, steps = number, 0
         while at != ROOT:
-            at, steps = found[at], steps + 1
-            if steps > len(found):
-                raise _Fault(f"{row.line}: from word {word + 1} the heads lead in a circle; expected a tree")
-    return found
+            at, steps = heads[at], steps + 1
+            if steps > len(heads):
+                raise _Fault(word.line, f"from word {number + 1} the heads lead in a circle", "expected a tree")
+    return heads
 
 
-class _Row(NamedTuple):
-    """What is read of a line. `id` is a number, or (first, "-", last), or (number, ".", number)."""
+class _Word(NamedTuple):
+    """What is read of a line: the words `first` to `last` of the sentence; 0 for an empty node."""
 
     line: int
-    id: Any
+    first: int
+    last: int
     form: str
     tag: str
     head: int | None
@@ -205,52 +210,46 @@ class _Row(NamedTuple):
         return "SpaceAfter=No" not in self.misc
 
 
-def _row(number: int, line: str) -> _Row:
-    from conllu.exceptions import ParseException
-    from conllu.parser import parse_id_value, parse_int_value
-
+def _word(number: int, line: str) -> _Word:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        raise _Fault(f"{number}: {len(columns)} columns where {COLUMNS} were expected; part them by one tab each")
+        raise _Fault(number, f"{len(columns)} columns where {COLUMNS} were expected", "part them by one tab each")
     if "" in columns:
-        raise _Fault(f"{number}: column {columns.index('') + 1} is empty; write _ where there is nothing")
-    try:
-        found = parse_id_value(columns[0])
-    except ParseException:
-        found = None
-    if found is None:
-        raise _Fault(f"{number}: {columns[0]!r} is no number of a word; expected such as 1, 1-2 or 1.1")
-    try:
-        head = parse_int_value(columns[6]) if isinstance(found, int) else None
-    except ParseException:
-        raise _Fault(f"{number}: the head is {columns[6]!r}; expected the number of a word, or 0") from None
-    return _Row(number, found, columns[1], columns[3], head, columns[7], columns[9].split("|"))
+        raise _Fault(number, f"column {columns.index('') + 1} is empty", "write _ where there is nothing")
+    place = _NUMBER.fullmatch(columns[0])
+    if place is None or (place[2] and int(place[2]) >= int(place[3])):
+        raise _Fault(number, f"{columns[0]!r} is no number of a word", "expected such as 1, 1-2 or 1.1")
+    first, last = (int(place[single] or place[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
+    head = columns[6]
+    if place[1] and head != "_" and not re.fullmatch("[0-9]+", head):
+        raise _Fault(number, f"the head is {head!r}", "expected the number of a word, or 0")
+    heads = int(head) if place[1] and head != "_" else None
+    return _Word(number, first, last, columns[1], columns[3], heads, columns[7], columns[9].split("|"))
 
 
-def _spaces(words: Sequence[_Row], several: Sequence[_Row]) -> list[bool]:
+def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
     """Whether a space stands before each word: never inside a token of several, which says itself what follows it."""
-    after = [row.space_after for row in words]
-    for token in several:
-        first, _, last = token.id
-        after[first - 1 : last] = [*[False] * (last - first), token.space_after]
+    after = [word.space_after for word in words]
+    for token in tokens:
+        after[token.first - 1 : token.last] = [*[False] * (token.last - token.first), token.space_after]
     return [False, *after[:-1]]
 
 
-def _mentions(words: Sequence[_Row]) -> list[Mention]:
+def _mentions(words: Sequence[_Word]) -> list[Mention]:
     """From "(7-person(8-place)" and "7)". A mention in several parts, "(7[1/2]-", is passed over."""
-    found: list[Mention] = []
+    mentions: list[Mention] = []
     opened: dict[str, list[int]] = {}
-    for word, row in enumerate(words):
-        value = next((part[7:] for part in row.misc if part.startswith("Entity=")), "")
+    for number, word in enumerate(words):
+        value = next((part[7:] for part in word.misc if part.startswith("Entity=")), "")
         for opens, name, closes in re.findall(r"(\(?)([^()]*)(\)?)", value):
             entity = name.split("-")[0]
             if opens:
-                opened.setdefault(entity, []).append(word)
+                opened.setdefault(entity, []).append(number)
             if closes:
                 if not opened.get(entity):
-                    raise _Fault(f"{row.line}: a mention of {entity!r} ends that has not begun; correct Entity=")
-                found.append(Mention(entity, opened[entity].pop(), word + 1))
+                    raise _Fault(word.line, f"a mention of {entity!r} ends that has not begun", "correct Entity=")
+                mentions.append(Mention(entity, opened[entity].pop(), number + 1))
     for entity, starts in opened.items():
         if starts:
-            raise _Fault(f"{words[starts[0]].line}: a mention of {entity!r} begins that does not end; correct Entity=")
-    return sorted((m for m in found if "[" not in m.entity), key=lambda m: (m.start, -m.end))
+            raise _Fault(words[starts[0]].line, f"a mention of {entity!r} begins that does not end", "correct Entity=")
+    return sorted((m for m in mentions if "[" not in m.entity), key=lambda m: (m.start, -m.end))

@@ -19,18 +19,18 @@ class Window(NamedTuple):
 def windows(length: int, room: int, stride: int) -> list[Window]:
     """Windows of at most `room` tokens, each beginning `stride` tokens after the one before (Devlin 2018's code)."""
     assert 0 < stride <= room
-    found = [Window(0, min(length, room))]
-    while found[-1].end < length:
-        start = found[-1].start + stride
-        found.append(Window(start, min(length, start + room)))
-    return found
+    spans = [Window(0, min(length, room))]
+    while spans[-1].end < length:
+        start = spans[-1].start + stride
+        spans.append(Window(start, min(length, start + room)))
+    return spans
 
 
-def owners(several: Sequence[Window]) -> list[int]:
+def owners(spans: Sequence[Window]) -> list[int]:
     """For each token the window that sees most around it: the largest lesser of the contexts to its left and right,
     where equal the longer window, then the first (the "max context" rule of Devlin 2018's code for SQuAD)."""
     best: list[tuple[float, int]] = []
-    for number, window in enumerate(several):
+    for number, window in enumerate(spans):
         for token in range(window.start, window.end):
             context = min(token - window.start, window.end - 1 - token)
             score = context + 0.01 * (window.end - window.start)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import Pairs
-from manyheads.data.subword import encode_all, train_bpe
+from manyheads.data.tokenizers import encode_all, train_bpe
 
 Lengths = NDArray[np.int64]
 

@@ -1,12 +1,23 @@
 """CoNLL columns: every fault named by file and line; the splits; the words of raw text."""
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from manyheads.data.conll import Tagged, find_splits, read_conll, read_splits, words_of
+from manyheads.data.conll import Tagged, read_conll, words_of
+from manyheads.data.corpora import TaggedSource
+from manyheads.data.splits import SplitData
+
+
+def read_splits(data: Path) -> SplitData[Tagged]:
+    return TaggedSource(data=str(data)).read()
+
 
 GOOD = "EU B-ORG\nrejects O\nNew B-LOC\nYork I-LOC\n\n\nPeter B-PER\n"
 
@@ -72,6 +83,53 @@ def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: 
     assert sum(read.skips.values()) == 1
 
 
+TOKENS, TAGS = [["EU", "rejects", "New", "York"], ["Peter"]], [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
+
+
+def as_table(folder: Path, suffix: str, names: tuple[str, str], tokens: Any = TOKENS, tags: Any = TAGS) -> Path:
+    file = folder / f"a{suffix}"
+    rows = list(zip(tokens, tags, strict=True))
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, (tokens, tags), strict=True)) | {"id": [1, 2]}), file)
+    elif suffix == ".jsonl":
+        write(file, "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    else:
+        mark = "," if suffix == ".csv" else "\t"
+        write(file, "".join(mark.join(cells) + "\n" for cells in [names, *(map(" ".join, row) for row in rows)]))
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize("names", [("tokens", "ner_tags"), ("words", "tags")])
+def test_tables_hold_the_same_sentences(tmp_path: Path, suffix: str, names: tuple[str, str]) -> None:
+    file = as_table(tmp_path, suffix, names)
+    read = read_conll(file)
+    assert (read.words, read.tags) == (TOKENS, TAGS)
+    assert read.place(0, 3) == f"{file}:{2 if suffix in ('.csv', '.tsv') else 1}"
+    assert read_conll(file, limit=1).words == TOKENS[:1]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words with 1 tags; write a list of words and a list of as many"),
+        ({"tokens": [], "tags": []}, "0 words with 0 tags"),
+        ({"tokens": ["a"], "tags": [3]}, "no texts under 'tokens' or 'words' and 'tags' or 'ner_tags'; write a list"),
+        ({"text": "a"}, "no texts under 'tokens'"),
+        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "a blank word"),
+        ({"tokens": ["a\0"], "tags": ["O"]}, "a NUL byte"),
+        ({"tokens": ["a"], "tags": ["I-X"]}, "I-X at the start of a sentence breaks IOB2"),
+        ({"tokens": ["a" * 600_000] * 2, "tags": ["O"] * 2}, "a sentence of more than 1,000,000 characters; cut it"),
+    ],
+)
+def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    file = write(tmp_path / "a.jsonl", json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(ValueError) as refusal:
+        read_conll(file)
+    assert str(refusal.value).startswith(f"{file}:2: {message}")
+    assert sum(read_conll(file, skip_bad_lines=True).skips.values()) == 1
+
+
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no usable sentence"):
         read_conll(write(tmp_path / "a.txt", "\n\n"))
@@ -88,7 +146,9 @@ def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
         "train.txt", name, "test.txt"
     ]  # fmt: skip
     write(tmp_path / "other.txt", "x O\n")
-    assert find_splits(tmp_path, test=str(tmp_path / "other.txt")).test == [str(tmp_path / "other.txt")]
+    assert TaggedSource(data=str(tmp_path), test=str(tmp_path / "other.txt")).splits().test == [
+        str(tmp_path / "other.txt")
+    ]
     write(tmp_path / "train.b.txt", GOOD)
     with pytest.raises(ValueError, match="several training corpora"):
         read_splits(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.documents import read_documents, sentences, standard_library
+from manyheads.data.documents import read_documents, sentences
+from manyheads.data.embedded.standard_library import documentation
 
 
 @pytest.mark.parametrize(
@@ -40,16 +42,19 @@ def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"\n{texts[0]}\n\n  \n{texts[1]}")
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t, "id": 1}) + "\n" for t in texts))
     parquet(tmp_path / "c.parquet", text=texts, label=[0, 1])
-    for name in ("a.txt", "b.jsonl", "c.parquet"):
-        assert read_documents(tmp_path / name) == expected
+    with (tmp_path / "d.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts)])
+    for name in ("a.txt", "b.jsonl", "c.parquet", "d.csv"):
+        assert read_documents(tmp_path / name).documents == expected
     (tmp_path / "notes.md").write_text("not read")
-    assert read_documents(tmp_path) == expected * 3
+    assert read_documents(tmp_path).documents == expected * 4
+    assert len(read_documents(tmp_path, limit=3)) == 3
 
 
 def test_another_column(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", review=["One.", "Two."])
-    assert read_documents(tmp_path / "a.parquet", column="review") == [["One."], ["Two."]]
-    with pytest.raises(ValueError, match=r"a\.parquet: no column 'text'; it has review: name one with column=NAME"):
+    assert read_documents(tmp_path / "a.parquet", column="review").documents == [["One."], ["Two."]]
+    with pytest.raises(ValueError, match=r"a\.parquet: no column 'text': it has 'review'"):
         read_documents(tmp_path / "a.parquet")
 
 
@@ -57,13 +62,15 @@ def test_another_column(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.txt", b"good\n\n\xff\xfe bad\n", r"a\.txt:3: invalid UTF-8; convert the file"),
-        ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a\.jsonl:3: no text in 'text'; name the key"),
+        ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a\.jsonl:3: no text in 'text'; name the column"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not JSON \("),
         (
             "a.jsonl",
             b'{"text": "x"}\n{"text": "\\ud800"}\n',
             r"a\.jsonl:2: 'text' has half a character .*; write it as",
         ),
+        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: not JSON"),
+        ("a.csv", b"text,label\nx,y\nz\n", r"a\.csv:3: 1 columns where the header names 2"),
         ("a.parquet", b"PAR?", r"a\.parquet: not a Parquet file"),
         ("a.txt", b" \n\n", r"a\.txt: no text in it"),
     ],
@@ -75,12 +82,12 @@ def test_faults_name_file_and_line(tmp_path: Path, name: str, content: bytes, me
     assert "\n" not in str(raised.value)
 
 
-def test_faulty_rows_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", text=["One.", None, "Three."])
-    with pytest.raises(ValueError, match=r"a\.parquet:2: no text there"):
+    with pytest.raises(ValueError, match=r"a\.parquet:2: no text in 'text'"):
         read_documents(tmp_path / "a.parquet")
-    assert read_documents(tmp_path / "a.parquet", skip_bad_lines=True) == [["One."], ["Three."]]
-    assert "skipped 1 faulty lines" in capsys.readouterr().err
+    read = read_documents(tmp_path / "a.parquet", skip_bad_lines=True)
+    assert (read.documents, list(read.skips.values())) == ([["One."], ["Three."]], [1])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -91,7 +98,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_the_standard_library_is_prose_without_repetitions() -> None:
-    documents = standard_library()
+    documents = documentation().documents
     said = [sentence for document in documents for sentence in document]
     assert len(documents) > 150
     assert len(set(said)) == len(said) > 8000

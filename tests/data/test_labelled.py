@@ -10,9 +10,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled, read_labelled_splits
+from manyheads.data.corpora import LabelledSource
+from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled
+from manyheads.data.splits import SplitData
 
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
+
+
+def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labelled]:
+    return LabelledSource(data=str(data), **settings).read()
 
 
 def write(file: Path, text: str | bytes) -> Path:
@@ -110,7 +116,7 @@ def test_semicolons_are_seen(tmp_path: Path) -> None:
         ("c.csv", "text,label\na,b,1\n", r"c\.csv:2: 3 columns where the header names 2; quote"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"c\.jsonl:2: not JSON"),
         ("c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: list where an object was expected"),
-        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n', r"c\.jsonl:2: 'text' is int, not text"),
+        ("c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n', r"c\.jsonl:2: 'text' is 3, not text"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0.5}\n', r"c\.jsonl:2: 'label' is 0\.5"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', r"c\.jsonl:2: 'label' is True"),
         ("c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n', r"c\.jsonl:2: the label -1 means"),
@@ -243,7 +249,7 @@ def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' has half a character"):
         read_labelled(file)
     file = write(tmp_path / "b.tsv", "text\ttext\tlabel\na\tb\tx\n")
-    with pytest.raises(ValueError, match=r"b\.tsv:2: the header names 'text' twice"):
+    with pytest.raises(ValueError, match=r"b\.tsv:1: the header names 'text' twice"):
         read_labelled(file)
     file = write(tmp_path / "c.jsonl", "[" * 100_000 + "\n")
     with pytest.raises(ValueError, match=r"c\.jsonl:1: not JSON"):
@@ -251,3 +257,8 @@ def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
     long = "word " * 40_000
     file = write(tmp_path / "d.csv", f"text,label\n{long},x\n")
     assert read_labelled(file).texts == [long]
+    file = write(tmp_path / "e.csv", f"text,label\n{long * 6},x\n")
+    with pytest.raises(
+        ValueError, match=r"e\.csv:2: 'text' is longer than 1,000,000 characters: it has 1,200,000; cut"
+    ):
+        read_labelled(file)

@@ -3,15 +3,22 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.parallel import Pairs, find_splits, hold_out, read_parallel, read_splits
+from manyheads.data.corpora import ParallelSource
+from manyheads.data.parallel import Pairs, read_parallel
+from manyheads.data.splits import Splits, hold_out
 
 GERMAN, ENGLISH = ["Ein Hund.", "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["A dog.", "Two cats.", "O 3"]
 ROWS = list(zip(GERMAN, ENGLISH, strict=True))
+
+
+def find_splits(data: Path, **paths: Any) -> Splits:
+    return ParallelSource(data=str(data), source="de", target="en", **paths).splits()
 
 
 def two_files(folder: Path, german: str | bytes, english: str | bytes, name: str = "corpus") -> Path:
@@ -36,6 +43,11 @@ def write_crlf(folder: Path) -> str:
 def write_tsv(folder: Path) -> str:
     (folder / "c.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS), encoding="utf-8")
     return str(folder / "c.tsv")
+
+
+def write_csv(folder: Path) -> str:
+    (folder / "c.csv").write_text("".join(f'"{a}","{b}"\n' for a, b in ROWS), encoding="utf-8")
+    return str(folder / "c.csv")
 
 
 def write_tsv_header(folder: Path) -> str:
@@ -67,6 +79,7 @@ FORMS = [
     write_two,
     write_crlf,
     write_tsv,
+    write_csv,
     write_tsv_header,
     write_jsonl,
     write_parquet,
@@ -128,8 +141,12 @@ def test_lines_blank_on_both_sides_are_counted(tmp_path: Path) -> None:
         ("c.tsv", "a\tb\nc\td\te\n", r"c\.tsv:2: 3 columns where 2 were expected"),
         ("c.tsv", "a\tb\nc\t\n", r"c\.tsv:2: blank on the en side only"),
         ("c.jsonl", '{"de": "a", "en": "b"}\n{"de": "a"\n', r"c\.jsonl:2: not JSON"),
+        ("c.jsonl", "[" * 100_000 + "\n", r"c\.jsonl:1: not JSON"),
+        ("c.csv", "a,b\nc,\n", r"c\.csv:2: blank on the en side only"),
+        ("c.tsv", "a\tb\nc\0\td\n", r"c\.tsv:2: a NUL byte"),
+        ("c.tsv", f"a\tb\n{'c' * 1_000_001}\td\n", r"c\.tsv:2: 'de' is longer than 1,000,000 characters"),
         ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: no 'de' and 'en'"),
-        ("c.jsonl", "[1]\n", r"c\.jsonl:1: no 'de' and 'en'"),
+        ("c.jsonl", "[1]\n", r"c\.jsonl:1: list where an object was expected"),
         ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is 3, not text"),
         ("c.jsonl", '{"de": "a", "en": "b\\ud800"}\n', r"c\.jsonl:1: 'en' has half a character \(a lone surrogate\)"),
         ("c.parquet", "no parquet", r"c\.parquet: not a Parquet file"),
@@ -145,10 +162,10 @@ def test_malformed_tables(tmp_path: Path, name: str, text: str, message: str) ->
 def test_parquet_columns_and_nulls(tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": ["x"], "b": ["y"]}), path)
-    with pytest.raises(ValueError, match=r"c\.parquet: columns a, b; expected de and en"):
+    with pytest.raises(ValueError, match=r"c\.parquet: no column 'translation' or 'de' or 'en' .*: it has 'a', 'b'"):
         read_parallel(path, "de", "en")
     pyarrow.parquet.write_table(pyarrow.table({"de": ["x", None], "en": ["y", "z"]}), path)
-    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is null, not text"):
+    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is None, not text"):
         read_parallel(path, "de", "en")
 
 
@@ -168,54 +185,62 @@ def test_directory_of_splits(tmp_path: Path, held: str) -> None:
     for name in ("train", held, "test_2016", "test_2017"):
         two_files(tmp_path, name, name, name)
     (tmp_path / "test_2018.en").write_text("no counterpart")
-    splits = find_splits(tmp_path, "de", "en")
+    splits = find_splits(tmp_path)
     assert splits.train == str(tmp_path / "train")
     assert splits.validation == str(tmp_path / held)
     assert splits.test == [str(tmp_path / "test_2016"), str(tmp_path / "test_2017")]
-    train, validation = read_splits(tmp_path, "de", "en")
-    assert (train.sources, validation.targets) == (["train"], [held])
+    read = ParallelSource(data=str(tmp_path), source="de", target="en").read()
+    assert (read.train.sources, read.validation.targets) == (["train"], [held])
+    assert read.test is not None
+    assert (read.test.sources, len(read.test_paths)) == (["test_2016"], 2)
+
+
+def test_a_name_that_only_begins_like_test_is_no_split(tmp_path: Path) -> None:
+    for name in ("train", "testimonials", "test2016"):
+        two_files(tmp_path, name, name, name)
+    assert find_splits(tmp_path).test == [str(tmp_path / "test2016")]
 
 
 def test_directory_faults(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a")
-    with pytest.raises(FileNotFoundError, match=r"no de-en corpus; expected train\.de \+ train\.en.*found notes\.txt"):
-        find_splits(tmp_path, "de", "en")
+    with pytest.raises(FileNotFoundError, match=r"no data there; expected train\.de \+ train\.en.*found notes\.txt"):
+        find_splits(tmp_path)
     (tmp_path / "train.de").write_text("a")
     with pytest.raises(FileNotFoundError, match=r"train\.en: no such file, beside train\.de"):
-        find_splits(tmp_path, "de", "en")
+        find_splits(tmp_path)
     for name in ("train-0.tsv", "train-1.tsv"):
         (tmp_path / name).write_text("a\tb\n")
     with pytest.raises(ValueError, match=r"several training corpora \(train-0\.tsv, train-1\.tsv\)"):
-        find_splits(tmp_path, "de", "en")
+        find_splits(tmp_path)
 
 
 def test_named_splits_take_precedence_and_must_exist(tmp_path: Path) -> None:
     for name in ("train", "val", "other"):
         two_files(tmp_path, name, name, name)
     other = str(tmp_path / "other")
-    assert find_splits(tmp_path, "de", "en", validation=other, test=other)[1:] == (other, [other])
+    assert find_splits(tmp_path, validation=other, test=other)[1:] == (other, [other])
     with pytest.raises(FileNotFoundError, match=r"missing\.de: no such file"):
-        find_splits(tmp_path, "de", "en", validation=str(tmp_path / "missing"))
+        find_splits(tmp_path, validation=str(tmp_path / "missing"))
 
 
 def test_hold_out_keeps_copies_together_and_does_not_depend_on_the_rest() -> None:
     sources = [f"sentence {i % 1500}" for i in range(3000)]
     pairs = Pairs(sources, [str(i) for i in range(3000)])
-    kept, held = hold_out(pairs)
+    kept, held = hold_out(pairs, pairs.sources, what="sentence")
     assert not set(kept.sources) & set(held.sources)
     assert sorted(kept.targets + held.targets) == sorted(pairs.targets)
     assert 0.03 < len(held) / len(pairs) < 0.07
-    backwards = hold_out(Pairs(sources[::-1], pairs.targets[::-1]))[1]
+    backwards = hold_out(Pairs(sources[::-1], pairs.targets[::-1]), sources[::-1], what="sentence")[1]
     assert set(backwards.sources) == set(held.sources)
-    fewer = hold_out(pairs.subset(list(range(0, 3000, 2))))[1]
+    fewer = hold_out(pairs.subset(range(0, 3000, 2)), sources[::2], what="sentence")[1]
     assert set(fewer.sources) <= set(held.sources)
-    assert [len(part) for part in hold_out(Pairs(["a", "b"], ["x", "y"]))] == [1, 1]
-    with pytest.raises(ValueError, match="give validation data"):
-        hold_out(Pairs(["a", "a"], ["x", "y"]))
+    assert [len(part) for part in hold_out(Pairs(["a", "b"], ["x", "y"]), ["a", "b"], what="sentence")] == [1, 1]
+    with pytest.raises(ValueError, match="one distinct sentence cannot be split; give validation data"):
+        hold_out(Pairs(["a", "a"], ["x", "y"]), ["a", "a"], what="sentence")
 
 
 def test_missing_validation_is_held_out(tmp_path: Path) -> None:
     lines = "".join(f"line {i}\n" for i in range(400))
-    train, validation = read_splits(two_files(tmp_path, lines, lines), "de", "en")
-    assert len(train) + len(validation) == 400
-    assert 5 <= len(validation) <= 40
+    read = ParallelSource(data=str(two_files(tmp_path, lines, lines)), source="de", target="en").read()
+    assert len(read.train) + len(read.validation) == 400
+    assert 5 <= len(read.validation) == read.held_out <= 40

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from manyheads.data.pretraining import (
-    Documents,
     Example,
     PretrainingData,
     Rules,
     Span,
     Special,
+    TokenisedDocuments,
     continuations,
     truncated,
 )  # fmt: skip
@@ -24,20 +24,22 @@ SPECIAL = Special(0, 1, 2)
 FIRST = 10  # tokens of the text are numbered from here, each occurring once, so that a token tells where it stood
 
 
-def corpus(sizes: list[list[int]]) -> Documents:
+def corpus(sizes: list[list[int]]) -> TokenisedDocuments:
     """Documents of sentences of these numbers of tokens."""
     lengths = [n for document in sizes for n in document]
     ends = np.cumsum(lengths) + FIRST
     sentences = [np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)]
-    return Documents(sentences, lengths, np.cumsum([0, *map(len, sizes)]))
+    return TokenisedDocuments(sentences, lengths, np.cumsum([0, *map(len, sizes)]))
 
 
-def random_corpus(documents: int = 40, seed: int = 0, longest: int = 14) -> Documents:
+def random_corpus(documents: int = 40, seed: int = 0, longest: int = 14) -> TokenisedDocuments:
     draw = random.Random(seed)
     return corpus([[draw.randint(1, longest) for _ in range(draw.randint(1, 12))] for _ in range(documents)])
 
 
-def data(documents: Documents, seed: int = 3, inner: frozenset[int] = frozenset(), **rules: Any) -> PretrainingData:
+def data(
+    documents: TokenisedDocuments, seed: int = 3, inner: frozenset[int] = frozenset(), **rules: Any
+) -> PretrainingData:
     vocabulary = FIRST + sum(documents.lengths)
     return PretrainingData(documents, Rules(**rules), SPECIAL, vocabulary, seed=seed, inner=inner)
 

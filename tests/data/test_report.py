@@ -1,10 +1,27 @@
-"""The corpus report counts what a brute-force reader would count."""
+"""The reports count what a brute-force reader would count."""
 
-import json
+import re
 import time
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from manyheads.data.conll import Tagged
+from manyheads.data.documents import Documents
+from manyheads.data.labelled import Labelled
 from manyheads.data.parallel import Pairs
-from manyheads.data.report import corpus_report
+from manyheads.data.report import (
+    document_report,
+    labelled_report,
+    parallel_report,
+    question_report,
+    tag_report,
+    text_report,
+)  # fmt: skip
+from manyheads.data.splits import SplitData
+from manyheads.data.squad import Answer, Question, Questions
+from manyheads.data.texts import Texts
 
 TRAIN = Pairs(
     ["a b c", "a b c", "a b c", "same", "long long"] + [f"word {i}" for i in range(95)],
@@ -13,34 +30,86 @@ TRAIN = Pairs(
 )
 
 
-def test_counts() -> None:
-    report = corpus_report(TRAIN, Pairs(["a b c", "new"], ["else", "neu"]), Pairs(["word 3", "n"], ["Wort 3", "m"]))
-    train = report.splits["train"]
-    assert (train.pairs, train.skipped, train.copied, train.ratio_outliers) == (100, 2, 1, 1)
-    assert (train.duplicate_pairs, train.duplicate_sources) == (1, 2)
-    assert train.lengths["source words"].longest == 3
-    assert train.lengths["target characters"].longest == 400
-    assert report.splits["validation"].overlap_sources == 1
-    assert report.splits["validation"].overlap_pairs == 0
-    assert report.splits["test"].overlap_pairs == 1
-    assert len(report.warnings) == 2
-    assert "1 of 2 test sources are in the training data (1 with the same target)" in report.warnings[1]
-    assert json.loads(json.dumps(report.as_dict()))["splits"]["train"]["pairs"] == 100
-    text = str(report)
-    assert "100 (2 skipped)" in text
-    assert report.warnings[0] in " ".join(text.split())
+def rows(report: str) -> dict[str, list[str]]:
+    """The cells of each row by its name."""
+    cells = ([cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in report.splitlines())
+    return {row[0]: row[1:] for row in cells if row}
 
 
-def test_tokens_and_alarming_corpora() -> None:
-    report = corpus_report(Pairs(["a", "b"], ["a", "b"]), token_lengths=([3, 5], [2, 2]))
-    assert report.splits["train"].lengths["source tokens"].mean == 4
-    assert report.warnings == ["2 of 2 training pairs are copied verbatim: are the files aligned and in order?"]
-    assert corpus_report(Pairs(["a"] * 5, ["b"] * 5)).warnings == ["4 of 5 training pairs repeat an earlier one"]
-    assert corpus_report(TRAIN).warnings == []
+def warnings(report: str) -> list[str]:
+    return [line.removeprefix("warning: ") for line in report.splitlines() if line.startswith("warning: ")]
+
+
+def test_parallel_text() -> None:
+    validation, test = Pairs(["a b c", "new"], ["else", "neu"]), Pairs(["word 3", "n"], ["Wort 3", "m"])
+    report = parallel_report(SplitData(TRAIN, validation, test))
+    table = rows(report)
+    assert table["pairs"] == ["100", "2", "2"]
+    assert table["skipped"] == ["2", "0", "0"]
+    assert table["copied"][0] == table["ratio outliers"][0] == table["duplicate pairs"][0] == "1 (1.0%)"
+    assert table["duplicate sources"][0] == "2 (2.0%)"
+    assert table["source words (mean / 99% / longest)"][0].endswith("/ 3")
+    assert table["target characters (mean / 99% / longest)"][0].endswith("/ 400")
+    assert table["sources of the training data"] == ["", "1 (50.0%)", "1 (50.0%)"]
+    assert warnings(report) == [
+        f"1 of 2 {name} sources are in the training data: {name} scores flatter the model"
+        for name in ("validation", "test")
+    ]
+
+
+def test_alarming_parallel_text() -> None:
+    few = Pairs(["c"], ["d"])
+    for pairs, warning in (
+        (Pairs(["a", "b"], ["a", "b"]),
+         "2 of 2 training pairs are copied verbatim: are the files aligned and in order?"),
+        (Pairs(["a"] * 5, ["b"] * 5), "4 of 5 training pairs repeat an earlier one"),
+    ):  # fmt: skip
+        assert warnings(parallel_report(SplitData(pairs, few, None))) == [warning]
+    assert warnings(parallel_report(SplitData(TRAIN, few, None))) == []
+
+
+def test_labels() -> None:
+    train = Labelled(["a", "b", "a", "c"], ["x", "y", "y", "x"])
+    report = labelled_report(SplitData(train, Labelled(["b", "d"], ["y", "x"]), None))
+    assert rows(report)["label: x"] == ["2 (50.0%)", "1 (50.0%)"]
+    assert rows(report)["duplicate texts"] == ["1 (25.0%)", "0 (0.0%)"]
+    assert warnings(report) == [
+        "1 of 2 validation texts are in the training data: validation scores flatter the model",
+        "1 training texts occur again with another label",
+    ]
+    many = Labelled([f"text {i}" for i in range(9)], [str(i) for i in range(9)])
+    assert rows(labelled_report(SplitData(many, many, many)))["3 more labels"] == ["3 (33.3%)"] * 3
+
+
+def test_tags() -> None:
+    train = Tagged([["a", "b"], ["c"], ["c"]], [["B-X", "I-X"], ["B-Y"], ["O"]])
+    report = tag_report(SplitData(train, Tagged([["a", "b"]], [["B-X", "B-X"]]), None))
+    assert rows(report)["entities: X"] == ["1", "2"]
+    assert rows(report)["duplicate sentences"] == ["1 (33.3%)", "0 (0.0%)"]
+    assert len(warnings(report)) == 1
+
+
+def test_questions() -> None:
+    train = Questions([Question("1", "who ?", "a b c", (Answer("a", 0),), "T"), Question("2", "x", "a", (), "T")])
+    report = question_report(SplitData(train, Questions([Question("3", "y", "a", (), "T")]), None))
+    assert rows(report)["without an answer"] == ["1 (50.0%)", "1 (100.0%)"]
+    assert rows(report)["words of a context (mean / 99% / longest)"][0] == "2.0 / 3 / 3"
+    assert warnings(report) == ["1 articles of the validation data are in the training data"]
+
+
+@pytest.mark.parametrize(
+    ("report", "make"),
+    [(text_report, Texts), (document_report, lambda texts: Documents([[text] for text in texts]))],
+)
+def test_running_text(report: Callable[..., str], make: Callable[[list[str]], Any]) -> None:
+    text = report(SplitData(make(["ab\n", "ab\n", "c"]), make(["c", "d"]), None))
+    assert rows(text)["characters"] == ["7", "2"]
+    assert next(cells for name, cells in rows(text).items() if "duplicate" in name) == ["1 (33.3%)", "0 (0.0%)"]
+    assert "1 of 2 validation" in warnings(text)[0]
 
 
 def test_multi30k_is_fast(multi30k: Pairs) -> None:
     started = time.process_time()
-    report = corpus_report(multi30k, multi30k)
-    assert time.process_time() - started < 1
-    assert report.splits["validation"].overlap_pairs == len(multi30k) == 29_000
+    report = parallel_report(SplitData(multi30k, multi30k, None))
+    assert time.process_time() - started < 2
+    assert rows(report)["sources of the training data"][1] == "29,000 (100.0%)"

@@ -9,7 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.rows import LONGEST, Row, character_fault, sift, table, text_fault
+from manyheads.data.rows import Row, character_fault, sift, table, text_fault
+from manyheads.data.splits import LONGEST, check_text
 
 CELLS = [{"a": "one, two", "b": "x"}, {"a": 'He said "no".', "b": "ü"}, {"a": "Zwei\u2028Katzen\x0b", "b": " "}]
 TEXTS = {
@@ -134,3 +135,9 @@ def test_cells_that_are_no_text() -> None:
         assert message in fault[0]
     fault = character_fault("x" * (LONGEST + 1), "the context")
     assert fault == ("the context is longer than 1,000,000 characters: it has 1,000,001", "cut it into several")
+
+
+def test_what_a_model_is_given_is_looked_at_before_it_is_tokenised() -> None:
+    check_text("x" * LONGEST, "text 1")
+    with pytest.raises(ValueError, match="text 1 has 1,000,001 characters: give at most 1,000,000"):
+        check_text("x" * (LONGEST + 1), "text 1")

@@ -1,13 +1,23 @@
 """SQuAD's JSON, both versions; every fault named by file and question; splits by article."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from manyheads.data.squad import Answer, read_splits, read_squad
+from manyheads.data.corpora import QuestionSource
+from manyheads.data.splits import SplitData
+from manyheads.data.squad import Answer, Questions, read_squad
+
+
+def read_splits(data: Path) -> SplitData[Questions]:
+    return QuestionSource(data=str(data)).read()
+
 
 CONTEXT = "Ada Lovelace (1815 – 1852) wrote the first program. 👩‍💻 She worked with Babbage."
 
@@ -51,9 +61,9 @@ def test_both_versions(tmp_path: Path) -> None:
         ({"id": "x", "question": "?", "answers": []}, "no answers; give one, or say is_impossible: true"),
         (question("x", is_impossible=True), "it is_impossible but has answers"),
         ({"id": "x", "question": "?", "answers": [{"text": "Ada"}]}, "answers without text and answer_start"),
-        ({"id": "x", "question": " ", "answers": [{"text": "Ada", "answer_start": 0}]}, "the question is blank"),
+        ({"id": "x", "question": " ", "answers": [{"text": "Ada", "answer_start": 0}]}, "'question' is blank"),
         (question("good"), "its id occurs twice"),
-        ({**question("x"), "question": "Who\ud800?"}, "the question has half a character (a lone surrogate); write it"),
+        ({**question("x"), "question": "Who\ud800?"}, "'question' has half a character (a lone surrogate); write it"),
     ],
 )  # fmt: skip
 def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[str, Any], message: str) -> None:
@@ -91,6 +101,58 @@ def test_files_of_another_shape(tmp_path: Path, content: bytes, message: str) ->
         read_squad(file)
     assert str(told.value).startswith(f"{file}: ")
     assert message in str(told.value)
+
+
+def as_table(folder: Path, suffix: str) -> Path:
+    """A question with an answer, and one without."""
+    at, file = CONTEXT.index("Babbage"), folder / f"a{suffix}"
+    rows: list[dict[str, Any]] = [{"id": "1", "title": "T", "context": CONTEXT, "question": q} for q in ("a?", "b?")]
+    if suffix in (".csv", ".tsv"):
+        lines = [*({**row, "answer": "", "answer_start": ""} for row in rows)]
+        lines[0] |= {"answer": "Babbage", "answer_start": at}
+        lines[1] |= {"id": "2"}
+        with file.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, list(lines[0]), delimiter="," if suffix == ".csv" else "\t")
+            writer.writeheader()
+            writer.writerows(lines)
+        return file
+    rows[0]["answers"] = {"text": ["Babbage"], "answer_start": [at]}
+    rows[1] |= {"id": "2", "answers": {"text": [], "answer_start": []}}
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv", ".tsv"])
+def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
+    read = read_squad(as_table(tmp_path, suffix))
+    assert [(item.id, item.question, item.article) for item in read.items] == [("1", "a?", "T"), ("2", "b?", "T")]
+    assert [item.answers for item in read.items] == [(Answer("Babbage", CONTEXT.index("Babbage")),), ()]
+    assert read.items[0].context == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answers": {"text": ["Ada"], "answer_start": [3]}}, "the answer's offset does not match its context"),
+        ({"answers": {"text": ["Ada"], "answer_start": []}}, "answers without text and answer_start; give both"),
+        ({"answers": {"text": ["Ada"], "answer_start": ["0"]}}, "answers without text and answer_start"),
+        ({"answers": 3}, "answers without text and answer_start"),
+        ({"context": None}, "'context' is None, not text"),
+        ({"context": "x" * 1_000_001}, "'context' is longer than 1,000,000 characters"),
+        ({"id": "good"}, "its id occurs twice; give each question one of its own"),
+    ],
+)
+def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    good = {"id": "good", "context": CONTEXT, "question": "?", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (good, {**good, "id": "x", **row})))
+    with pytest.raises(ValueError) as refusal:
+        read_squad(file)
+    assert str(refusal.value).startswith(f"{file}:2: {message}")
+    assert len(read_squad(file, skip_bad_lines=True)) == 1
 
 
 def test_validation_is_held_out_by_article(tmp_path: Path) -> None:

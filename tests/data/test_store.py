@@ -1,12 +1,14 @@
 """The token cache: same ids as the tokenizer, never stale, never half."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from manyheads.data.store import TokenStore
-from manyheads.data.subword import encode_all, train_bpe
+from manyheads.data.tokenizers import encode_all, train_bpe
 
 TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
 TOKENIZER = train_bpe(TEXTS, 39)
@@ -61,3 +63,18 @@ def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ValueError, match="No space left"):
         TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_ids_with_gaps_keep_their_values(tmp_path: Path) -> None:
+    vocabulary = {"[UNK]": 0, "far": 2**16 + 5}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    assert list(TokenStore.of(["far"], tokenizer, tmp_path)[0]) == [2**16 + 5]
+
+
+def test_a_store_has_the_rights_that_the_umask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
+    finally:
+        os.umask(before)
+    assert store.path.stat().st_mode & 0o777 == 0o640

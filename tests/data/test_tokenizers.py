@@ -8,6 +8,8 @@ import re
 import string
 import subprocess
 import sys
+import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
 from manyheads.data import tokenizers
-from manyheads.data.subword import load_tokenizer, train_bpe
+from manyheads.data.tokenizers import load_tokenizer, train_bpe
 
 WORDS = [
     "The", "the", "dog's", "Café", "RUNS,", "running\u00a0run!", "(über)", "北京", "12,345", "straße", "naïve", "<br",
@@ -193,3 +195,21 @@ def test_too_small_a_vocabulary_is_told_in_one_line(kind: str, missing: int) -> 
         train(TEXTS, 9000)
     with pytest.raises(ValueError, match="got 2 texts, all of them empty"):
         train(["", " "], 300)
+
+
+@pytest.mark.parametrize("name", ["train_wordpiece", "train_byte_bpe", "train_bpe"])
+def test_a_word_of_many_thousand_characters_takes_no_minutes(name: str) -> None:
+    """Uncut, 100,000 letters take many seconds and ten times as many a hundred times that."""
+    letters = "".join(random.Random(1).choices("abcdefghij", k=100_000))
+    started = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        getattr(tokenizers, name)([letters], 400)
+    assert time.process_time() - started < 2
+
+
+def test_text_without_long_words_is_not_cut() -> None:
+    assert tokenizers._texts(["a " * 5000, "b"]) == ["a " * 5000, "b"]
+    long = "x" * 1200 + " y"
+    assert "".join(tokenizers._texts([long])) == long
+    assert [len(piece) for piece in tokenizers._texts([long])] == [500, 500, 202]

@@ -7,8 +7,7 @@ import random
 import pytest
 from tokenizers import Tokenizer
 
-from manyheads.data.subword import train_bpe
-from manyheads.data.tokenizers import train_byte_bpe, train_character
+from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_character
 from manyheads.generation import TextStream
 
 TEXTS = ["Grüße, 世界! 👩‍🚀 naïve café — tab\tand\nline", "the cat sat on the mat, the cat sat", "ééé\ufffd"]

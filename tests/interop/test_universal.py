@@ -10,8 +10,8 @@ from torch import nn
 import manyheads
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.data.algorithmic import digit_tokenizer
-from manyheads.data.subword import train_bpe
+from manyheads.data.embedded.digit_strings import digit_tokenizer
+from manyheads.data.tokenizers import train_bpe
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.splits import check_text, test_among
-from manyheads.data.squad import Questions, find_splits, read_squad
-from manyheads.data.store import fingerprint
+from manyheads.data.corpora import QuestionSource
+from manyheads.data.splits import check_text
+from manyheads.data.squad import Questions, read_squad
+from manyheads.files import fingerprint
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
 from manyheads.tasks.attending import Read, TextPredictor, check_pairs
@@ -104,7 +105,7 @@ class Answerer(TextPredictor):
 def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Questions:
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        return told(read_squad(test_among(data, find_splits), skip_bad_lines=skip_bad_lines))
+        return told(read_squad(QuestionSource().test_in(data), skip_bad_lines=skip_bad_lines))
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]

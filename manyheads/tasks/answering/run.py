@@ -9,10 +9,11 @@ import torch
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.report import Lengths
+from manyheads.data.corpora import QuestionSource
+from manyheads.data.report import question_report
 from manyheads.data.splits import SplitData
-from manyheads.data.squad import Questions, read_splits
-from manyheads.data.store import fingerprint
+from manyheads.data.squad import Questions
+from manyheads.files import fingerprint
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
@@ -62,11 +63,9 @@ def planned_model(config: AnsweringConfig) -> Bert:
 
 
 def _data(config: AnsweringConfig, run: Run) -> GivenData:
-    def read() -> SplitData[Questions]:
-        assert config.data is not None
-        return read_splits(
-            config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
-        )
+    source = QuestionSource(
+        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
+    )
 
     def describe(splits: SplitData[Questions]) -> dict[str, Any]:
         return {
@@ -77,23 +76,4 @@ def _data(config: AnsweringConfig, run: Run) -> GivenData:
             "questions": {name: len(questions) for name, questions in splits.known.items()},
         }
 
-    return GivenData(config.data, read, _report, describe, "questions")
-
-
-def _report(corpora: SplitData[Questions]) -> str:
-    """What the data are like."""
-    lines = []
-    trained = {item.article for item in corpora.train.items}
-    for name, questions in corpora.known.items():
-        items = questions.items
-        words = {
-            what: Lengths.of([len(getattr(item, what).split()) for item in items]) for what in ("question", "context")
-        }
-        told = f"{name}: {len(items):,} questions on {questions.articles:,} articles"
-        told += f", {questions.impossible:,} without an answer" * bool(questions.impossible)
-        told += "".join(f"; words of a {what} (mean / 99% / longest) {each}" for what, each in words.items())
-        lines.append(told)
-        shared = len({item.article for item in items} & trained) if name != "train" else 0
-        if shared:
-            lines.append(f"warning: {shared:,} articles of the {name} data are in the training data")
-    return "\n".join(lines)
+    return GivenData(config.data, source.read, question_report, describe, "questions")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.cldr_languages import cldr_languages
-from manyheads.data.labelled import FILES, Columns, Labelled, read_labelled
-from manyheads.data.splits import find_files, test_among
-from manyheads.data.store import fingerprint
+from manyheads.data.corpora import LabelledSource
+from manyheads.data.embedded.languages import cldr_languages
+from manyheads.data.labelled import Columns, Labelled, read_labelled
+from manyheads.files import fingerprint
 from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
@@ -142,7 +141,7 @@ class Classifier(TextPredictor):
         names = () if any(label.isdecimal() for label in self.labels) else self.labels  # a number is no index then
         columns = columns or Columns(**trained_on.get("columns", {}))
         if data is not None:
-            test = test_among(data, partial(find_files, suffixes=FILES))
+            test = LabelledSource().test_in(data)
             found = told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
             written = read_labelled(test, columns, skip_bad_lines=True).labels if names else []
             numbers = {str(i) for i in range(len(names))} - set(names)
@@ -151,7 +150,7 @@ class Classifier(TextPredictor):
                       f"{', '.join(names[int(i)] for i in indices[:4])}", file=sys.stderr)  # fmt: skip
             return found
         if cldr := trained_on.get("cldr"):
-            return cldr_languages(seed=cldr["seed"], size=cldr["size"]).test
+            return cldr_languages(seed=cldr["seed"], size=cldr["size"]).known["test"]
         if not trained_on.get("test"):
             raise ValueError(f"{self.path} was trained without test data: name some with --data FILE")
         name = trained_on["test"][0]

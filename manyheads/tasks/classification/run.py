@@ -14,13 +14,13 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.cldr_languages import LANGUAGES, cldr_languages
-from manyheads.data.labelled import Labelled, label_order, read_labelled_splits
-from manyheads.data.labelled_report import labelled_report
+from manyheads.data.corpora import LabelledSource
+from manyheads.data.embedded.languages import LANGUAGES
+from manyheads.data.labelled import Labelled, label_order
+from manyheads.data.report import labelled_report
 from manyheads.data.splits import SplitData
-from manyheads.data.store import fingerprint
-from manyheads.data.subword import PAD, train_bpe
-from manyheads.data.tokenizers import train_word_level
+from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.files import fingerprint
 from manyheads.models.presets import build, full_name, preset
 from manyheads.models.tfidf import Tfidf
 from manyheads.recipes.estimate import Plan
@@ -155,14 +155,11 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
 
 def _data(config: ClassificationConfig, run: Run) -> GivenData:
     def read() -> SplitData[Labelled]:
-        if config.data is None:
-            splits = SplitData(*cldr_languages(seed=config.training.seed, size=config.size))
-        else:
-            splits = read_labelled_splits(
-                config.data, config.columns, names=config.names, validation=config.validation, test=config.test,
-                skip_bad_lines=run.skip_bad_lines,
-            )  # fmt: skip
-        return splits.sampled(config.items, config.training.seed)
+        source = LabelledSource(
+            data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
+            seed=config.training.seed, columns=config.columns, names=config.names, size=config.size,
+        )  # fmt: skip
+        return source.read().sampled(config.items, config.training.seed)
 
     def describe(splits: SplitData[Labelled]) -> dict[str, Any]:
         return {
@@ -176,7 +173,4 @@ def _data(config: ClassificationConfig, run: Run) -> GivenData:
             "items": {name: len(data) for name, data in splits.known.items()},
         }
 
-    def report(splits: SplitData[Labelled]) -> str:
-        return str(labelled_report(splits.train, splits.validation, splits.test))
-
-    return GivenData(config.data, read, report, describe, "items")
+    return GivenData(config.data, read, labelled_report, describe, "items")

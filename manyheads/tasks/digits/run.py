@@ -13,11 +13,12 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import Route
-from manyheads.data.algorithmic import SHORTEST, algorithmic_pairs, digit_tokenizer, pairs_by_length
+from manyheads.data.embedded.digit_strings import SHORTEST, algorithmic_pairs, digit_tokenizer, pairs_by_length
 from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
-from manyheads.data.store import TokenStore, fingerprint
-from manyheads.data.subword import END, PAD
+from manyheads.data.store import TokenStore
+from manyheads.data.tokenizers import END, PAD
+from manyheads.files import fingerprint
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.given_data import GivenData

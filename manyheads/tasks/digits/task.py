@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import Route
-from manyheads.data.algorithmic import pairs_by_length
 from manyheads.data.batching import pad
+from manyheads.data.embedded.digit_strings import pairs_by_length
 from manyheads.data.parallel import Pairs
-from manyheads.data.store import fingerprint
+from manyheads.files import fingerprint
 from manyheads.generation import greedy
 from manyheads.tasks.evaluation import Metrics, Outcome, record_of
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.cldr_tags import cldr_tagged
-from manyheads.data.conll import Tagged, read_splits
-from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special
+from manyheads.data.conll import Tagged
+from manyheads.data.corpora import TaggedSource
+from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.splits import SplitData
-from manyheads.data.store import fingerprint
+from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.given_data import GivenData
@@ -89,7 +89,7 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
         rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
         def examples(tagged: Tagged) -> PretrainingData:
-            documents = Documents.of([[" ".join(words)] for words in tagged.words], tokenizer)
+            documents = TokenisedDocuments.of([[" ".join(words)] for words in tagged.words], tokenizer)
             return PretrainingData(documents, rules, Special.of(tokenizer), vocabulary, seed=seed)
 
         task = ReadingTask(
@@ -144,11 +144,12 @@ def _scores(metrics: Metrics) -> str:
 
 def _data(config: DirectionsConfig, run: Run) -> GivenData:
     def read() -> SplitData[Tagged]:
-        if config.data is None:
-            corpus = cldr_tagged(config.locale, seed=config.training.seed, size=config.size)
-            return SplitData(corpus.train, corpus.test, None)
-        train, test, *_ = read_splits(config.data, skip_bad_lines=run.skip_bad_lines)
-        return SplitData(train, test, None)
+        splits = TaggedSource(
+            data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
+            size=config.size,
+        ).read()  # fmt: skip
+        # of the user's data, the test data stay unseen
+        return SplitData(splits.train, splits.validation if config.data else splits.known["test"], None)
 
     def describe(splits: SplitData[Tagged]) -> dict[str, Any]:
         return {

@@ -20,7 +20,7 @@ from manyheads.data.images.files import Columns, find_splits
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, digits, read_images
-from manyheads.data.store import fingerprint
+from manyheads.files import fingerprint
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.attending import image_maps

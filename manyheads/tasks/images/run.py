@@ -18,7 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, digits, read_image_splits
 from manyheads.data.images.report import image_report
 from manyheads.data.splits import SplitData
-from manyheads.data.store import fingerprint
+from manyheads.files import fingerprint
 from manyheads.models.presets import FAMILIES, IMAGES, build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import model_settings, start

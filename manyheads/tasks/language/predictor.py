@@ -16,9 +16,10 @@ from tokenizers import Encoding
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import Texts, read_corpora, read_texts
-from manyheads.data.splits import check_text, only_test, splits_among
-from manyheads.data.store import fingerprint
+from manyheads.data.corpora import TextSource
+from manyheads.data.splits import check_text
+from manyheads.data.texts import Texts
+from manyheads.files import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
 from manyheads.tasks.attending import read, read_ids, text_maps
@@ -266,15 +267,13 @@ def held_data(model: Path, data: str | None, positions: int, skip_bad_lines: boo
     context = windows.get("context", positions)
     stride = windows.get("stride", max(1, context // 2))
     if data is not None:
-        if Path(data).is_dir():  # of tests, or of other texts
-            data = only_test(data, splits_among(Path(data), [p.name for p in Path(data).iterdir()]).test) or data
-        return Held(told(read_texts(data, skip_bad_files=skip_bad_lines)), context, stride)
+        return Held(told(TextSource(skip_bad_lines=skip_bad_lines).named(data)), context, stride)
     if "scored" not in known:
         raise ValueError(f"{model} has no result.json that tells its test data: name some with --data")
-    corpora = read_corpora(
-        known["path"], validation=known["validation"], test=known["test"], share=known["share"],
-        skip_bad_files=known["skip_bad_files"],
-    )  # fmt: skip
+    corpora = TextSource(
+        data=known["path"], validation=known["validation"], test=known["test"], share=known["share"],
+        skip_bad_lines=known["skip_bad_files"],
+    ).read()  # fmt: skip
     texts = corpora.validation if known["scored"] == "validation" else corpora.test
     if texts is None:
         raise ValueError(f"{model} was trained without test data: name some with --data")

@@ -14,11 +14,12 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.blocks import token_stream
-from manyheads.data.corpora import Corpora, Texts, read_corpora
-from manyheads.data.corpora import describe as describe_texts
+from manyheads.data.corpora import TextSource
+from manyheads.data.report import text_report
 from manyheads.data.splits import SplitData
-from manyheads.data.store import fingerprint
+from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
+from manyheads.files import fingerprint
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
@@ -101,12 +102,10 @@ def _started(run: Run) -> tuple[GPT, Tokenizer]:
 
 
 def _data(config: LanguageModellingConfig, run: Run) -> GivenData:
-    def read() -> SplitData[Texts]:
-        corpora = read_corpora(
-            config.data, validation=config.validation, test=config.test, share=config.share,
-            skip_bad_files=run.skip_bad_lines,
-        )  # fmt: skip
-        return SplitData(*corpora)
+    source = TextSource(
+        data=config.data, validation=config.validation, test=config.test, share=config.share,
+        skip_bad_lines=run.skip_bad_lines,
+    )  # fmt: skip
 
     def describe(splits: SplitData[Texts]) -> dict[str, Any]:
         paths = {"path": config.data, "validation": config.validation, "test": config.test}
@@ -119,7 +118,4 @@ def _data(config: LanguageModellingConfig, run: Run) -> GivenData:
             "bytes": {name: texts.bytes for name, texts in splits.known.items()},
         }
 
-    def report(splits: SplitData[Texts]) -> str:
-        return describe_texts(Corpora(*splits[:3]))
-
-    return GivenData(config.data, read, report, describe, "files")
+    return GivenData(config.data, source.read, text_report, describe, "files")

@@ -13,19 +13,22 @@ from manyheads import directory
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.documents import Document, fingerprint_of, read_documents, split_documents, standard_library
+from manyheads.data.corpora import DocumentSource
+from manyheads.data.documents import Documents, read_documents
+from manyheads.data.embedded.standard_library import documentation
 from manyheads.data.pretraining import (
-    Documents,
     Epoch,
     PretrainingData,
     Rules,
     Special,
+    TokenisedDocuments,
     continuations,
     mask_token,
 )
 from manyheads.data.splits import check_text
-from manyheads.data.tokenizers import special_tokens
+from manyheads.data.tokenizers import with_special_tokens
 from manyheads.data.windows import Frame
+from manyheads.files import fingerprint
 from manyheads.tasks.attending import Read, TextPredictor, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.masked_words.task import mean_scores, scores
@@ -176,9 +179,9 @@ class Filler(TextPredictor):
         else:
             documents = _validation(trained_on)
             name = trained_on["validation"] or trained_on["data"] or "the standard library's documentation"
-            same_test(name, trained_on["fingerprints"]["validation"], fingerprint_of(documents))
-        with special_tokens(self.tokenizer, as_text=True):  # as in training
-            tokenised = Documents.of(documents, self.tokenizer)
+            same_test(name, trained_on["fingerprints"]["validation"], fingerprint(documents.texts))
+        as_text = with_special_tokens(self.tokenizer, as_text=True)  # as in training
+        tokenised = TokenisedDocuments.of(documents.documents, as_text)
         return PretrainingData(
             tokenised, rules, self.special, self.model.config.vocab, seed=trained_on.get("seed", 1),
             inner=continuations(self.tokenizer.get_vocab()),
@@ -194,8 +197,8 @@ def _best(chances: list[list[float]], words: list[list[int]], count: int) -> lis
     return found
 
 
-def _validation(trained_on: dict[str, Any]) -> list[Document]:
+def _validation(trained_on: dict[str, Any]) -> Documents:
     """Of a run, by what its result.json says of its data."""
     path, column = trained_on["validation"] or trained_on["data"], trained_on["column"]
-    documents = standard_library() if path is None else read_documents(path, column=column, skip_bad_lines=True)
-    return documents if trained_on["validation"] else split_documents(documents)[1]
+    documents = documentation() if path is None else read_documents(path, column=column, skip_bad_lines=True)
+    return documents if trained_on["validation"] else DocumentSource().hold_out(documents)[1]

@@ -12,9 +12,13 @@ from tokenizers import Regex, Tokenizer, normalizers
 
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.documents import BREAK, Document, fingerprint_of, read_documents, split_documents, standard_library
-from manyheads.data.pretraining import Documents, PretrainingData, Special, continuations
+from manyheads.data.corpora import DocumentSource
+from manyheads.data.documents import BREAK, Document, Documents
+from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
+from manyheads.data.report import document_report
+from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
@@ -71,7 +75,7 @@ def _task(config: PretrainingConfig, run: Run, splits: Any, route: Route) -> Mas
     inner = continuations(tokenizer.get_vocab())
 
     def examples(documents: list[Document]) -> PretrainingData:
-        tokenised = Documents.of(documents, tokenizer, run.out / "state" / "tokens")
+        tokenised = TokenisedDocuments.of(documents, tokenizer, run.out / "state" / "tokens")
         return PretrainingData(tokenised, config.rules, special, model.config.vocab, seed=seed, inner=inner)
 
     return MaskedLMTask(
@@ -106,46 +110,30 @@ def _flops(task: MaskedLMTask, summary: Summary) -> float:
 
 
 def _data(config: PretrainingConfig, run: Run) -> GivenData:
-    def documents_of(path: str) -> list[Document]:
-        return read_documents(path, column=config.column, skip_bad_lines=run.skip_bad_lines)
+    source = DocumentSource(
+        data=config.data, validation=config.validation, column=config.column, skip_bad_lines=run.skip_bad_lines
+    )
 
-    def read() -> Any:
-        documents = standard_library() if config.data is None else documents_of(config.data)
-        if config.validation is not None:
-            train, validation = documents, documents_of(config.validation)
-        else:
-            train, validation = split_documents(documents)
-        if config.next_sentence and len(validation) < 2:
+    def read() -> SplitData[Documents]:
+        splits = source.read()
+        if config.next_sentence and len(splits.validation) < 2:
             raise ValueError(
                 f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
                 "next_sentence=false"
             )
-        return _Splits(train, validation)
+        return splits
 
     def describe(splits: Any) -> dict[str, Any]:
         paths = {name: path and str(Path(path).absolute()) for name, path in
                  (("data", config.data), ("validation", config.validation))}  # fmt: skip
         return {
             **paths, "column": config.column,
-            "fingerprints": {"train": fingerprint_of(splits.train), "validation": fingerprint_of(splits.validation)},
+            "fingerprints": {name: fingerprint(data.texts) for name, data in splits.known.items()},
             "documents": {"train": len(splits.train), "validation": len(splits.validation)},
             "rules": asdict(config.rules), "seed": config.training.seed,
         }  # fmt: skip
 
-    def report(splits: Any) -> str:
-        seen = {sentence for document in splits.train for sentence in document}
-        held = [sentence for document in splits.validation for sentence in document]
-        known = sum(sentence in seen for sentence in held)
-        total = sum(map(len, splits.train))
-        letters = sum(len(sentence) for document in splits.train for sentence in document)
-        return (
-            f"training: {len(splits.train):,} documents, {total:,} sentences, {letters:,} characters; "
-            f"{total - len(seen):,} sentences repeat an earlier one\n"
-            f"validation: {len(splits.validation):,} documents, {len(held):,} sentences, of which {known:,} are in the "
-            "training data too"
-        )
-
-    return GivenData(config.data, read, report, describe)
+    return GivenData(config.data, read, document_report, describe, "lines")
 
 
 class _Splits(NamedTuple):

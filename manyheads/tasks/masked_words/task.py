@@ -16,7 +16,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.tokenizers import special_tokens
+from manyheads.data.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.loss import smoothed_cross_entropy
 
@@ -114,8 +114,7 @@ class MaskedLMTask:
 
     def save(self, out: Path) -> str:
         """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
-        with special_tokens(self.tokenizer, as_text=False):
-            return directory.save(out, self.model, self.tokenizer)
+        return directory.save(out, self.model, with_special_tokens(self.tokenizer, as_text=False))
 
 
 class Score(NamedTuple):

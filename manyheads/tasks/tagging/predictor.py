@@ -9,10 +9,11 @@ from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.cldr_tags import cldr_tagged
-from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
-from manyheads.data.splits import check_text, test_among
-from manyheads.data.store import fingerprint
+from manyheads.data.conll import Tagged, read_conll, words_of
+from manyheads.data.corpora import TaggedSource
+from manyheads.data.embedded.tags import cldr_tagged
+from manyheads.data.splits import check_text
+from manyheads.files import fingerprint
 from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
@@ -142,9 +143,9 @@ def _held_data(model: Path, labels: Sequence[str], data: str | None, skip_bad_li
 
     trained_on = record_of(model).get("data", {})
     if data is not None:
-        return told(read(test_among(data, find_splits), skip_bad_lines))
+        return told(read(TaggedSource().test_in(data), skip_bad_lines))
     if cldr := trained_on.get("cldr"):
-        return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).test
+        return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).known["test"]
     if not trained_on.get("test"):
         raise ValueError(f"{model} was trained without test data: name some with --data FILE")
     name = trained_on["test"][0]

@@ -10,12 +10,12 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.cldr_tags import cldr_tagged
-from manyheads.data.conll import Tagged, read_splits
+from manyheads.data.conll import Tagged
+from manyheads.data.corpora import TaggedSource
+from manyheads.data.report import tag_report
 from manyheads.data.splits import SplitData
-from manyheads.data.store import fingerprint
-from manyheads.data.tag_report import tag_report
 from manyheads.data.tokenizers import train_wordpiece
+from manyheads.files import fingerprint
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
@@ -90,17 +90,10 @@ def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...
 
 
 def _data(config: TaggingConfig, run: Run) -> GivenData:
-    def read() -> SplitData[Tagged]:
-        if config.data is None:
-            return SplitData(*cldr_tagged(config.locale, seed=config.training.seed, size=config.size))
-        splits = read_splits(
-            config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
-        )
-        if run.skip_bad_lines:
-            labels = splits.train.labels
-            test = splits.test and splits.test.only(labels)
-            splits = splits._replace(validation=splits.validation.only(labels), test=test)
-        return splits
+    source = TaggedSource(
+        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
+        seed=config.training.seed, locale=config.locale, size=config.size,
+    )  # fmt: skip
 
     def describe(splits: SplitData[Tagged]) -> dict[str, Any]:
         embedded = {"locale": config.locale, "size": config.size, "seed": config.training.seed}
@@ -113,7 +106,4 @@ def _data(config: TaggingConfig, run: Run) -> GivenData:
             "sentences": {name: len(tagged) for name, tagged in splits.known.items()},
         }
 
-    def report(splits: SplitData[Tagged]) -> str:
-        return str(tag_report(splits.train, splits.validation, splits.test))
-
-    return GivenData(config.data, read, report, describe, "sentences")
+    return GivenData(config.data, source.read, tag_report, describe, "sentences")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -15,10 +14,11 @@ from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.cldr import cldr_pairs
-from manyheads.data.parallel import Pairs, find_splits, read_parallel
-from manyheads.data.splits import check_text, test_among
-from manyheads.data.store import fingerprint
+from manyheads.data.corpora import ParallelSource
+from manyheads.data.embedded.phrases import cldr_pairs
+from manyheads.data.parallel import Pairs, read_parallel
+from manyheads.data.splits import check_text
+from manyheads.files import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.tasks.attending import translation_maps
 from manyheads.tasks.digits.task import algorithmic_outcome, recorded_tests
@@ -54,10 +54,10 @@ def held_data(model: Path, data: str | None, skip_bad_lines: bool = False) -> He
             "translations): name the test files as --data FILE.en,FILE.de"
         )
     if data is not None:
-        found = test_among(data, partial(find_splits, source=source, target=target))
+        found = ParallelSource(source=source, target=target).test_in(data)
         pairs = told(read_parallel(found, source, target, skip_bad_lines=skip_bad_lines))
     elif cldr := trained_on.get("cldr"):
-        pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).test
+        pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).known["test"]
     elif trained_on.get("test"):
         pairs = read_parallel(trained_on["test"][0], source, target)
         same_test(

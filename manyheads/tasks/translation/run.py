@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +13,13 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.cldr import cldr_pairs
-from manyheads.data.parallel import Pairs, find_splits, read_parallel, read_splits
-from manyheads.data.report import corpus_report
+from manyheads.data.corpora import ParallelSource
+from manyheads.data.parallel import Pairs
+from manyheads.data.report import parallel_report
 from manyheads.data.splits import SplitData
-from manyheads.data.store import TokenStore, fingerprint
-from manyheads.data.subword import END, PAD, train_bpe
-from manyheads.data.tokenizers import train_unigram
+from manyheads.data.store import TokenStore
+from manyheads.data.tokenizers import END, PAD, train_bpe, train_unigram
+from manyheads.files import fingerprint
 from manyheads.models.presets import build, preset
 from manyheads.models.transformer import Transformer
 from manyheads.recipes.estimate import Plan
@@ -128,26 +127,18 @@ def _started(run: Run) -> tuple[Transformer, directory.Loaded]:
 
 
 def _data(config: TranslationConfig, run: Run) -> GivenData:
-    def read() -> Any:
-        if config.data is None:
-            corpus = cldr_pairs(config.source, config.target, seed=config.training.seed, size=config.size)
-            return SplitData(*corpus)
-        languages, skip = (config.source, config.target), run.skip_bad_lines
-        training, validation = read_splits(config.data, *languages, validation=config.validation, skip_bad_lines=skip)
-        splits = find_splits(config.data, *languages, validation=config.validation, test=config.test)
-        paths = splits.test
-        if len(paths) > 1:
+    source = ParallelSource(
+        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
+        seed=config.training.seed, source=config.source, target=config.target, size=config.size,
+    )  # fmt: skip
+
+    def read() -> SplitData[Pairs]:
+        splits = source.read()
+        if len(paths := splits.test_paths) > 1:
             print(
                 f"several test sets: the first, {paths[0]}, is scored, {', '.join(paths[1:])} are not", file=sys.stderr
             )
-        test = read_parallel(paths[0], *languages, skip_bad_lines=skip) if paths else None
-        return SplitData(
-            training,
-            validation,
-            test,
-            tuple(str(Path(path).absolute()) for path in paths),
-            len(validation) if splits.validation is None else 0,
-        )
+        return splits
 
     def describe(splits: SplitData[Pairs]) -> dict[str, Any]:
         known = splits.known
@@ -161,7 +152,4 @@ def _data(config: TranslationConfig, run: Run) -> GivenData:
             "pairs": {name: len(pairs) for name, pairs in known.items()},
         }
 
-    def report(splits: SplitData[Pairs]) -> str:
-        return str(corpus_report(splits.train, splits.validation, splits.test))
-
-    return GivenData(config.data, read, report, describe, "pairs")
+    return GivenData(config.data, read, parallel_report, describe, "pairs")

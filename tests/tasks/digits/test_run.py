@@ -12,7 +12,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
-from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
+from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal
 from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from manyheads import directory, train
 from manyheads.core.runtime import Route
 from manyheads.data.conll import Tagged
-from manyheads.data.pretraining import Documents, Example, PretrainingData, Rules, Special
+from manyheads.data.pretraining import Example, PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.tasks.directions.task import Batch, ReadingTask, linear_probe, probe, word_features
@@ -50,7 +50,7 @@ def task(reading: Direction) -> ReadingTask:
         DirectionalConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40)
     )
     rules = Rules(next_sentence=False, short=0.0)
-    documents = Documents.of([[text] for text in TEXTS], tokenizer)
+    documents = TokenisedDocuments.of([[text] for text in TEXTS], tokenizer)
     data = PretrainingData(documents, rules, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
     return ReadingTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import manyheads
 from manyheads import cli
-from manyheads.data.corpora import standard_library
+from manyheads.data.embedded.standard_library import source_files
 from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
@@ -116,8 +116,8 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
 
 def test_python_s_own_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of the embedded corpus, one step: byte-level BPE, scored on modules that were held out."""
-    part = standard_library().subset(range(0, 150, 10))
-    monkeypatch.setattr("manyheads.data.corpora.standard_library", lambda: part)
+    part = source_files()[0:150:10]
+    monkeypatch.setattr("manyheads.data.embedded.standard_library.source_files", lambda: part)
     tiny = {**SMALL, "model.layers": 1, "vocabulary": 260, "share": 0.01, "block": 256, "training.steps": 1}
     result = train("language-modelling", tiny, out=tmp_path / "run")
     assert result["data"]["path"] is None

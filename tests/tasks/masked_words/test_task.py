@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.documents import sentences
-from manyheads.data.pretraining import Documents, PretrainingData, Rules, Special
+from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
@@ -50,7 +50,7 @@ def model(head: str, vocabulary: int, **settings: Any) -> Bert:
 
 def data(tokenizer: Tokenizer, pairs: bool, length: int = 32, **rules: Any) -> PretrainingData:
     made = Rules(length=length, next_sentence=pairs, **rules)
-    documents = Documents.of(DOCUMENTS, tokenizer)
+    documents = TokenisedDocuments.of(DOCUMENTS, tokenizer)
     return PretrainingData(documents, made, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
 
 
@@ -140,7 +140,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Filler:
     """A model that knows LEARNED by heart."""
     path = tmp_path_factory.mktemp("filler")
     tokenizer = train_wordpiece(LEARNED * 2, 83)
-    documents = Documents.of([[text] for text in LEARNED * 8], tokenizer)
+    documents = TokenisedDocuments.of([[text] for text in LEARNED * 8], tokenizer)
     made = PretrainingData(documents, Rules(next_sentence=False), Special.of(tokenizer), 83, seed=1)
     bert = model("masked_lm", tokenizer.get_vocab_size(), layers=1)
     ours = MaskedLMTask(bert, tokenizer, made, made, route=ROUTE, batch_tokens=512, seed=1)

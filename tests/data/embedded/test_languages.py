@@ -5,14 +5,16 @@ from collections import Counter
 
 import pytest
 
-from manyheads.data import cldr_languages as module
-from manyheads.data.cldr_languages import LANGUAGES, LanguageCorpus, cldr_languages
+from manyheads.data.embedded import languages as module
+from manyheads.data.embedded.languages import LANGUAGES, cldr_languages
+from manyheads.data.labelled import Labelled
+from manyheads.data.splits import SplitData
 
 FEW = ["en", "ja", "de", "ru"]
 
 
 @pytest.fixture(scope="module")
-def corpora() -> list[LanguageCorpus]:
+def corpora() -> list[SplitData[Labelled]]:
     """Four of the languages, twice: the whole corpus takes many seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LANGUAGES", FEW)
@@ -20,12 +22,12 @@ def corpora() -> list[LanguageCorpus]:
 
 
 @pytest.fixture
-def corpus(corpora: list[LanguageCorpus]) -> LanguageCorpus:
+def corpus(corpora: list[SplitData[Labelled]]) -> SplitData[Labelled]:
     return corpora[0]
 
 
-def test_phrases_have_one_language_and_are_new(corpus: LanguageCorpus) -> None:
-    texts = [text for part in corpus for text in part.texts]
+def test_phrases_have_one_language_and_are_new(corpus: SplitData[Labelled]) -> None:
+    texts = [text for part in corpus.known.values() for text in part.texts]
     assert len(set(texts)) == len(texts), "no phrase occurs twice, in one split or in two"
     assert all(any(c.isalpha() for c in text) for text in texts)
     assert all(
@@ -34,20 +36,22 @@ def test_phrases_have_one_language_and_are_new(corpus: LanguageCorpus) -> None:
     counts = Counter(corpus.train.labels)
     assert sorted(counts) == sorted(FEW)
     assert min(counts.values()) > 100
-    assert set(corpus.test.labels) == set(corpus.validation.labels) == set(FEW)
+    assert set(corpus.known["test"].labels) == set(corpus.validation.labels) == set(FEW)
 
 
-def test_combinations_are_held_out_even_inside_longer_phrases(corpus: LanguageCorpus) -> None:
+def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[Labelled]) -> None:
     train = "\n".join(corpus.train.texts)
-    short = [text for text in corpus.test.texts if len(text) > 12 and not any(mark in text for mark in ":;–(")]
+    short = [text for text in corpus.known["test"].texts if len(text) > 12 and not any(mark in text for mark in ":;–(")]
     assert len(short) > 5
     inside = [text for text in short if f"{text}\n" in train or f"\n{text}" in train]
     assert not inside
 
 
-def test_it_is_the_same_corpus_again(corpora: list[LanguageCorpus]) -> None:
+def test_it_is_the_same_corpus_again(corpora: list[SplitData[Labelled]]) -> None:
     one, two = corpora
-    assert [(part.texts, part.labels) for part in one] == [(part.texts, part.labels) for part in two]
+    assert [(part.texts, part.labels) for part in one.known.values()] == [
+        (part.texts, part.labels) for part in two.known.values()
+    ]
 
 
 def test_sixty_languages_can_all_be_written() -> None:

@@ -21,6 +21,7 @@ from babel import Locale, UnknownLocaleError, dates, lists, localedata, numbers,
 from babel.languages import get_official_languages
 
 from manyheads.data.parallel import Pairs
+from manyheads.data.splits import SplitData
 
 _SPLITS = ("train", "validation", "test")
 _HELD = 0.05  # share of the fragments held out for validation, and for test
@@ -33,19 +34,13 @@ _DATE_SKELETONS = ("yMMMM", "MMMMd", "yMMMEd", "MMMEd", "MMMd")
 _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
 
 
-class CldrCorpus(NamedTuple):
-    train: Pairs
-    validation: Pairs
-    test: Pairs
-
-
 class Fragment(NamedTuple):
     source: str
     target: str
     needs: tuple[str, ...]  # names and patterns that training must have shown
 
 
-def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> CldrCorpus:
+def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
     """`size` training pairs (fewer where the locales do not yield that many), size // 30 each for validation and test.
 
     No source occurs twice. Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale.
@@ -88,7 +83,7 @@ class Writer:
         self.languages = self._names("language", lambda x: {k: v for k, v in x.languages.items() if k in codes})
         self.names = self.territories + self.languages
 
-    def corpus(self, size: int) -> CldrCorpus:
+    def corpus(self, size: int) -> SplitData[Pairs]:
         kinds = [list(kind) for kind in self.kinds().values()]
         pools = {split: [[f for f in kind if split_of(f.source) == split] for kind in kinds] for split in _SPLITS}
         train = self.phrases(pools["train"], size, self.names)
@@ -97,7 +92,8 @@ class Writer:
         for split in ("validation", "test"):
             inferable = [[f for f in pool if shown.issuperset(f.needs)] for pool in pools[split]]
             parts.append(self.phrases(inferable, size // 30, []))
-        return CldrCorpus(*(Pairs([f.source for f in part], [f.target for f in part]) for part in parts))
+        splits = [Pairs([f.source for f in part], [f.target for f in part]) for part in parts]
+        return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
         """`size` distinct phrases, those of `alone` among them; every kind of fragment is as likely as any other."""

@@ -1,7 +1,7 @@
 """The embedded corpus of text classification: which of 60 languages is a phrase in? Needs no download.
 
 Dates, times, spans, amounts, units, lists and combinations of names from the Unicode CLDR data inside Babel, as in
-`data/cldr.py`, in two languages at a time. A combination that is held out for validation or test occurs nowhere in
+`phrases.py`, in two languages at a time. A combination that is held out for validation or test occurs nowhere in
 training, not even inside a longer phrase. What tells nothing (numbers and codes alone), or is the same in two of the
 languages, is left out.
 """
@@ -12,10 +12,10 @@ import re
 from collections import defaultdict
 from itertools import islice
 from random import Random
-from typing import NamedTuple
 
-from manyheads.data.cldr import Writer, locale_of, split_of
+from manyheads.data.embedded.phrases import Writer, locale_of, split_of
 from manyheads.data.labelled import Labelled
+from manyheads.data.splits import SplitData
 
 # two at a time are written together; neighbours among languages stand apart, so that no phrase is a near translation
 LANGUAGES = [
@@ -28,27 +28,21 @@ assert len(set(LANGUAGES)) == len(LANGUAGES) == 60
 FRAGMENTS = 500  # of each kind that two languages are written in
 
 
-class LanguageCorpus(NamedTuple):
-    train: Labelled
-    validation: Labelled
-    test: Labelled
-
-
-def cldr_languages(*, seed: int = 0, size: int = 48_000) -> LanguageCorpus:
+def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labelled]:
     """About `size` training phrases, a twelfth as many each for validation and test, labelled by language code.
 
     No phrase occurs twice. Deterministic for a seed and a Babel version.
     """
-    each = {"train": size // 60, "validation": size // 720, "test": size // 720}
-    if each["test"] < 1:
+    counts = {"train": size // 60, "validation": size // 720, "test": size // 720}
+    if counts["test"] < 1:
         raise ValueError(f"size={size}: expected at least 720 phrases, or some languages are not tested")
     spoken: defaultdict[str, set[str]] = defaultdict(set)  # the languages of a phrase
-    drawn: dict[str, list[tuple[str, str]]] = {split: [] for split in each}
+    drawn: dict[str, list[tuple[str, str]]] = {split: [] for split in counts}
     for first, second in zip(LANGUAGES[::2], LANGUAGES[1::2], strict=True):
         writer = Writer(locale_of(first), locale_of(second), Random(f"{seed} {first}"))
         kinds = [list(islice(kind, FRAGMENTS)) for kind in writer.kinds().values()]
         shown = {f.target for kind in kinds for f in kind if split_of(f.source) == "train"}
-        for split, count in each.items():
+        for split, count in counts.items():
             # two sources can have one target, so what is held out must be new in both languages
             pools = [
                 [f for f in kind if split_of(f.source) == split and (split == "train" or f.target not in shown)]
@@ -59,13 +53,14 @@ def cldr_languages(*, seed: int = 0, size: int = 48_000) -> LanguageCorpus:
                     spoken[phrase].add(language)
                     drawn[split].append((phrase, language))
     seen: set[str] = set()
-    found = []
+    splits = []
     for split, phrases in drawn.items():
         kept = [(p, n) for p, n in dict(phrases).items() if _tells(p) and len(spoken[p]) == 1 and p not in seen]
         seen.update(phrase for phrase, _ in kept)
         Random(f"{seed} {split}").shuffle(kept)
-        found.append(Labelled([phrase for phrase, _ in kept], [language for _, language in kept]))
-    return LanguageCorpus(*found)
+        splits.append(Labelled([phrase for phrase, _ in kept], [language for _, language in kept]))
+    train, validation, test = splits
+    return SplitData(train, validation, test)
 
 
 def _tells(phrase: str) -> bool:

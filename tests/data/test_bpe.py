@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from manyheads.data.parallel import Pairs
-from manyheads.data.subword import encode_all, load_tokenizer, train_bpe
+from manyheads.data.tokenizers import encode_all, load_tokenizer, train_bpe
 
 WORDS = [
     "Der",
@@ -73,16 +73,18 @@ def test_multi30k_round_trip_and_size(multi30k: Pairs) -> None:
 
 
 def test_sizes_that_cannot_be_had_are_told() -> None:
-    with pytest.warns(UserWarning, match=r"vocabulary=5000: the text yields only \d+ pieces"):
+    with pytest.warns(UserWarning, match=r"vocabulary=5000: the texts yield only \d+ ids"):
         tokenizer = train_bpe(TEXTS, 5000)
     assert tokenizer.token_to_id("<pad>") == tokenizer.get_vocab_size() - 1
-    with pytest.raises(ValueError, match=r"vocabulary=20: the text has \d+ different characters, .* at least \d+"):
+    with pytest.raises(
+        ValueError, match=r"vocabulary=20: three special tokens and \d+ different characters need at least \d+"
+    ):
         train_bpe(TEXTS, 20)
 
 
 def test_same_text_same_tokenizer_in_another_process() -> None:
     code = (
-        "import sys; from manyheads.data.subword import train_bpe; from pathlib import Path\n"
+        "import sys; from manyheads.data.tokenizers import train_bpe; from pathlib import Path\n"
         "sys.stdout.write(train_bpe(sys.argv[1].split('|'), 80).to_str())"
     )
     outputs = [

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, processors
 
 from manyheads.data.parallel import Pairs
-from manyheads.data.subword import END, PAD, UNKNOWN
+from manyheads.data.tokenizers import END, PAD, UNKNOWN
 
 Algorithm = Literal["copy", "reverse", "addition"]
 SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # characters of an input
@@ -63,7 +63,7 @@ def _output(algorithm: Algorithm, digits: str) -> str:
 
 
 def digit_tokenizer() -> Tokenizer:
-    """One id for each digit and for the plus sign, in the layout of `data/subword.py`; texts get an end token."""
+    """One id for each digit and for the plus sign, in the layout of `data/tokenizers.py`; texts get an end token."""
     tokens = [END, UNKNOWN, *DIGITS, "+", PAD]
     model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
     tokenizer = Tokenizer(model)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import Corpora, Texts, describe, read_corpora, read_texts, standard_library
+from manyheads.data.corpora import TextSource
+from manyheads.data.splits import SplitData
+from manyheads.data.texts import FIRST, Texts, read_texts
+
+
+def read_text_splits(data: Path | None, **settings: Any) -> SplitData[Texts]:
+    return TextSource(data=None if data is None else str(data), **settings).read()
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> Path:
@@ -32,7 +42,7 @@ def test_one_text_is_split_by_position_as_nanogpt_does(tmp_path: Path) -> None:
     text = "".join(chr(97 + i % 26) for i in range(1003))
     write(tmp_path, {"input.txt": text})
     for data in (tmp_path, tmp_path / "input.txt"):
-        corpora = read_corpora(data, share=0.1)
+        corpora = read_text_splits(data, share=0.1)
         assert corpora.train.texts == [text[: int(1003 * 0.9)]]
         assert corpora.validation.texts == [text[int(1003 * 0.9) :]]
         assert corpora.test is None
@@ -40,63 +50,76 @@ def test_one_text_is_split_by_position_as_nanogpt_does(tmp_path: Path) -> None:
 
 def test_several_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
     write(tmp_path, {f"{i}.txt": f"text {i % 90}" for i in range(100)})
-    corpora = read_corpora(tmp_path, share=0.2)
+    corpora = read_text_splits(tmp_path, share=0.2)
     assert not set(corpora.train.texts) & set(corpora.validation.texts)
     assert len(corpora.train) + len(corpora.validation) == 100
     assert 8 < len(corpora.validation) < 35
     renamed = write(tmp_path / "other", {f"x{i}.txt": f"text {i}" for i in range(90)})
-    assert set(read_corpora(renamed, share=0.2).validation.texts) == set(corpora.validation.texts)
+    assert set(read_text_splits(renamed, share=0.2).validation.texts) == set(corpora.validation.texts)
 
 
 def test_what_is_skipped_before_a_split_is_told_once(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_bytes(b"\xff" if name == "c" else name.encode())
-    corpora = read_corpora(tmp_path, share=0.5, skip_bad_files=True)
+    corpora = read_text_splits(tmp_path, share=0.5, skip_bad_lines=True)
     assert corpora.train.skips == {f"{tmp_path / 'c.txt'}: invalid UTF-8": 1}
     assert corpora.validation.skips == {}
     (tmp_path / "b.txt").unlink()
     (tmp_path / "a.txt").write_text("a text to be cut")
-    assert len(read_corpora(tmp_path, share=0.5, skip_bad_files=True).train.skipped) == 1
+    assert len(read_text_splits(tmp_path, share=0.5, skip_bad_lines=True).train.skips) == 1
 
 
 def test_a_directory_may_have_its_splits(tmp_path: Path) -> None:
     write(tmp_path, {"train/a.txt": "a", "train/b.txt": "b", "valid.txt": "v", "test.txt": "t", "README": "no"})
-    corpora = read_corpora(tmp_path)
-    assert [texts and texts.texts for texts in corpora] == [["a", "b"], ["v"], ["t"]]
+    corpora = read_text_splits(tmp_path)
+    assert [texts.texts for texts in corpora.known.values()] == [["a", "b"], ["v"], ["t"]]
     other = write(tmp_path / "other", {"x": "x"}) / "x"
-    assert read_corpora(tmp_path, validation=str(other), test=str(other)).validation.texts == ["x"]
+    assert read_text_splits(tmp_path, validation=str(other), test=str(other)).validation.texts == ["x"]
 
 
 def test_the_standard_library_has_three_disjoint_splits() -> None:
-    corpora = read_corpora(None)
+    corpora = read_text_splits(None)
     assert corpora.test is not None
     splits = [set(texts.texts) for texts in (corpora.train, corpora.validation, corpora.test)]
-    assert sum(map(len, splits)) == len(set().union(*splits)) == len(set(standard_library().texts))
+    assert sum(map(len, splits)) == len(set().union(*splits))
     assert corpora.train.bytes > 2_000_000
     assert min(corpora.validation.bytes, corpora.test.bytes) > 20_000
 
 
-def test_the_description_warns_of_overlap() -> None:
-    train = Texts(["ab\n", "ab\n", "c"])
-    told = describe(Corpora(train, Texts(["c", "d"], skipped=[Path("bad.txt")]), None))
-    assert "3            7            7          2" in told
-    assert "1 of 3 training texts repeat another one" in told
-    assert "1 of 2 validation texts are in the training data" in told
-    assert "1 validation files are not UTF-8 and skipped, bad.txt first" in told
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_a_row_of_a_table_is_a_text(tmp_path: Path, suffix: str) -> None:
+    texts, file = ["one, two", "three"], tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"id": [1, 2], "body": texts}), file)
+    elif suffix == ".jsonl":
+        file.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    else:
+        file.write_text("body\n" + "".join(f'"{text}"\n' if suffix == ".csv" else f"{text}\n" for text in texts))
+    assert read_texts(file, column="body").texts == texts
+    assert read_texts(tmp_path, column="body", limit=1).texts == texts[:1]
+
+
+def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
+    line = "zwölf Zeichen é\n"
+    file = tmp_path / "a.txt"
+    file.write_text(line * 100_000, encoding="utf-8")
+    (text,) = read_texts(file, limit=1).texts
+    assert text == line * (text.count("\n"))
+    assert 1_000_000 < len(text.encode()) <= FIRST
 
 
 def test_bad_input(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": "good"})
     with pytest.raises(ValueError, match=r"a\.txt:2: invalid UTF-8; convert .*--skip-bad-lines"):
         read_texts(tmp_path)
-    assert read_texts(tmp_path, skip_bad_files=True).texts == ["good"]
+    assert read_texts(tmp_path, skip_bad_lines=True).texts == ["good"]
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
-        read_corpora(tmp_path / "nowhere")
+        read_text_splits(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no text in it"):
         read_texts(write(tmp_path / "e", {"x": ""}))
     with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
-        read_corpora(write(tmp_path / "one", {"x": "y"}))
-    with pytest.raises(ValueError, match=r"a\.jsonl: a table, but running text is expected"):
+        read_text_splits(write(tmp_path / "one", {"x": "y"}))
+    with pytest.raises(ValueError, match=r"a\.jsonl:1: no text in 'text'; name the column with column=NAME"):
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
     with pytest.raises(ValueError, match="the share to hold out is 1.5"):
-        read_corpora(tmp_path, share=1.5)
+        read_text_splits(tmp_path, share=1.5)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.algorithmic import algorithmic_pairs, digit_tokenizer
+from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
 
 ASKED: dict[str, Any] = {"seed": 1, "split": "train"}
 

@@ -1,6 +1,6 @@
 """The embedded corpus for tagging: phrases of Unicode CLDR fragments, with IOB2 tags of what each part is.
 
-The fragments are those of `data/cldr.py`, in one locale: dates, times, durations, sums of money, quantities, numbers,
+The fragments are those of `phrases.py`, in one locale: dates, times, durations, sums of money, quantities, numbers,
 percents, places and languages. A phrase is one of them or several, put together by the locale's own lists, its pattern
 of date and time, and punctuation. What is tested are combinations: a date x pattern or an amount x unit that is held
 out occurs in no training phrase; names cannot be inferred, so a phrase that is made of names is held out as a whole.
@@ -15,17 +15,12 @@ from typing import NamedTuple
 
 from babel import Locale, dates, lists
 
-from manyheads.data.cldr import PLAIN_SPACES, Fragment, Writer, locale_of, split_of
 from manyheads.data.conll import OUTSIDE, Tagged, words_of
+from manyheads.data.embedded.phrases import PLAIN_SPACES, Fragment, Writer, locale_of, split_of
+from manyheads.data.splits import SplitData
 
 NAMES = ("PLACE", "LANGUAGE")
 _JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # no dash: "May 5 – 7" is one date
-
-
-class TaggedCorpus(NamedTuple):
-    train: Tagged
-    validation: Tagged
-    test: Tagged
 
 
 class _Part(NamedTuple):
@@ -43,7 +38,7 @@ class _Template(NamedTuple):
     kinds: tuple[str | None, ...]
 
 
-def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> TaggedCorpus:
+def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> SplitData[Tagged]:
     """`size` tagged phrases for training, size // 16 each for validation and test, no phrase twice.
 
     Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale, and for one that puts no
@@ -76,17 +71,18 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Tagge
             names_only = len(phrase) > 1 and all(part.kind in (*NAMES, "") for part in phrase)
             if len(words) == count or text in seen or (names_only and split_of(text) != split):
                 continue
-            if (found := _tagged(text, phrase)) is not None:
+            if (sentence := _tagged(text, phrase)) is not None:
                 seen.add(text)
                 shown.update(need for part in phrase for need in part.needs if training)
-                words.append(found[0])
-                tags.append(found[1])
+                words.append(sentence[0])
+                tags.append(sentence[1])
         if len(words) < count:
             raise ValueError(f"{locale}: only {len(words):,} of {count:,} phrases can be tagged word by word: expected "
                              "a locale that puts spaces between words, or a smaller size")  # fmt: skip
         order = random.sample(range(count), count)
         corpora.append(Tagged(words, tags).subset(order))
-    return TaggedCorpus(*corpora)
+    train, validation, test = corpora
+    return SplitData(train, validation, test)
 
 
 def _parts(writer: Writer) -> list[_Part]:

@@ -6,13 +6,14 @@ import pytest
 from babel import Locale
 from babel.dates import format_date
 
-from manyheads.data.cldr_tags import NAMES, TaggedCorpus, cldr_tagged
 from manyheads.data.conll import Tagged, fault_of
+from manyheads.data.embedded.tags import NAMES, cldr_tagged
+from manyheads.data.splits import SplitData
 from manyheads.tasks.tagging.metrics import entities
 
 
 @pytest.fixture(scope="module")
-def corpus() -> TaggedCorpus:
+def corpus() -> SplitData[Tagged]:
     return cldr_tagged("en", seed=3, size=2000)
 
 
@@ -24,17 +25,17 @@ def parts(tagged: Tagged) -> list[list[tuple[str, str]]]:
     ]
 
 
-def test_sizes_and_sound_tags(corpus: TaggedCorpus) -> None:
-    assert [len(part) for part in corpus] == [2000, 125, 125]
-    phrases = [" ".join(words) for part in corpus for words in part.words]
+def test_sizes_and_sound_tags(corpus: SplitData[Tagged]) -> None:
+    assert [len(part) for part in corpus.known.values()] == [2000, 125, 125]
+    phrases = [" ".join(words) for part in corpus.known.values() for words in part.words]
     assert len(set(phrases)) == len(phrases)
     kinds = {"DATE", "TIME", "DURATION", "MONEY", "QUANTITY", "NUMBER", "PERCENT", "PLACE", "LANGUAGE"}
-    for part in corpus:
+    for part in corpus.known.values():
         assert not any(fault_of(tags) for tags in part.tags)
         assert {tag[2:] for tag in part.labels} == {"", *kinds}
 
 
-def test_parts_are_what_babel_writes(corpus: TaggedCorpus) -> None:
+def test_parts_are_what_babel_writes(corpus: SplitData[Tagged]) -> None:
     found = {part for phrase in parts(corpus.train) for part in phrase}
     english = Locale("en")
     territories = {name for code, name in english.territories.items() if code.isalpha()}
@@ -45,9 +46,9 @@ def test_parts_are_what_babel_writes(corpus: TaggedCorpus) -> None:
     assert all(any(m in text for m in months) or "/" in text for kind, text in found if kind == "DATE")
 
 
-def test_combinations_are_held_out_and_names_are_not(corpus: TaggedCorpus) -> None:
+def test_combinations_are_held_out_and_names_are_not(corpus: SplitData[Tagged]) -> None:
     trained = {part for phrase in parts(corpus.train) for part in phrase}
-    for held in (corpus.validation, corpus.test):
+    for held in (corpus.validation, corpus.known["test"]):
         found = {part for phrase in parts(held) for part in phrase}
         assert {part for part in found if part[0] in NAMES} <= trained
         others = {part for part in found if part[0] not in NAMES}
@@ -55,7 +56,7 @@ def test_combinations_are_held_out_and_names_are_not(corpus: TaggedCorpus) -> No
         assert not others & trained
 
 
-def test_deterministic_by_seed_and_told_where_it_cannot_be(corpus: TaggedCorpus) -> None:
+def test_deterministic_by_seed_and_told_where_it_cannot_be(corpus: SplitData[Tagged]) -> None:
     assert cldr_tagged("en", seed=3, size=2000) == corpus
     assert cldr_tagged("en", seed=4, size=2000).test != corpus.test
     with pytest.raises(ValueError, match="puts spaces between words"):

@@ -1,0 +1,55 @@
+"""Images with labels as the data of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyheads.data.images.files import find_splits
+from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
+from manyheads.data.source import Source, existing
+from manyheads.data.splits import SplitData, Splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource(Source[ImageData]):
+    """Images, whose labels are called `names` where they are 0, 1, ...; without data, scikit-learn's digits."""
+
+    kind = "images"
+
+    names: tuple[str, ...] = ()
+
+    def embedded(self) -> SplitData[ImageData]:
+        return digits(self.seed)
+
+    def read(self) -> SplitData[ImageData]:
+        if self.data is None:
+            return self.embedded()
+        return read_image_splits(
+            self.data, names=self.names, validation=self.validation, test=self.test, skip_bad_lines=self.skip_bad_lines
+        )
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
+        names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+        return read_images(corpus, names=names, skip_bad_lines=self.skip_bad_lines)
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        return find_splits(data, validation=validation, test=test)
+
+    def content(self, data: ImageData, split: str) -> list[str]:
+        return [*data.keys, *data.labels]
+
+    def files(self, corpus: str) -> list[Path]:
+        return existing(corpus)
+
+    def test_in(self, data: str) -> str:
+        """The test images of a directory of splits; of anything else, all there is."""
+        try:
+            return next(iter(self.find(data).test), data)
+        except FileNotFoundError:
+            return data
+
+    def peek(self) -> None:
+        """Finds the splits and decodes nothing: all images are looked at before a training begins."""
+        self.splits()

@@ -1,0 +1,185 @@
+"""A run's data as one value: where they lie and how they are read. Its record tells it, and gives it back.
+
+source = LabelledSource(data="reviews", columns=Columns(text="body"))
+splits = source.read()                       # train, validation, test
+record["data"] = source.describe(splits)     # into result.json
+source_of(record).again("test")              # the very same test data, or a ValueError (`recorded.py`)
+source_of(record).named("other.csv")         # other data, read in the same way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from manyheads.data.rows import TABLES
+from manyheads.data.splits import (
+    SplitData,
+    Splits,
+    absolute,
+    find_splits,
+    hold_out,
+    only_test,
+    read_splits,
+)
+from manyheads.files import fingerprint
+
+D = TypeVar("D", bound=Any)
+
+FIRST = 1000  # items that a look at the data reads
+MOST = 10_000_000  # items of an embedded corpus
+HUB = "hub:"
+DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Generic[D]):
+    """Where data lie and how they are read.
+
+    data              a corpus, or a directory of splits; None: the embedded corpus, drawn by `seed`
+    validation, test  corpora that take precedence over those of the directory
+    skip_bad_lines    leave out what is faulty, and count it
+    recorded          the fingerprint of each split, where a record gave this back
+    """
+
+    kind: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
+
+    data: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    skip_bad_lines: bool = False
+    seed: int = 0
+    recorded: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("data", "validation", "test", "column"):
+            if not isinstance(getattr(self, name, None), str | None):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: expected a text")
+        for name in ("size", "tested", "longest"):
+            if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MOST:
+                raise ValueError(f"{name} is {value!r}: expected 1 to {MOST:,}")
+        if not isinstance(self.seed, int) or not isinstance(self.skip_bad_lines, bool):
+            raise ValueError(
+                f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected a number, a bool"
+            )
+
+    # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is how many items are
+    # read.
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
+        """One corpus by itself. Raises FileNotFoundError or a one-line ValueError."""
+        raise ValueError(f"{corpus}: {self.kind} are not read from files")
+
+    def embedded(self) -> SplitData[D]:
+        """The corpus that needs no download."""
+        raise ValueError(f"{self.kind} need their data: data=PATH of a file, or of a directory with train, val, test")
+
+    def hold_out(self, train: D) -> tuple[D, D]:
+        """(for training, for validation), by a hash."""
+        return hold_out(train, train.texts, what="item")
+
+    def fitting(self, splits: SplitData[D]) -> SplitData[D]:
+        """The splits, where validation and test data are such that a model trained on the others can be scored."""
+        return splits
+
+    def content(self, data: D, split: str) -> list[str]:
+        """What a split says, for its fingerprint."""
+        return list(data.texts)
+
+    def corpora(self, folder: Path) -> Iterable[str]:
+        return [path.name for path in folder.iterdir() if path.is_file() and path.suffix in self.suffixes]
+
+    def files(self, corpus: str) -> list[Path]:
+        """The files, or the directory, of a corpus. Raises FileNotFoundError."""
+        if not Path(corpus).is_file():
+            raise FileNotFoundError(
+                f"{corpus}: no such file; give an existing file or a directory with train, val, test"
+            )
+        return [Path(corpus)]
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        """The corpora behind `data`: the splits of a directory, or `data` itself. Raises FileNotFoundError."""
+        expected = f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
+        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
+
+    # What all do alike.
+
+    def splits(self) -> Splits:
+        """What each split is read from; nothing for an embedded corpus."""
+        if self.data is None:
+            return Splits(None, self.validation, [self.test] if self.test else [])
+        splits = self.find(self.data, self.validation, self.test)
+        if splits.train is None:
+            raise FileNotFoundError(f"{self.data}: no training data; expected train{self.suffixes[0]} in it, or a file")
+        return splits
+
+    def read(self) -> SplitData[D]:
+        """All splits, faults told; what is missing for validation is held out of the training data."""
+        if self.data is None:
+            return self.embedded()
+        return self.fitting(read_splits(self.splits(), self.read_one, self.hold_out))
+
+    def peek(self) -> D | None:
+        """The first part of the training data as training would read it, with its faults: for a dry run. None for an
+        embedded corpus."""
+        train = self.splits().train
+        return None if train is None else self.read_one(train, limit=FIRST)
+
+    def test_in(self, data: str) -> str:
+        """What the user names to score on: a corpus, or the test data of a directory."""
+        test = only_test(data, self.find(data).test) if Path(data).is_dir() else data
+        if test is None:
+            raise ValueError(f"{data}: no test data there; name the file itself")
+        return test
+
+    def named(self, data: str, labels: Sequence[str] = ()) -> D:
+        """Data that the user names to score on, read as the training data were."""
+        return self.read_one(self.test_in(data), labels)
+
+    def describe(self, splits: SplitData[D]) -> dict[str, Any]:
+        """For result.json: what reads the splits again, and what tells whether they are the same."""
+        train, validation, tests = self.splits()
+        settings = {name: value for name, value in asdict(self).items() if name != "recorded"}
+        paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
+        return {
+            "kind": self.kind,
+            **settings,
+            **{name: path if path is None or path.startswith(HUB) else absolute(path) for name, path in paths.items()},
+            "fingerprints": {
+                name: fingerprint(self.content(data, name))[:DIGITS] for name, data in splits.known.items()
+            },
+            "items": {name: len(data) for name, data in splits.known.items()},
+        }
+
+    def again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
+        """The very data of a split that a record tells of; `labels` are those of the run's model.
+
+        A record may come from anywhere. So its paths are opened only where it has a fingerprint to check them by, and
+        they are files or directories; nothing is fetched. Raises ValueError or FileNotFoundError.
+        """
+        expected = self.recorded.get(split)
+        if expected is None:
+            raise ValueError(f"the model was trained without {split} data: name some with --data PATH")
+        corpus = {"validation": self.validation, "test": self.test}.get(split)
+        for path in filter(None, [corpus] if corpus else [self.data, self.validation, self.test]):
+            if path.startswith(HUB):
+                raise ValueError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
+            self.files(path)  # raises for what is no file
+        data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
+        if data is None or len(expected) < DIGITS or not fingerprint(self.content(data, split)).startswith(expected):
+            name = corpus or self.data or "the embedded corpus"
+            raise ValueError(
+                f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data"
+                f" {name}"
+            )
+        return data
+
+
+def existing(corpus: str) -> list[Path]:
+    """A file or a directory. Raises FileNotFoundError for what is neither, such as a pipe."""
+    if not Path(corpus).is_file() and not Path(corpus).is_dir():
+        raise FileNotFoundError(f"{corpus}: no such file or directory")
+    return [Path(corpus)]
