@@ -185,3 +185,11 @@ def special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Iterator[None]:
         yield
     finally:
         tokenizer.encode_special_tokens = before
+
+
+def truncating(tokenizer: Tokenizer, limit: int) -> Tokenizer:
+    """A copy that cuts to `limit` tokens, the special ones among them: the flag would change a shared tokenizer."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # the one flag that the text does not hold
+    copy.enable_truncation(limit)
+    return copy
