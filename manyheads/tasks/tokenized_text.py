@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tokenizers import Encoding, Tokenizer
 
-from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.texts import beginning, check_text
 from manyheads.generation.text import UNSURE
 
@@ -42,15 +42,16 @@ def tokenized(
     Raises ValueError for a text that has no tokens of its own. A text with so many characters that it cannot fit into
     `room` tokens is one, too, or is cut with `truncate`, before it is tokenized.
     """
-    texts = [text] if pair is None else [text, pair]
     if truncate:
-        texts = [beginning(one, room) for one in texts]
-    for name, one in zip(("text", "second text"), texts, strict=False):
-        check_text(one, f"the {name}", room, SHORTEN)
-        if not tokenizer.encode(one, add_special_tokens=False).ids:
+        text, pair = beginning(text, room), None if pair is None else beginning(pair, room)
+    for name, content in (("text", text), ("second text", pair)):
+        if content is None:
+            continue
+        check_text(content, f"the {name}", room, SHORTEN)
+        if not tokenizer.encode(content, add_special_tokens=False).ids:
             raise ValueError(f"the {name} is blank to the tokenizer: there is nothing to look at")
-    encoding = tokenizer.encode(*texts, add_special_tokens=special)
-    return TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, texts))
+    encoding = tokenizer.encode(text, pair, add_special_tokens=special)
+    return TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
 
 
 class DecodedTokens(NamedTuple):

@@ -144,7 +144,7 @@ def test_a_filler_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
     assert side.tokens[:4] == ("[CLS]", "A", "[MASK]", "bark")
     assert side.tokens[-1] == "[SEP]"
     assert len(set(side.words[1:-1])) == 4
-    found = predictor._read("A [MASK] barks", None)
+    found = predictor._tokenized("A [MASK] barks", None, False)
     assert found.ids == predictor._encode("A [MASK] barks", 1)
 
 

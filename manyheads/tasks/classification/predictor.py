@@ -128,7 +128,7 @@ class Classifier(TextPredictor):
     ) -> Encoded:  # fmt: skip
         if pairs is not None and not self.takes_pairs:
             raise ValueError(f"{self.path}: this model reads single texts, not pairs")
-        if pairs is None and texts and self._trained_on.get("pairs", False):
+        if pairs is None and any(map(str.strip, texts)) and self._trained_on.get("pairs", False):
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
-from manyheads.analysis.sides import SPECIAL, Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.cldr import cldr_pairs
@@ -249,7 +249,7 @@ class Translator(ModelWithTokenizer):
         return [i for i in {c.pad, c.start} if i != c.end]
 
     def _limit(self, length: int) -> int:
-        """Tokens that the translation of a source of that many may have, without its end (Vaswani 2017, section 6.1)."""
+        """Tokens of the translation of so long a source, without its end (Vaswani 2017, section 6.1)."""
         return min(length + 50, self.model.config.max_positions - 1)
 
     def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
