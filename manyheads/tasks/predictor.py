@@ -23,7 +23,9 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
-        labels = f"{len(self.labels)} labels, " if hasattr(self, "labels") else ""
+        labels = ""
+        if hasattr(self, "labels"):
+            labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
 
     def _maps(self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, **choices: Any) -> AttentionMaps:

@@ -39,6 +39,10 @@ class ImageEncoder(TrainedModel):
         self.preprocessing = preprocessing_of(loaded)
         self.model = _sized(self.model, self.preprocessing.size).to(route.device).eval()
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.model.config.labels)
+
     def attend(
         self,
         image: str | Path | Image.Image,
@@ -65,10 +69,6 @@ class ImageClassifier(ImageEncoder):
         if not loaded.model.config.labels:
             raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
         super().__init__(loaded, route)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.model.config.labels)
 
     @overload
     def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
