@@ -59,6 +59,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["train", "translatoin"], "unknown recipe 'translatoin': did you mean translation?"),
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
+        (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
         (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, got 'abc'"),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
         (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
