@@ -135,7 +135,7 @@ class Translator(ModelWithTokenizer):
             raise ValueError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
         sources = self._encode(texts, truncate)
         for index, ids in enumerate(sources):
-            if beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
+            if ids and beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
                 raise ItemError(
                     index, f"may become {longest:,} tokens, too many for {beam:,} beams at once: take a beam of at "
                     f"most {max(1, MOST_POSITIONS // longest)}"
