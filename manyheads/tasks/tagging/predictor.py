@@ -14,10 +14,11 @@ from manyheads.data.conll import Tagged, find_splits, read_conll, words_of
 from manyheads.data.splits import test_among
 from manyheads.data.store import fingerprint
 from manyheads.data.texts import check_texts
+from manyheads.data.windows import word_windows
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
-from manyheads.tasks.tagging.task import tag_log_probabilities, word_windows
+from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
