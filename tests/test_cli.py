@@ -343,3 +343,49 @@ def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
 ) -> None:
     monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
     assert "--by-label is for models that tell one label" in refused(capsys, "evaluate", "m", "--by-label")
+
+
+class Writer:
+    """Stands in for a language model that writes two pieces."""
+
+    def generate(self) -> None: ...
+
+    def continuations(self, texts: list[str], *, stream: Callable[[int, str], None], **_: Any) -> list[str]:
+        for piece in ("abc", "de"):
+            stream(0, piece)
+        return [f"{text} abcde" for text in texts]
+
+
+def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Writer())
+    assert cli.main(["generate", "m", "a"]) == 0
+    assert capsys.readouterr() == ("a abcde\n", "")
+    monkeypatch.setattr(cli.generate, "TELLING", -1.0)
+    assert cli.main(["generate", "m", "a"]) == 0
+    told = "manyheads: 3 characters so far\nmanyheads: 5 characters so far\n"
+    assert capsys.readouterr() == ("a abcde\n", told)
+
+
+class Pairs:
+    """Stands in for a classifier of pairs."""
+
+    reads, takes_pairs = "texts", True
+
+    def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:
+        return [[] for _ in texts]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nc\n", "<stdin>:2: this text has 0 tabs: expected two texts with one between"),
+        (b"a\nb\tc\n", "<stdin>:2: this text has a tab, the first one none: give pairs only, or single texts only"),
+    ],
+)
+def test_faults_of_pairs_name_their_line(
+    content: bytes, message: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Pairs())
+    stdin(content)
+    assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
