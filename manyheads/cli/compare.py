@@ -39,9 +39,8 @@ def _compare(options: argparse.Namespace) -> None:
         else:
             verdict = "they differ" if p < 0.05 else "no difference beyond chance"
             print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
-    print(
-        f"{comparison['better']:,} items better with 2, {comparison['worse']:,} worse; those that changed most, both ways:"
-    )
+    better, worse = comparison["better"], comparison["worse"]
+    print(f"{better:,} items better with 2, {worse:,} worse; those that changed most, both ways:")
     for item in comparison["most_changed"]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)

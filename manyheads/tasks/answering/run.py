@@ -44,7 +44,9 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
         def score(splits: SplitData[Questions]) -> Metrics:
             held = splits.scored(config.scored)
-            return {} if held is None else QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
+            return (
+                {} if held is None else QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
+            )
 
         def flops(summary: Summary) -> float:
             return costs.flops(model, task.mean_length)["training"] * summary.tokens
