@@ -14,6 +14,7 @@ import pytest
 
 from manyheads import cli
 from manyheads.cli import lines
+from manyheads.data.text_faults import ItemError
 from manyheads.models.presets import PRESETS
 from manyheads.tasks.translation.predictor import Translation
 
@@ -58,13 +59,25 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["train", "translatoin"], "unknown recipe 'translatoin': did you mean translation?"),
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
+        (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
         (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, got 'abc'"),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
         (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
         (["train", "translation", "--precision", "bf61"], "unknown P 'bf61': did you mean bf16?"),
         (["train", "translation", "--max-minutes", "-1"], "expected a positive number, got '-1'"),
         (["train", "translation", "--resum"], "unknown option --resum: did you mean --resume?"),
-        (["translate", "absent", "--beam", "0", "x"], "expected a positive integer, got '0'"),
+        (["translate", "absent", "--beam", "0", "x"], "--beam: expected a whole number from 1 to 1024, got '0'"),
+        (["translate", "absent", "--beam", "1000000000", "x"], "--beam: expected a whole number from 1 to 1024"),
+        (["translate", "absent", "--nbest", "1000000", "x"], "--nbest: expected a whole number from 1 to 1024"),
+        (["translate", "absent", "--nbest", "5", "x"], "--nbest 5 needs a beam of at least as many: --beam is 4"),
+        (["translate", "absent", "--alpha", "1e308", "x"], "--alpha: expected a number from 0 to 10, got '1e308'"),
+        (["translate", "absent", "--alpha", "-1", "x"], "--alpha: expected a number from 0 to 10, got '-1'"),
+        (["translate", "absent", "--alpha", "nan", "x"], "--alpha: expected a number from 0 to 10, got 'nan'"),
+        (["fill", "absent", "--top", "1000000", "x"], "--top: expected a whole number from 1 to 1000"),
+        (["classify", "absent", "--top", "9" * 30, "x"], "--top: expected a whole number from 1 to 1000000"),
+        (["generate", "absent", "--max-tokens", "1000000"], "--max-tokens: expected a whole number from 1 to 100000"),
+        (["generate", "absent", "--top-k", "9" * 30], "--top-k: expected a whole number from 1 to 1000000000"),
+        (["train", "translation", "--max-minutes", "inf"], "expected a positive number, got 'inf'"),
         (["translate", "absent", "x"], "absent"),
         (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
         (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "goes without --nbest"),
@@ -109,13 +122,13 @@ def test_exit_status(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli.training, "_recipes", fail)
+    monkeypatch.setattr(cli.recipes, "_recipes", fail)
     assert cli.main(["recipes"]) == status
     assert capsys.readouterr().err == f"manyheads: {message}\n"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    talk = "from manyheads import cli; cli.training._recipes = lambda _: print('x' * 10**6); "
+    talk = "from manyheads import cli; cli.recipes._recipes = lambda _: print('x' * 10**6); "
     code = f"{talk}raise SystemExit(cli.main(['recipes']))"
     read, write = os.pipe()
     os.close(read)
@@ -195,9 +208,9 @@ class Echo:
         self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
     ) -> list[list[Translation]]:
         self.asked.append(list(texts))
-        for number, text in enumerate(texts, 1):
+        for number, text in enumerate(texts):
             if len(text) > 99 and not truncate:
-                raise ValueError(f"text {number} has {len(text)} tokens, the model takes 99")
+                raise ItemError(number, f"has {len(text)} tokens, the model takes 99")
         return [[Translation(t.upper(), 0.0 - i, -2.0) for i in range(count)] for t in texts]
 
     def score(self, sources: list[str], targets: list[str], alpha: float) -> list[Translation]:
@@ -222,7 +235,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], 
 
 
 def test_texts_among_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["translate", "m", "one", "--beam", "2", "two", "--alpha", "-1", "three\nlines"]) == 0
+    assert cli.main(["translate", "m", "one", "--beam", "2", "two", "--alpha", "1", "three\nlines"]) == 0
     assert capsys.readouterr().out == "ONE\nTWO\nTHREE LINES\n"
 
 
@@ -242,7 +255,7 @@ def test_one_line_in_one_line_out(
     stdin(content)
     assert cli.main(["translate", "m"]) == 0
     assert capsys.readouterr().out == expected
-    assert all(sum(len(text) + 1 for text in chunk) < 2 * lines.READ for chunk in echo.asked)
+    assert all(sum(len(text) + 1 for text in chunk) < 2 * lines.CHUNK for chunk in echo.asked)
 
 
 def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +292,7 @@ def test_faults_of_stdin_name_its_line(
 ) -> None:
     stdin(b"fine\n\xff\n")
     assert "<stdin>:2: invalid UTF-8" in refused(capsys, "translate", "m")
-    monkeypatch.setattr(lines, "READ", 4)  # the fault is in a later chunk
+    monkeypatch.setattr(lines, "CHUNK", 4)  # the fault is in a later chunk
     stdin(b"one\ntwo\n" + b"x" * 100 + b"\n")
     assert cli.main(["translate", "m"]) == 2
     shown = capsys.readouterr()
@@ -302,3 +315,77 @@ raise SystemExit(main())
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "manyheads: interrupted\n")
+
+
+def test_the_largest_sizes_are_those_of_the_predictors() -> None:
+    from manyheads.tasks.answering import predictor as answering
+    from manyheads.tasks.language import predictor as language
+    from manyheads.tasks.masked_words import predictor as masked_words
+    from manyheads.tasks.translation import predictor as translation
+
+    assert cli.translate.MOST_BEAMS == translation.MOST_BEAMS
+    assert cli.generate.MOST_TOKENS == language.MOST_TOKENS
+    assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
+
+
+@pytest.mark.parametrize("arguments", [("translate", "m", "a", "--score-target"), ("answer", "m", "--question", "q")])
+def test_a_pipe_is_refused_and_not_waited_for(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    last = [str(pipe)] if arguments[0] == "translate" else ["--context", f"@{pipe}"]
+    assert f"{pipe}: expected a file, got a pipe or device" in refused(capsys, *arguments, *last)
+
+
+def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
+    assert "--by-label is for models that tell one label" in refused(capsys, "evaluate", "m", "--by-label")
+
+
+class Writer:
+    """Stands in for a language model that writes two pieces."""
+
+    def generate(self) -> None: ...
+
+    def continuations(self, texts: list[str], *, stream: Callable[[int, str], None], **_: Any) -> list[str]:
+        for piece in ("abc", "de"):
+            stream(0, piece)
+        return [f"{text} abcde" for text in texts]
+
+
+def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Writer())
+    assert cli.main(["generate", "m", "a"]) == 0
+    assert capsys.readouterr() == ("a abcde\n", "")
+    monkeypatch.setattr(cli.generate, "TELLING", -1.0)
+    assert cli.main(["generate", "m", "a"]) == 0
+    told = "manyheads: 3 characters so far\nmanyheads: 5 characters so far\n"
+    assert capsys.readouterr() == ("a abcde\n", told)
+
+
+class Pairs:
+    """Stands in for a classifier of pairs."""
+
+    reads, takes_pairs = "texts", True
+
+    def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:
+        return [[] for _ in texts]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nc\n", "<stdin>:2: this text has 0 tabs: expected two texts with one between"),
+        (b"a\nb\tc\n", "<stdin>:2: this text has a tab, the first one none: give pairs only, or single texts only"),
+    ],
+)
+def test_faults_of_pairs_name_their_line(
+    content: bytes, message: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Pairs())
+    stdin(content)
+    assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"

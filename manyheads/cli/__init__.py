@@ -16,22 +16,26 @@ from manyheads.cli import (
     answer,
     attend,
     classify,
+    compare,
+    convert,
     curve,
-    directories,
+    evaluate,
+    export,
     fill,
     generate,
     probe,
-    scoring,
+    recipes,
     summary,
     tag,
-    training,
+    train,
     translate,
 )
 from manyheads.cli.parser import Parser, Verbs
 
 # in the order of --help
 VERBS = (
-    training, scoring, curve, translate, classify, tag, answer, fill, generate, attend, probe, summary, directories,
+    recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, probe, summary,
+    export, convert,
 )  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
@@ -99,4 +103,4 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     verbs = Verbs(parser)
     for module in VERBS:
         module.add(verbs)
-    return parser, verbs.found
+    return parser, verbs.parsers

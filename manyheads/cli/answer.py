@@ -5,40 +5,37 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from manyheads.cli.lines import decode, one_line
-from manyheads.cli.models import model_for
+from manyheads.cli.lines import lines_of, one_line
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, finite, positive
+from manyheads.cli.parser import MODEL, Verbs, number, whole
 
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add("answer", _answer, "answer a question with a span of a text", MODEL, as_json=True)
     verb.add_argument("--question", required=True, metavar="Q", help="the question")
     verb.add_argument("--context", required=True, metavar="C", help="the text, of any length, or @FILE that holds it")
-    verb.add_argument("--nbest", type=positive(int), metavar="N",
+    verb.add_argument("--nbest", type=whole(1, 1000), metavar="N",
                       help="the N best: probability among these N, characters from and to, text "
                       "(default: the best as text; with --json 20)")  # fmt: skip
-    verb.add_argument("--max-answer", type=positive(int), default=30, metavar="N",
+    verb.add_argument("--max-answer", type=whole(1, 1000), default=30, metavar="N",
                       help="tokens that an answer has at most (default: 30)")  # fmt: skip
-    verb.add_argument("--null-threshold", type=finite, metavar="T",
+    verb.add_argument("--null-threshold", type=number("a finite number", lambda _: True), metavar="T",
                       help="allow no answer (an empty line): where it beats the best span by more than T")  # fmt: skip
 
 
 def _answer(options: argparse.Namespace) -> None:
     context = options.context
     if context.startswith("@"):
-        context = _text_of(Path(context[1:]))
+        context = "\n".join(lines_of(Path(context[1:])))
     answerer = model_for("answer", options.model)
-    found = answerer.answer(options.question, context, options.nbest or 20, options.max_answer, options.null_threshold)
+    answers = answerer.answer(
+        options.question, context, options.nbest or 20, options.max_answer, options.null_threshold
+    )
     if options.json:
-        document({"question": options.question, "answers": [answer._asdict() for answer in found]})
+        document({"question": options.question, "answers": [answer._asdict() for answer in answers]})
     elif options.nbest:
-        for answer in found:
+        for answer in answers:
             print(f"{answer.probability:.4f}", answer.start, answer.end, one_line(answer.text), sep="\t")
     else:
-        print(one_line(found[0].text))
-
-
-def _text_of(file: Path) -> str:
-    lines = file.read_bytes().split(b"\n")
-    return "\n".join(decode(line, str(file), number) for number, line in enumerate(lines, 1))
+        print(one_line(answers[0].text))

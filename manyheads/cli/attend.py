@@ -8,9 +8,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
@@ -31,7 +31,7 @@ def add(verbs: Verbs) -> None:
                       help="what a translator writes, for both of two inputs (default: its own words)")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT",
                       help="the second text of a pair, for both of two inputs; of a question, its context")  # fmt: skip
-    verb.add_argument("--max-tokens", type=positive(int), metavar="N",
+    verb.add_argument("--max-tokens", type=whole(1, 100_000), metavar="N",
                       help="a language model first adds its N likeliest tokens")  # fmt: skip
     verb.add_argument("--against", metavar="MODEL", help="another model, beside the first on a page")
     verb.add_argument("--axis", choices=("encoder", "decoder", "cross", "self"), metavar="AXIS",
@@ -41,7 +41,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--heads", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
     verb.add_argument("--words", action="store_true", help="merge sub-words into words (on a page: a switch)")
     verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices, of up to 6 heads")
-    verb.add_argument("--first", type=positive(int), metavar="N",
+    verb.add_argument("--first", type=whole(1, 10**9), metavar="N",
                       help="the token that a page begins with, of a long text (default: 1)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut a text that is longer than the model takes")
 

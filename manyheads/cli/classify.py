@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.tasks.classification.predictor import Label
@@ -22,7 +23,7 @@ def add(verbs: Verbs) -> None:
                       "between, or the path of an image), its label and probability out, with tabs between (those in "
                       "labels become spaces)")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT", help="the second text of the pair")
-    verb.add_argument("--top", type=positive(int), default=1, metavar="N",
+    verb.add_argument("--top", type=whole(1, 1_000_000), default=1, metavar="N",
                       help="the N most probable labels of every text, in one line (default: 1)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
     verb.add_argument("--skip-bad-lines", action="store_true",
@@ -49,7 +50,7 @@ def _classify(options: argparse.Namespace) -> None:
         if not labels:
             print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
         if options.json:
-            documents.append({**_given(text, classifier, options), "labels": _documents(labels)})
+            documents.append({**_given(text, classifier, options), "labels": list(map(asdict, labels))})
         else:
             print("\t".join(map(_shown, labels)))
     if options.json:
@@ -75,15 +76,11 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
             labels = []
         if options.json:
-            documents.append({"image": image, "labels": _documents(labels)})
+            documents.append({"image": image, "labels": list(map(asdict, labels))})
         else:
             print("\t".join([_cell(image), *map(_shown, labels)]))
     if options.json:
         document(documents)
-
-
-def _documents(labels: list[Label]) -> list[dict[str, Any]]:
-    return [{"label": label.label, "probability": label.probability} for label in labels]
 
 
 def _shown(label: Label) -> str:
@@ -97,24 +94,28 @@ def _cell(text: str) -> str:
 
 def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
     """A tab parts the two texts of a pair, for a model of pairs."""
+    from manyheads.data.text_faults import ItemError
+
     pairs = None
     if options.pair is not None:
         pairs = [options.pair]
     elif paired:
-        texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts, 1)), strict=True))
-    elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts, 1) if "\t" in text]):
-        raise ValueError(f"text {late[0]} has a tab, the first one none: give pairs only, or single texts only")
+        texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts)), strict=True))
+    elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts) if "\t" in text]):
+        raise ItemError(late[0], "has a tab, the first one none: give pairs only, or single texts only")
     return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
 
 
 def _given(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:
     if options.pair is not None or not classifier.takes_pairs or "\t" not in text:
         return {"text": text} if options.pair is None else {"text": text, "pair": options.pair}
-    return dict(zip(("text", "pair"), _parted(text, 1), strict=True))
+    return dict(zip(("text", "pair"), _parted(text, 0), strict=True))
 
 
-def _parted(text: str, number: int) -> tuple[str, str]:
+def _parted(text: str, index: int) -> tuple[str, str]:
+    from manyheads.data.text_faults import ItemError
+
     parts = text.split("\t")
     if text.strip() and len(parts) != 2:
-        raise ValueError(f"text {number} has {len(parts) - 1} tabs: expected two texts with one between")
+        raise ItemError(index, f"has {len(parts) - 1} tabs: expected two texts with one between")
     return parts[0], parts[-1]

@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.tasks.masked_words.predictor import Fill
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     verb = verbs.add("fill", _fill, "fill in the [MASK] of texts, or of stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--top", type=positive(int), metavar="N",
+    verb.add_argument("--top", type=whole(1, 1000), metavar="N",
                       help="the N likeliest words of every line, as line number, probability, word, text "
                       "(default: the text with the likeliest; with --json 5)")  # fmt: skip
 
 
 def _fill(options: argparse.Namespace) -> None:
-    filler = model_for("fill", options.model)
+    model = model_for("fill", options.model)
     documents: list[dict[str, Any]] = []
 
     def fills(texts: list[str]) -> list[list[Fill]]:
-        found: list[list[Fill]] = filler.fill(texts, options.top or (5 if options.json else 1))
-        return found
+        return model.fill(texts, options.top or (5 if options.json else 1))
 
-    for number, text, several in answered(options.rest, fills):
+    for number, text, ranked in answered(options.rest, fills):
         if options.json:
-            documents.append({"text": text, "fills": [fill._asdict() for fill in several]})
+            documents.append({"text": text, "fills": [fill._asdict() for fill in ranked]})
         elif options.top:
-            for fill in several:
+            for fill in ranked:
                 print(number, f"{fill.probability:.4f}", fill.token, one_line(fill.text), sep="\t")
         else:
-            print(one_line(several[0].text))
+            print(one_line(ranked[0].text))
     if options.json:
         document(documents)

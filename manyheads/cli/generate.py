@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
+MOST_TOKENS = 100_000  # as tasks/language/predictor.py says, which takes seconds to import
+TELLING = 5.0  # seconds between two words about how far it is
+
+
 def add(verbs: Verbs) -> None:
     verb = verbs.add("generate", _generate, "continue texts, or stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--max-tokens", type=positive(int), default=100, metavar="N", help="at most (default: 100)")
+    verb.add_argument("--max-tokens", type=whole(1, MOST_TOKENS), default=100, metavar="N",
+                      help="at most (default: 100)")  # fmt: skip
     verb.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default: 1)")
-    verb.add_argument("--top-k", type=positive(int), metavar="K", help="of the K most probable tokens only")
+    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="of the K most probable tokens only")
     verb.add_argument("--top-p", type=float, metavar="P", help="of the most probable tokens that make up P only")
     verb.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
                       help="above 1 disfavours tokens that the text has (default: 1)")  # fmt: skip
-    verb.add_argument("--seed", type=_seed, default=0, metavar="N",
+    verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N",
                       help="of the first text, those behind it count on (default: 0)")  # fmt: skip
     verb.add_argument("--stop", action="append", default=[], metavar="STRING", help="ends a text before it; repeatable")
     verb.add_argument("--stream", action="store_true", help="write every piece of text as it comes")
-
-
-def _seed(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {2**63 - 1}, got {text!r}")
-    return value
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -47,7 +44,7 @@ def _generate(options: argparse.Namespace) -> None:
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
-    generator = model_for("generate", options.model)
+    model = model_for("generate", options.model)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
     # arguments may be answered with several lines; a line of stdin is answered with one
     shown = (lambda text: text) if options.rest else one_line
@@ -59,24 +56,38 @@ def _generate(options: argparse.Namespace) -> None:
         seeds = range(options.seed + done, options.seed + done + len(texts))
         done += len(texts)
         if not options.stream:
-            return generator.continuations(texts, **how, seed=list(seeds))
+            return model.continuations(texts, **how, seed=list(seeds), stream=_progress())
 
         def write(piece: str) -> None:
             sys.stdout.write(shown(piece))
             sys.stdout.flush()
 
-        generator.encode(texts)  # an error comes before any output
-        found = []
+        model.encode(texts)  # an error comes before any output
+        written = []
         for text, seed in zip(texts, seeds, strict=True):  # one text at a time has the line
             write(text)
-            found += generator.continuations([text], **how, seed=seed, stream=lambda _, piece: write(piece))
+            written += model.continuations([text], **how, seed=seed, stream=lambda _, piece: write(piece))
             sys.stdout.write("\n")
-        return found
+        return written
 
-    for _, _, found in answered(options.rest, continuations):
+    for _, _, continuation in answered(options.rest, continuations):
         if options.json:
-            documents.append(asdict(found))
+            documents.append(asdict(continuation))
         elif not options.stream:
-            print(shown(str(found)))
+            print(shown(str(continuation)))
     if options.json:
         document(documents)
+
+
+def _progress() -> Callable[[int, str], None]:
+    """Tells on stderr every few seconds how much has been written: without --stream the texts come at the end."""
+    characters, last = 0, time.monotonic()
+
+    def tell(_: int, piece: str) -> None:
+        nonlocal characters, last
+        characters += len(piece)
+        if time.monotonic() - last > TELLING:
+            print(f"manyheads: {characters:,} characters so far", file=sys.stderr)
+            last = time.monotonic()
+
+    return tell

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-READ = 1 << 16  # bytes of stdin that are taken at most before their results are written
+CHUNK = 1 << 16  # bytes of stdin that are taken at most before their results are written
 
 
 def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
     """Number, text and answer of every text given or, where none is, of every line of stdin as it arrives.
 
-    `answer` counts from the first text that it was given ("text 3 has ..."): its error tells the line of stdin.
+    An ItemError of `answer` counts from the first of the texts that it was given: it is told of the line of stdin.
     """
+    from manyheads.data.text_faults import ItemError
+
     done = 0
     for chunk in [texts] if texts else stdin():
         try:
             answers = answer(chunk)
-        except ValueError as error:
-            found = None if texts else re.match(r"text (\d+)(: )?", str(error))
-            if found is None:
+        except ItemError as error:
+            if texts:
                 raise
-            rest = str(error)[found.end() :]
-            raise ValueError(f"<stdin>:{int(found[1]) + done}: {rest if found[2] else f'this text{rest}'}") from error
+            raise ValueError(f"<stdin>:{done + error.index + 1}: this text {error.fault}") from error
         yield from zip(range(done + 1, done + len(chunk) + 1), chunk, answers, strict=True)
         done += len(chunk)
         sys.stdout.flush()
@@ -38,7 +37,7 @@ def stdin() -> Iterator[list[str]]:
     if sys.stdin is None:
         raise ValueError("standard input is closed: give the texts as arguments")
     rest, number = b"", 0
-    while block := os.read(sys.stdin.fileno(), READ):
+    while block := os.read(sys.stdin.fileno(), CHUNK):
         *whole, rest = (rest + block).split(b"\n")
         if whole:
             yield [decode(line, "<stdin>", number + i) for i, line in enumerate(whole, 1)]
@@ -48,6 +47,9 @@ def stdin() -> Iterator[list[str]]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
+    """The lines of a file. Raises ValueError for a pipe or a device, which need never end."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
     lines = file.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)

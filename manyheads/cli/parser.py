@@ -29,15 +29,15 @@ class Verbs:
     """The parser of the command, to which every verb adds its own."""
 
     def __init__(self, parser: Parser) -> None:
-        self._parsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
-        self.found: dict[str, Parser] = {}
+        self._subparsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
+        self.parsers: dict[str, Parser] = {}
 
     def add(
         self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
         as_json: bool = False,
     ) -> Parser:  # fmt: skip
         """A verb: what it runs, its positionals with their help, and whether it has --json."""
-        parser = self._parsers.add_parser(name, help=help, description=help, allow_abbrev=False)
+        parser = self._subparsers.add_parser(name, help=help, description=help, allow_abbrev=False)
         parser.set_defaults(verb=function)
         parser.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
@@ -46,29 +46,35 @@ class Verbs:
             parser.add_argument("--json", action="store_true", help="print one JSON document")
         for metavar, text in positionals:
             parser.add_argument(metavar.lower(), metavar=metavar, help=text)
-        self.found[name] = parser
+        self.parsers[name] = parser
         return parser
 
 
-def finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
-    return value
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Whole numbers from `least` to `most`: what is larger is told before anything is loaded."""
 
-
-def positive(kind: type[int] | type[float]) -> Any:
-    def read(text: str) -> int | float:
+    def convert(text: str) -> int:
         try:
-            value = kind(text)
+            value = int(text)
         except ValueError:
-            value = kind(0)
-        if not value > 0:
-            what = "a positive integer" if kind is int else "a positive number"
-            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
         return value
 
-    return read
+    return convert
+
+
+def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Finite numbers that fit; `expected` says which do."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and fits(value)):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return convert

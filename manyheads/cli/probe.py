@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.output import check_file, document, table
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.analysis.heads.selections import Selections
@@ -26,7 +26,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--train", metavar="FILE",
                       help="another treebank, to train the parsers that see attention alone on")  # fmt: skip
     verb.add_argument("--out", type=Path, metavar="FILE", help="a heat map of heads by relations: .png or .svg")
-    verb.add_argument("--minimum", type=positive(int), default=MINIMUM, metavar="N",
+    verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
                       help=f"leave out relations of fewer words (default: {MINIMUM})")  # fmt: skip
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count malformed sentences")
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
 

@@ -7,20 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, lines_of, one_line, stdin
-from manyheads.cli.models import model_for
+from manyheads.cli.loading import model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, positive
+from manyheads.cli.parser import MODEL, Verbs, number, whole
 
 if TYPE_CHECKING:
     from manyheads.tasks.translation.predictor import Translation, Translator
 
 
+MOST_BEAMS = 1024  # as tasks/translation/predictor.py says, which takes seconds to import
+
+
 def add(verbs: Verbs) -> None:
     verb = verbs.add("translate", _translate, "translate texts, or stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--beam", type=positive(int), default=4, metavar="N", help="1 is greedy (default: 4)")
-    verb.add_argument("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
-    verb.add_argument("--nbest", type=positive(int), metavar="N",
+    verb.add_argument("--beam", type=whole(1, MOST_BEAMS), default=4, metavar="N", help="1 is greedy (default: 4)")
+    verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), default=0.6,
+                      metavar="A", help="length penalty (default: 0.6)")  # fmt: skip
+    verb.add_argument("--nbest", type=whole(1, MOST_BEAMS), metavar="N",
                            help="the N best of every line, as line number, score, text")  # fmt: skip
     verb.add_argument("--score-target", metavar="FILE",
                            help="score the lines of FILE as translations: score, log-probability")  # fmt: skip
@@ -30,6 +34,8 @@ def add(verbs: Verbs) -> None:
 def _translate(options: argparse.Namespace) -> None:
     if options.score_target and options.nbest:
         raise ValueError("--score-target scores the translations given: it goes without --nbest")
+    if options.nbest and options.nbest > options.beam:
+        raise ValueError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None
     translator = model_for("translate", options.model)
     if targets is not None:
@@ -39,14 +45,14 @@ def _translate(options: argparse.Namespace) -> None:
     def translations(texts: list[str]) -> list[list[Translation]]:
         return translator.nbest(texts, options.nbest or 1, options.beam, options.alpha, truncate=options.truncate)
 
-    for number, text, several in answered(options.rest, translations):
+    for line, text, ranked in answered(options.rest, translations):
         if options.json:
-            documents.append({"source": text, "translations": [_plain(t) for t in several]})
+            documents.append({"source": text, "translations": [_plain(t) for t in ranked]})
         elif options.nbest:
-            for t in several:
-                print(number, f"{t.score:.4f}", one_line(t.text), sep="\t")
+            for t in ranked:
+                print(line, f"{t.score:.4f}", one_line(t.text), sep="\t")
         else:
-            print(one_line(several[0].text))
+            print(one_line(ranked[0].text))
     if options.json:
         document(documents)
 

@@ -207,14 +207,6 @@ def half_character(text: str) -> int | None:
     return None
 
 
-def check_text(text: str, name: str) -> None:
-    """Raises ValueError for a text with half a character, and for one that no model could take in whole."""
-    if len(text) > LONGEST:
-        raise ValueError(f"{name} has {len(text):,} characters: give at most {LONGEST:,}")
-    if (position := half_character(text)) is not None:
-        raise ValueError(f"{name} {SURROGATE[0]} at position {position}: give valid UTF-8")
-
-
 def is_split(name: str, splits: tuple[str, ...]) -> bool:
     """Whether a name is that of a split, alone or followed by one of `._-`."""
     return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)

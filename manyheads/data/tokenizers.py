@@ -251,3 +251,11 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.encode_special_tokens = as_text
     return copy
+
+
+def truncating(tokenizer: Tokenizer, limit: int) -> Tokenizer:
+    """A copy that cuts to `limit` tokens, the special ones among them: the flag would change a shared tokenizer."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # the one flag that the text does not hold
+    copy.enable_truncation(limit)
+    return copy

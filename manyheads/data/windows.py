@@ -70,3 +70,52 @@ class Frame:
         """Ids and segments of the text, or of the pair."""
         pieces = [*self.before, *((i, 0) for i in first), *self.between, *((i, 1) for i in second or ()), *self.after]
         return [token for token, _ in pieces], [segment for _, segment in pieces]
+
+
+class WordWindow(NamedTuple):
+    """Part of a sentence, with the tokenizer's special tokens, and the words that are read here.
+
+    sentence   its number
+    words      their numbers in the sentence
+    positions  of their first sub-tokens among `ids`
+    """
+
+    ids: list[int]
+    sentence: int
+    words: list[int]
+    positions: list[int]
+
+
+def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit: int) -> list[WordWindow]:
+    """Windows of at most `limit` tokens, half of them new from each to the next, in which every word is read once."""
+    frame = Frame.of(tokenizer)
+    room = limit - len(frame)
+    if room < 2:
+        raise ValueError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
+    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
+    all_windows: list[WordWindow] = []
+    # to byte-level BPE a word in a text begins with its blank
+    blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
+    spelt = [[blank + word for word in sentence] for sentence in sentences]
+    encodings = tokenizer.encode_batch(spelt, is_pretokenized=True, add_special_tokens=False)
+    for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
+        pieces: list[list[int]] = [[] for _ in sentence]
+        for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            assert word is not None  # only special tokens belong to no word
+            pieces[word].append(token)
+        ids: list[int] = []
+        firsts = []  # of each word, its first token
+        for piece in pieces:
+            firsts.append(len(ids))
+            ids += piece or [unknown]  # the tokenizer drops words of control characters
+        parts = windows(len(ids), room, max(1, room // 2)) if ids else []
+        owner = owners(parts)
+        words: list[list[int]] = [[] for _ in parts]  # of each window
+        for word, first in enumerate(firsts):
+            words[owner[first]].append(word)
+        for part, inside in zip(parts, words, strict=True):
+            if inside:
+                shift = len(frame.before) - part.start
+                positions = [firsts[word] + shift for word in inside]
+                all_windows.append(WordWindow(frame.around(ids[part.start : part.end])[0], number, inside, positions))
+    return all_windows

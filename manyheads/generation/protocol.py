@@ -47,6 +47,12 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def check_alpha(alpha: float) -> None:
+    """Raises ValueError for an exponent of the length penalty that is not from 0 to 10."""
+    if not 0 <= alpha <= 10:  # nan neither
+        raise ValueError(f"alpha must be from 0 to 10, got {alpha}")
+
+
 def log_probabilities(logits: Tensor, suppress: Sequence[int]) -> Tensor:
     """log-softmax over the last axis, in float32 or float64, that gives nothing to the suppressed ids.
 

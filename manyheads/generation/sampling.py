@@ -1,4 +1,4 @@
-"""Sampling: the next token of many texts at once, each by its own dice.
+"""Sampling: the next token of many texts at once, each with a random generator of its own.
 
 Texts of unequal length share a batch: they are read padded on the right, and the cache forgets the padding, so that a
 row computes what it would compute alone. A row draws one number a token from a generator of its own, so what it becomes
@@ -17,7 +17,7 @@ from torch import Tensor
 from manyheads.generation.protocol import Cache, Step
 
 
-class Forgetting(Cache, Protocol):
+class RewindableCache(Cache, Protocol):
     """A cache whose rows can forget."""
 
     def advance(self, positions: Tensor) -> None:
@@ -27,7 +27,7 @@ class Forgetting(Cache, Protocol):
         """Rows (N,) hold what the N rows of another cache hold."""
 
 
-F = TypeVar("F", bound=Forgetting)
+F = TypeVar("F", bound=RewindableCache)
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def sample(
     prompts  ids, at least one each and at most `context`.
     context  positions that the model takes. A text that grows beyond them goes on from its latter half: its tokens are
              read again, as if it began there.
-    limits   the most tokens that each row may get; `seeds` of its dice.
+    limits   the most tokens that each row may get; `seeds` of their generators.
     end      ends a row; it is not yielded.
-    over     told of every row and token; a row for which it returns True gets no more.
+    over     is called with every row and token; a row for which it returns True gets no more.
     """
     assert all(0 < len(prompt) <= context for prompt in prompts), "the caller checks the prompts"
     texts = [[*prompt] for prompt in prompts]
-    dice = [torch.Generator().manual_seed(seed) for seed in seeds]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     rows = [row for row, limit in enumerate(limits) if limit > 0]
     firsts: list[int] = []  # of each row, the first token that it reads
     seen: Tensor | None = None
@@ -121,12 +121,12 @@ def sample(
         if cache is None:
             capacity = min(context, max(len(texts[row]) + limits[row] for row in rows))
             cache = start(len(rows), capacity)
-            logits = _read(step, cache, [texts[row] for row in rows])
+            logits = _prefill(step, cache, [texts[row] for row in rows])
         else:
             if moved := [i for i, first in enumerate(wanted) if first != firsts[i]]:
                 fresh = start(len(moved), capacity)
                 if context > 1:
-                    _read(step, fresh, [texts[rows[i]][wanted[i] : -1] for i in moved])
+                    _prefill(step, fresh, [texts[rows[i]][wanted[i] : -1] for i in moved])
                 cache.replace(torch.tensor(moved, device=cache.lengths.device), fresh)
             last = torch.tensor([[texts[row][-1]] for row in rows], device=cache.lengths.device)
             logits = step(last, cache)[:, -1]  # (R, V)
@@ -140,16 +140,16 @@ def sample(
                 seen[row, texts[row][-1]] = True
 
         def chances(rows: list[int] = rows) -> Tensor:
-            return torch.cat([torch.rand(1, dtype=torch.float64, generator=dice[row]) for row in rows])
+            return torch.cat([torch.rand(1, dtype=torch.float64, generator=generators[row]) for row in rows])
 
         chosen = sampling.choose(logits, None if seen is None else seen[rows], chances).tolist()
-        given = [(row, token) for row, token in zip(rows, chosen, strict=True) if token != end]
-        for row, token in given:
+        sampled = [(row, token) for row, token in zip(rows, chosen, strict=True) if token != end]
+        for row, token in sampled:
             texts[row].append(token)
-        on = {row for row, token in given if not over(row, token)}
-        on = {row for row in on if len(texts[row]) - len(prompts[row]) < limits[row]}
-        keep = [i for i, row in enumerate(rows) if row in on]
-        yield given
+        going_on = {row for row, token in sampled if not over(row, token)}
+        going_on = {row for row in going_on if len(texts[row]) - len(prompts[row]) < limits[row]}
+        keep = [i for i, row in enumerate(rows) if row in going_on]
+        yield sampled
         if len(keep) < len(rows):
             rows, firsts = [rows[i] for i in keep], [firsts[i] for i in keep]
             cache.select(torch.tensor(keep, dtype=torch.long, device=cache.lengths.device))
@@ -161,7 +161,7 @@ def _first(length: int, context: int) -> int:
     return 0 if length <= context else -(-(length - context) // half) * half
 
 
-def _read(step: Step[F], cache: F, texts: Sequence[Sequence[int]]) -> Tensor:
+def _prefill(step: Step[F], cache: F, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read texts of unequal length into an empty cache: the logits (B, V) of what follows each."""
     device, longest = cache.lengths.device, max(map(len, texts))
     tokens = torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts], device=device)

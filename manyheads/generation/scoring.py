@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from manyheads.generation.protocol import C, Hypothesis, Step, log_probabilities
+from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, log_probabilities
 
 
 @torch.inference_mode()
@@ -25,6 +25,7 @@ def score(
     One `step` over all tokens at once: the cache must be fresh and hold the longest target + 1 positions.
     A target with a suppressed id has the log-probability -inf. ValueError unless there is one target for each row.
     """
+    check_alpha(alpha)
     if len(targets) != len(cache.lengths):
         raise ValueError(f"expected one target for each of the {len(cache.lengths)} rows, got {len(targets)}")
     device = cache.lengths.device
@@ -33,7 +34,7 @@ def score(
     wanted = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
     given = wanted.roll(1, dims=1)  # (B, T): start, then the target
     given[:, 0] = start
-    each = log_probabilities(step(given, cache), suppress).gather(-1, wanted[..., None])[..., 0]  # (B, T)
+    log_p = log_probabilities(step(given, cache), suppress).gather(-1, wanted[..., None])[..., 0]  # (B, T)
     past = torch.arange(width, device=device) > torch.tensor([[len(t)] for t in targets], device=device)  # (B, T)
-    totals = each.masked_fill(past, 0).sum(dim=1).tolist()
+    totals = log_p.masked_fill(past, 0).sum(dim=1).tolist()
     return [Hypothesis.of([*t], total, alpha) for t, total in zip(targets, totals, strict=True)]

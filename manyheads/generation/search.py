@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.generation.protocol import C, Hypothesis, Step, length_penalty, log_probabilities
+from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, length_penalty, log_probabilities
 
 
 @torch.inference_mode()
@@ -35,7 +35,7 @@ def greedy(
     suppress  ids that are never generated.
     alpha     of the score that a hypothesis reports; it decides nothing here.
     """
-    _check(cache, end, limits, suppress)
+    _check(cache, end, limits, suppress, alpha)
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
     output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
@@ -43,10 +43,10 @@ def greedy(
     last = torch.full((batch,), start, device=device)  # (R,)
     totals: Tensor | None = None  # (B,) in the type of the log-probabilities
     for length in range(longest + 1):
-        each = log_probabilities(step(last[:, None], cache)[:, -1], suppress)  # (R, V)
-        last = each.argmax(dim=-1).masked_fill(limits[rows] == length, end)
-        totals = each.new_zeros(batch) if totals is None else totals
-        totals[rows] += each.gather(1, last[:, None])[:, 0]
+        log_p = log_probabilities(step(last[:, None], cache)[:, -1], suppress)  # (R, V)
+        last = log_p.argmax(dim=-1).masked_fill(limits[rows] == length, end)
+        totals = log_p.new_zeros(batch) if totals is None else totals
+        totals[rows] += log_p.gather(1, last[:, None])[:, 0]
         output[rows, length] = last
         live = last != end
         if not live.all():
@@ -85,13 +85,11 @@ def beam_search(
     exhaustive search.
 
     cache   fresh, one row for each sentence; rows are added for the beams.
-    alpha   length penalty, not negative. Other arguments as in `greedy`. ValueError for impossible ones.
+    alpha   length penalty, from 0 to 10. Other arguments as in `greedy`. ValueError for impossible ones.
     """
-    _check(cache, end, limits, suppress)
+    _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
         raise ValueError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
-    if not 0 <= alpha < float("inf"):  # nan neither
-        raise ValueError(f"alpha must be a finite number and not negative, got {alpha}")
     batch, device = len(limits), cache.lengths.device
     limits = limits.to(device)
     finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
@@ -106,9 +104,9 @@ def beam_search(
     totals = torch.zeros(batch, 1, device=device)  # (R, W) log-probabilities, best first
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
-        each = log_probabilities(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress)  # (R * W, V)
-        vocabulary = each.shape[1]
-        scores = each.view(len(rows), width, vocabulary) + totals[:, :, None]  # (R, W, V)
+        log_p = log_probabilities(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress)  # (R * W, V)
+        vocabulary = log_p.shape[1]
+        scores = log_p.view(len(rows), width, vocabulary) + totals[:, :, None]  # (R, W, V)
         closing = limits[rows] == length
         if closing.any():
             others = torch.arange(vocabulary, device=device) != end
@@ -121,12 +119,12 @@ def beam_search(
         ending = placed & (tokens == end)
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
-            found = finished[sentence]
+            ended = finished[sentence]
             history = output[row, parents[row, rank], 1:].tolist()
             hypothesis = Hypothesis.of(history, float(totals[row, rank]), alpha)
-            insort(found, hypothesis, key=lambda other: -other.score)
-            if len(found) >= nbest:
-                bar[sentence] = found[nbest - 1].score
+            insort(ended, hypothesis, key=lambda other: -other.score)
+            if len(ended) >= nbest:
+                bar[sentence] = ended[nbest - 1].score
 
         going_on = placed & ~ending
         totals = totals.masked_fill(~going_on, -torch.inf)  # what has no place has no continuations either
@@ -158,7 +156,8 @@ def _best(scores: Tensor, count: int, block: int = 64) -> tuple[Tensor, Tensor]:
     return values[:, :count], near.gather(1, at // block) * block + at % block
 
 
-def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int]) -> None:
+def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:
+    check_alpha(alpha)
     if limits.shape != cache.lengths.shape:
         raise ValueError(f"expected one limit for each of the {len(cache.lengths)} rows, got {tuple(limits.shape)}")
     if limits.numel() and int(limits.min()) < 0:

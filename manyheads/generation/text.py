@@ -48,9 +48,9 @@ class TextStream:
     def _until_stop(self, piece: str, *, last: bool = False) -> str:
         text = self._held + piece
         # by their ends: which one is complete first does not depend on how the text is cut into tokens
-        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
-        self.stopped = bool(found)
-        sure = min(found)[1] if found else len(text) if last else len(text) - self._begun(text)
+        stops = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        self.stopped = bool(stops)
+        sure = min(stops)[1] if stops else len(text) if last else len(text) - self._begun(text)
         self._held = "" if self.stopped else text[sure:]
         self.text += text[:sure]
         return text[:sure]

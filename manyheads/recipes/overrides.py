@@ -18,6 +18,11 @@ import yaml
 
 Config = TypeVar("Config")
 
+OTHER_NAMES = {  # of settings, as other tools call them
+    "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
+    "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
+    "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
+}  # fmt: skip
 _NONE = ("", "none", "null", "~")
 _BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
@@ -170,6 +175,8 @@ def _suggest(key: str, valid: list[str]) -> str:
     """The nearest whole key, or the key whose last part is meant: `steps` -> `training.steps`."""
     last = {name.rpartition(".")[2]: name for name in reversed(valid)}
     word = key.rpartition(".")[2]
+    if (meant := OTHER_NAMES.get(word)) in last:
+        return f"did you mean {last[meant]}?"
     for near in (get_close_matches(key, valid, n=1, cutoff=0.75), get_close_matches(word, last, n=1, cutoff=0.75)):
         if near:
             return f"did you mean {last.get(near[0], near[0])}?"

@@ -137,7 +137,7 @@ def compare(
 ) -> dict[str, Any]:
     """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), how many
     items became better and worse, and those of both that changed most."""
-    if type(first) is not type(second):
+    if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
         raise ValueError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))

@@ -1,7 +1,7 @@
 """What the heads of a model know of syntax and of who is meant, on a treebank (Clark et al. 2019, sections 4 and 5).
 
-    found = probe(manyheads.load(MODEL), "dev.conllu", train="train.conllu")
-    found.dependencies.best("obj")      # which head finds the objects of verbs, and how often
+    heads = probe(manyheads.load(MODEL), "dev.conllu", train="train.conllu")
+    heads.dependencies.best("obj")      # which head finds the objects of verbs, and how often
 
 On the terminal: `manyheads probe MODEL --treebank FILE`.
 """
@@ -21,7 +21,7 @@ from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependen
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.data.treebank import Sentence, Treebank, read_treebank
-from manyheads.tasks.word_maps import Reader, WordReader, Words
+from manyheads.tasks.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # tokens of a document that are read at once for coreference, as in the paper
 MINIMUM = 50  # words of a relation that is told of
@@ -40,7 +40,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """What the heads of a model do on a treebank.
 
     dependencies  by relation
     coreference   by kind of mention; None where the treebank marks no mentions, or none is mentioned again
@@ -80,7 +80,7 @@ class Probe:
 
 
 def probe(
-    reader: Reader, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
+    model: LoadedModel, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
     skip_bad_lines: bool = False,
 ) -> Probe:  # fmt: skip
     """Analyse the heads of a model, as `manyheads.load` gives it.
@@ -90,9 +90,9 @@ def probe(
 
     Raises ValueError for a model without attention over texts, and for a treebank that does not fit.
     """
-    words = WordReader(reader)
-    bank = _read(treebank, skip_bad_lines)
-    parsers = {} if train is None else _trained(words, _read(train, skip_bad_lines))
+    words = WordReader(model)
+    bank = _treebank(treebank, skip_bad_lines)
+    parsers = {} if train is None else _trained(words, _treebank(train, skip_bad_lines))
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
     hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
@@ -101,21 +101,21 @@ def probe(
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
         "without_tokens": words.unseen,
     }  # fmt: skip
-    if not sum(len(each.groups) for each in hits):
+    if not sum(len(sentence.groups) for sentence in hits):
         raise ValueError(
             f"{bank.file}: no word to score in {len(bank):,} sentences: {words.too_long:,} are longer than the model "
             f"takes, of {words.unseen:,} words the tokenizer makes nothing, and roots and their like have no head"
         )
     mentions = _coreference(words, bank.sentences)
     return Probe(
-        str(reader.path), str(bank.file), layers,
+        str(model.path), str(bank.file), layers,
         Selections.of(hits, layers, dependency.DIRECTIONS),
         Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
-        {name: _score(found) for name, found in attached.items()}, statistics.heads(), counts,
+        {name: _score(right) for name, right in attached.items()}, statistics.heads(), counts,
     )  # fmt: skip
 
 
-def _read(treebank: str | Path | Treebank, skip_bad_lines: bool) -> Treebank:
+def _treebank(treebank: str | Path | Treebank, skip_bad_lines: bool) -> Treebank:
     return treebank if isinstance(treebank, Treebank) else read_treebank(treebank, skip_bad_lines=skip_bad_lines)
 
 
@@ -136,7 +136,7 @@ def _dependencies(
             attached[name] += attachment(parser, [views[name] for views in waiting])
         waiting.clear()
 
-    for number, maps, seen in words.read([_words(sentence) for sentence in sentences], statistics):
+    for number, maps, seen in words.maps([_words(sentence) for sentence in sentences], statistics):
         s = sentences[number]
         hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
         if parsers:
@@ -162,31 +162,31 @@ def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -
 def _trained(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
     sentences = [sentence for sentence in bank.sentences[:TRAINED_ON] if len(sentence.words) > 1]
     views = [_views(words, sentences[number], maps, seen)
-             for number, maps, seen in words.read([_words(sentence) for sentence in sentences])]  # fmt: skip
+             for number, maps, seen in words.maps([_words(sentence) for sentence in sentences])]  # fmt: skip
     if not views:
         raise ValueError(f"{bank.file}: no sentence of two words or more that fits into the model to train on")
-    return {name: train_parser([each[name] for each in views]) for name in views[0]}
+    return {name: train_parser([sentence[name] for sentence in views]) for name in views[0]}
 
 
 def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
     """Windows of whole sentences of a document, as many as fit."""
-    found: list[Hits] = []
+    all_hits: list[Hits] = []
     windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]
-    texts = [Words([w for s in each for w in s.words], [w for s in each for w in s.spaces]) for each in windows]
-    several = Counter((s.document, m.entity) for s in sentences for m in s.mentions)
-    for number, maps, seen in words.read(texts):
+    texts = [Words([w for s in window for w in s.words], [w for s in window for w in s.spaces]) for window in windows]
+    counts = Counter((s.document, m.entity) for s in sentences for m in s.mentions)
+    for number, maps, seen in words.maps(texts):
         referring, first = [], 0
         for s in windows[number]:
             for mention in s.mentions:
                 head = s.head_of(mention)
-                if several[s.document, mention.entity] > 1 and seen[first + head]:
+                if counts[s.document, mention.entity] > 1 and seen[first + head]:
                     referring.append(coreference.Referring(mention.entity, first + head, s.tags[head]))
             first += len(s.words)
         document = windows[number][0].document
         hits = coreference.coreference_hits(maps, texts[number].words, referring, cluster=document)
         if hits is not None:
-            found.append(hits)
-    return found
+            all_hits.append(hits)
+    return all_hits
 
 
 def _windows(words: WordReader, sentences: list[Sentence]) -> Iterator[list[Sentence]]:
@@ -210,5 +210,5 @@ def _score(attached: list[list[bool]]) -> Score:
 
 
 def _row(row: Best) -> dict[str, Any]:
-    found = row._asdict()
-    return {**found, "held_out": None if isnan(row.held_out) else row.held_out}
+    values = row._asdict()
+    return {**values, "held_out": None if isnan(row.held_out) else row.held_out}

@@ -24,8 +24,8 @@ from manyheads.models.recurrence import pondered
 BATCH_TOKENS = 1024  # padded tokens that are read at once
 
 
-class Reader(Protocol):
-    """What is asked of what `manyheads.load` gives."""
+class LoadedModel(Protocol):
+    """What is used here of what `manyheads.load` gives."""
 
     model: Any
     tokenizer: Tokenizer
@@ -60,14 +60,14 @@ class WordReader:
     Raises ValueError for a model that cannot read a text, or has no attention.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        tokenizer = getattr(reader, "tokenizer", None)
-        model: Any = reader.model.bert if isinstance(reader.model, BertFeatures) else reader.model
+    def __init__(self, loaded: LoadedModel) -> None:
+        tokenizer = getattr(loaded, "tokenizer", None)
+        model: Any = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
-            raise ValueError(f"{reader.path}: this model reads no text: a treebank needs one that does")
+            raise ValueError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
         if not tapped(model):
-            raise ValueError(f"{reader.path}: {type(model).__name__} has no attention to look at")
-        self.tokenizer, self.model, self.route = tokenizer, model, reader.route
+            raise ValueError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
+        self.tokenizer, self.model, self.route = tokenizer, model, loaded.route
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
             self.tokenizer.encode(" a", add_special_tokens=False).ids
@@ -81,15 +81,15 @@ class WordReader:
         """The tokens of each word."""
         spelt = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
         new = [word for word in dict.fromkeys(spelt) if word not in self._pieces]
-        for word, found in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
-            self._pieces[word] = found.ids
+        for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
+            self._pieces[word] = encoding.ids
         return [self._pieces[word] for word in spelt]
 
     def length(self, text: Words) -> int:
         """In tokens, without the special ones."""
         return sum(map(len, self.pieces(text)))
 
-    def read(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
+    def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
         """The maps of every text that the model has room for, not in their order; `statistics` get those of tokens."""
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
@@ -106,8 +106,8 @@ class WordReader:
         """(W, V), without context: the mean of the embeddings of each word's tokens, in units of their deviation."""
         embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
         weight = embedding.weight.detach().float().cpu()
-        found = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
-        return torch.stack(found) / weight.std()
+        means = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
+        return torch.stack(means) / weight.std()
 
     def _batch(
         self, numbers: Sequence[int], pieces: Sequence[Sequence[Sequence[int]]], statistics: HeadStatistics | None
@@ -117,7 +117,7 @@ class WordReader:
         fill: Any = getattr(c, "source_pad", None) or getattr(c, "pad", 0)
         padded = torch.from_numpy(pad(texts, fill))
         lengths = torch.tensor([len(ids) for ids in texts])
-        maps = self._maps(padded, lengths)
+        maps = self._token_maps(padded, lengths)
         if statistics is not None:
             statistics.add(maps, lengths, self._special(padded, lengths))
         self.layers = tuple(maps)
@@ -129,10 +129,10 @@ class WordReader:
                 at += len(word)
         mean = (to / to.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
         merged = torch.stack([mean[:, None] @ map @ to[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
-        for number, words, found in zip(numbers, pieces, merged, strict=True):
-            yield WordMaps(number, found[..., : len(words), : len(words)], [bool(word) for word in words])
+        for number, words, padded_maps in zip(numbers, pieces, merged, strict=True):
+            yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
-    def _maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+    def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
         batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
@@ -142,28 +142,28 @@ class WordReader:
                 model.start(ids, sizes, 1)  # reads the source
             else:
                 # without the head where there is a way, which may be larger than all the rest
-                reading: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
-                reading(ids, sizes)
+                forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
+                forward(ids, sizes)
         steps = getattr(config, "steps", 1)
-        found = {}
+        by_step = {}
         for name, calls in maps.items():
-            halts = next((each.steps.cpu() for stack, each in thoughts.items() if name.startswith(stack)), None)
+            halts = next((ponder.steps.cpu() for stack, ponder in thoughts.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
                 # a text classifier reads its padding as a token more
                 shown = map[..., :tokens, :tokens].float().cpu()
                 shown = shown if halts is None else shown * (halts >= step)[:, None, :, None]
-                found[name if steps == 1 else f"{name} step {step}"] = shown
+                by_step[name if steps == 1 else f"{name} step {step}"] = shown
             for step in range(len(calls) + 1, steps + 1 if calls else 0):
-                found[f"{name} step {step}"] = torch.zeros_like(shown)
-        return found
+                by_step[f"{name} step {step}"] = torch.zeros_like(shown)
+        return by_step
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Where each of the tokenizer's special tokens stands, (B, T) by name."""
         at = torch.arange(padded.shape[1])
-        found: dict[str, Tensor] = {}
+        places: dict[str, Tensor] = {}
         for place, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
             inside = place < len(self.frame.before)
             where = torch.full_like(lengths, place) if inside else lengths - len(self.frame) + place
             name = self.tokenizer.id_to_token(token) or str(token)
-            found[name] = found.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
-        return found
+            places[name] = places.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
+        return places

@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from manyheads.data.rows import Row, character_fault, sift, table, text_fault
-from manyheads.data.splits import LONGEST, check_text
+from manyheads.data.splits import LONGEST
+from manyheads.data.text_faults import check_text
 
 CELLS = [{"a": "one, two", "b": "x"}, {"a": 'He said "no".', "b": "ü"}, {"a": "Zwei\u2028Katzen\x0b", "b": " "}]
 TEXTS = {

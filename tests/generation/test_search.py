@@ -270,8 +270,9 @@ def test_bfloat16_logits_are_summed_in_float32() -> None:
     [
         ({"nbest": 5}, r"nbest must be between 1 and the beam \(4\), got 5"),
         ({"beam": 0}, r"nbest must be between 1 and the beam \(0\)"),
-        ({"alpha": -1.0}, "alpha must be a finite number and not negative, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be a finite number and not negative, got nan"),
+        ({"alpha": -1.0}, "alpha must be from 0 to 10, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be from 0 to 10, got nan"),
+        ({"alpha": 1e308}, r"alpha must be from 0 to 10, got 1e\+308"),
         ({"suppress": (END,)}, r"the end \(0\) must not be suppressed"),
         ({"limits": torch.tensor([3])}, "expected one limit for each of the 2 rows"),
         ({"limits": torch.tensor([3, -1])}, "a limit must not be negative, got -1"),
@@ -282,3 +283,12 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
     given: dict[str, Any] = {"limits": torch.tensor([3, 3]), **settings}
     with pytest.raises(ValueError, match=message):
         beam_search(model.step, model.start(2), start=START, end=END, **given)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 1e308, float("inf"), float("nan")])
+def test_no_search_takes_an_impossible_length_penalty(alpha: float) -> None:
+    model, limits = Recurrent(5), torch.tensor([3, 3])
+    with pytest.raises(ValueError, match="alpha must be from 0 to 10"):
+        greedy(model.step, model.start(2), start=START, end=END, limits=limits, alpha=alpha)
+    with pytest.raises(ValueError, match="alpha must be from 0 to 10"):
+        score(model.step, model.start(2), [[2], [2]], start=START, end=END, alpha=alpha)

@@ -21,8 +21,8 @@ from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT
-from manyheads.tasks.attending import read, read_ids
 from manyheads.tasks.loading import load
+from manyheads.tasks.tokenized_text import tokenized, tokenized_ids
 from tests.interop import reference
 
 
@@ -143,7 +143,7 @@ def test_a_filler_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
     assert side.tokens[:4] == ("[CLS]", "A", "[MASK]", "bark")
     assert side.tokens[-1] == "[SEP]"
     assert len(set(side.words[1:-1])) == 4
-    found = predictor._read("A [MASK] barks", None)
+    found = predictor._tokenized("A [MASK] barks", None, False)
     assert found.ids == predictor._encode("A [MASK] barks", 1)
 
 
@@ -183,8 +183,8 @@ TRAINERS: list[Callable[[list[str]], Tokenizer]] = [
 def test_ids_are_shown_as_the_text_that_gives_them(train: Callable[[list[str]], Tokenizer]) -> None:
     tokenizer = train(["to be or not to be", "dogs bark, unaffably, and often.", "a man\nis here bé 😀x"] * 5)
     for text in ("to bé\nor not", "dogs bark 😀x often.", "\n\nor"):
-        expected = read(tokenizer, text, special=False)
-        assert read_ids(tokenizer, expected.ids) == expected
+        expected = tokenized(tokenizer, text, special=False)
+        assert tokenized_ids(tokenizer, expected.ids) == expected
 
 
 def test_tokens_that_no_text_gives_are_shown_as_they_were_written() -> None:
@@ -192,13 +192,13 @@ def test_tokens_that_no_text_gives_are_shown_as_they_were_written() -> None:
     whole = tokenizer.encode("to", add_special_tokens=False).ids
     ids = [*tokenizer.encode("t").ids, *tokenizer.encode("o").ids]
     assert len(whole) < len(ids)  # else the text would give them again
-    found = read_ids(tokenizer, ids)
+    found = tokenized_ids(tokenizer, ids)
     assert (found.ids, found.side.tokens) == (ids, ("t", "o"))
     assert len(set(found.side.words)) == 1
 
 
 def test_blanks_part_words_where_the_tokenizer_does_not() -> None:
-    side = read(characters(), "ab cd\nde", special=False).side
+    side = tokenized(characters(), "ab cd\nde", special=False).side
     assert side.tokens == ("a", "b", "␣", "c", "d", "⏎", "d", "e")
     assert side.words == (0, 0, 1, 2, 2, 3, 4, 4)
 

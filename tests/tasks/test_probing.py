@@ -134,7 +134,7 @@ def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
              Words(["dog"], [False])]  # fmt: skip
     read = WordReader(reader(model, tokenizer))
     statistics = HeadStatistics()
-    found = {each.number: each for each in read.read(texts, statistics)}
+    found = {each.number: each for each in read.maps(texts, statistics)}
     assert [found[i].seen for i in range(3)] == [[True] * 3, [True, False, True], [True]]
     assert (read.unseen, read.too_long) == (1, 0)
     assert len(read.layers) == 2
@@ -163,7 +163,7 @@ def test_a_language_model_reads_words_with_their_spaces_and_looks_back_only(tree
     read = WordReader(reader(random_(gpt.GPT(config)), tokenizer))
     text = Words(["big", "dog", "'s"], [False, True, False])
     assert read.pieces(text) == [tokenizer.encode(word).ids for word in ("big", " dog", "'s")]
-    (found,) = read.read([text])
+    (found,) = read.maps([text])
     assert found.maps.shape == (2, 2, 3, 3)
     assert not found.maps.triu(1).any()
     accuracy = probe(reader(random_(gpt.GPT(config)), tokenizer), treebank).dependencies
@@ -176,21 +176,21 @@ def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> 
     special: dict[str, Any] = {"source_vocab": size, "target_vocab": size, "pad": size - 1, "start": size - 1, "end": 0}
     model = transformer.Transformer(preset("transformer/tiny", **special, width=8, encoder_layers=1, decoder_layers=1))
     read = WordReader(reader(random_(model), tokenizer))
-    assert len(list(read.read([Words(WORDS, [True] * 7)]))) == 1
+    assert len(list(read.maps([Words(WORDS, [True] * 7)]))) == 1
     assert read.layers == ("encoder.blocks.0.attention",)
     config = universal.UniversalConfig(**special, width=8, heads=2, feed_forward=8, steps=4, halting="basic")
     thinking = universal.Universal(config)
     read = WordReader(reader(thinking, tokenizer))
     thinking.encoder.halt.bias.data.fill_(9.0)  # type: ignore[union-attr] # all halt at once
-    (found,) = read.read([Words(WORDS, [True] * 7)])
+    (found,) = read.maps([Words(WORDS, [True] * 7)])
     assert [layer[-6:] for layer in read.layers] == ["step 1", "step 2", "step 3", "step 4"]
     assert found.maps[0].any()
     assert not found.maps[3].any()
     thinking.encoder.halt.bias.data.fill_(-1.0)  # type: ignore[union-attr]
     thinking.encoder.halt.weight.data.normal_(std=3.0)  # type: ignore[union-attr]
     texts = [Words(WORDS[:2], [True] * 2), Words(WORDS, [True] * 7)]
-    together = {found.number: found.maps for found in read.read(texts)}
-    alone = [next(read.read([text])).maps for text in texts]
+    together = {found.number: found.maps for found in read.maps(texts)}
+    alone = [next(read.maps([text])).maps for text in texts]
     for number, one in enumerate(alone):
         torch.testing.assert_close(together[number], one, atol=1e-6, rtol=1e-5)
     rows = [map[step].sum(-1) > 0 for map in alone for step in range(4)]

@@ -23,6 +23,12 @@ MAX_ANSWER = 30  # tokens of an answer, as there
 BATCH_TOKENS = 8192  # padded tokens that are read at once
 
 
+def check_pairs(model: Any, name: object) -> None:
+    """Raises ValueError for a model that cannot tell a question from its context."""
+    if not hasattr(model.config, "segment_types"):
+        raise ValueError(f"{name}: this model reads single texts, not pairs")
+
+
 class Passage(NamedTuple):
     """A question with a window of its context, between the tokenizer's special tokens.
 
@@ -133,7 +139,7 @@ def likeliest(
     max_answer: int,
     null_threshold: float | None,
 ) -> list[list[FoundAnswer]]:
-    """The n-best answers of each question, from those of all its windows; see `Answerer.answer`."""
+    """The n-best answers of each question, from those of all its windows; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
     null = [float("inf")] * len(contexts)  # the score of no answer: of the window that is least sure of it
     for passage, pairs in zip(several, logits, strict=True):

@@ -5,38 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import QuestionSource
-from manyheads.data.splits import check_text
 from manyheads.data.squad import Questions, read_squad
+from manyheads.data.text_faults import check_text
 from manyheads.files import fingerprint
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
-from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, likeliest, passage_logits, passages
-from manyheads.tasks.attending import Read, TextPredictor, check_pairs
+from manyheads.tasks.answering.passages import (
+    MAX_ANSWER,
+    READING,
+    FoundAnswer,
+    check_pairs,
+    likeliest,
+    passage_logits,
+    passages,
+)
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.predictor import TextPredictor
+
+MOST_ANSWERS, MOST_TOKENS = 1000, 1000
 
 
 class AnsweringOutcome(Outcome):
     unit = "F1 of an answer"
 
 
-class Answerer(TextPredictor):
+class QuestionAnswerer(TextPredictor):
     """A model with start and end logits, with its tokenizer: what `manyheads.load` gives for it.
 
     reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code
     """
 
+    pairs_only: ClassVar = "a question is read with its context: give the context as pair (--pair TEXT)"
+
     def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
         super().__init__(loaded, route)
         limits = READING | (reading or record_of(self.path).get("reading", {}))
         self._reading = limits | {"max_length": min(limits["max_length"], self.model.config.max_positions)}
-
-    def _read(self, text: str, pair: str | None) -> Read:
-        if pair is None:
-            raise ValueError("a question is read with its context: give the context as pair (--pair TEXT)")
-        return super()._read(text, pair)
 
     def answer(
         self,
@@ -52,13 +60,14 @@ class Answerer(TextPredictor):
         null_threshold  no answer (an empty text) is one of the answers, and comes first if its score exceeds that of
                         the best span by more than this; None: there always is an answer
         """
-        for name, text in (("question", question), ("context", context)):
+        longest = self._reading["max_query"]
+        for name, text, room in (("question", question, longest), ("context", context, None)):
             if not text.strip():
                 raise ValueError(f"the {name} is blank: give a text")
-            check_text(text, f"the {name}")
+            check_text(text, f"the {name}", room)
         tokens, words = (len(self.tokenizer.encode(text, add_special_tokens=False)) for text in (question, context))
-        if tokens > (read := self._reading["max_query"]):
-            raise ValueError(f"the question has {tokens:,} tokens, the model reads {read}: shorten it")
+        if tokens > longest:
+            raise ValueError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
         if not words:
             raise ValueError("the context is blank to the tokenizer: give a text")
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
@@ -71,29 +80,29 @@ class Answerer(TextPredictor):
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
         """As `answer`, for every pair of a question and its context."""
-        for setting, count in (("nbest", nbest), ("max_answer", max_answer)):
-            if count < 1:
-                raise ValueError(f"{setting} is {count}: expected 1 or more")
+        for setting, count, most in (("nbest", nbest, MOST_ANSWERS), ("max_answer", max_answer, MOST_TOKENS)):
+            if not 1 <= count <= most:
+                raise ValueError(f"{setting} is {count}: expected 1 to {most}")
         if null_threshold is not None and math.isnan(null_threshold):
             raise ValueError(f"null_threshold is {null_threshold}: expected a number, or None")
         check_pairs(self.model, self.path)
         for number, pair in enumerate(pairs, 1):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
-        several = passages(self.tokenizer, pairs, **self._reading)
-        logits = passage_logits(self.model, several, self.route)
-        return likeliest(several, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
+        windows = passages(self.tokenizer, pairs, **self._reading)
+        logits = passage_logits(self.model, windows, self.route)
+        return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> AnsweringOutcome:
         """Answer the questions and score the best answers; none is an answer where the data have such questions."""
         items = questions.items
         threshold = 0.0 if questions.impossible else None
-        found = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
-        outputs = [several[0].text for several in found]
+        answers = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
+        outputs = [ranked[0].text for ranked in answers]
         truths = [[answer.text for answer in item.answers] for item in items]
         return AnsweringOutcome(
-            [item.question for item in items], outputs, [" | ".join(several) for several in truths],
-            [best(f1, guess, several) for guess, several in zip(outputs, truths, strict=True)],
+            [item.question for item in items], outputs, [" | ".join(texts) for texts in truths],
+            [best(f1, guess, texts) for guess, texts in zip(outputs, truths, strict=True)],
             squad_metrics(outputs, truths),
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_bert
 from manyheads.recipes.given_data import GivenData
 from manyheads.recipes.run import Job, Run, carry_out
-from manyheads.tasks.answering.predictor import Answerer
+from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import Metrics
@@ -45,7 +45,9 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
         def score(splits: SplitData[Questions]) -> Metrics:
             held = splits.scored(config.scored)
-            return {} if held is None else Answerer(directory.load(run.out), route, limits).evaluate(held).metrics
+            return (
+                {} if held is None else QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
+            )
 
         def flops(summary: Summary) -> float:
             return costs.flops(model, task.mean_length)["training"] * summary.tokens

@@ -28,13 +28,13 @@ from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
     NULL,
     Passage,
+    check_pairs,
     collate,
     likeliest,
     passage_logits,
     passages,
     target_of,
 )
-from manyheads.tasks.attending import check_pairs
 
 
 @dataclass(frozen=True)

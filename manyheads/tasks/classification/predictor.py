@@ -12,10 +12,11 @@ from manyheads.core.runtime import Route
 from manyheads.data.corpora import LabelledSource
 from manyheads.data.embedded.languages import cldr_languages
 from manyheads.data.labelled import Columns, Labelled, read_labelled
+from manyheads.data.text_faults import ItemError
 from manyheads.files import fingerprint
-from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
+from manyheads.tasks.predictor import TextPredictor
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,6 @@ class Classifier(TextPredictor):
         super().__init__(loaded, route)
         self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
 
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Classifier({str(self.path)!r}, {self.family}, {len(self.labels)} labels, {parameters:,} parameters)"
-
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.model.config.labels)
@@ -51,7 +48,7 @@ class Classifier(TextPredictor):
     @property
     def takes_pairs(self) -> bool:
         """Whether it tells two texts apart, and has not been trained on single ones."""
-        return hasattr(self.model.config, "segment_types") and self._trained_on.get("pairs", True)
+        return self.reads_pairs and self._trained_on.get("pairs", True)
 
     @overload
     def classify(
@@ -84,21 +81,18 @@ class Classifier(TextPredictor):
             raise ValueError("several texts go with several second texts: expected a list of strings, got one string")
         if pairs is not None and len(texts) != len(pairs):
             raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
-        for each in (*texts, *(pairs or ())):
-            if not isinstance(each, str):
-                raise ValueError(f"a text is a {type(each).__name__}: expected a string; second texts are `pairs`")
-        real = [i for i, text in enumerate(texts) if text.strip()]
+        for text in (*texts, *(pairs or ())):
+            if not isinstance(text, str):
+                raise ValueError(f"a text is a {type(text).__name__}: expected a string; second texts are `pairs`")
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
-                raise ValueError(f"text {i + 1} and its second text: one is blank, the other is not")
-        seconds = None if pairs is None else [pairs[i] for i in real]
-        encoded = self._encode([texts[i] for i in real], seconds, truncate, lambda i: f"text {real[i] + 1}")
-        scores = log_probabilities(self.model, encoded, self.route)
+                raise ItemError(i, "and its second text: one is blank, the other is not")
+        scores = log_probabilities(self.model, self._encode(texts, pairs, truncate), self.route)
         best, at = scores.exp().topk(min(top, len(self.labels)), dim=1)
-        found: list[list[Label]] = [[] for _ in texts]
-        for i, values, indices in zip(real, best.tolist(), at.tolist(), strict=True):
-            found[i] = [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)]
-        return found
+        return [
+            [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)] if text.strip() else []
+            for text, values, indices in zip(texts, best.tolist(), at.tolist(), strict=True)
+        ]
 
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
@@ -128,11 +122,12 @@ class Classifier(TextPredictor):
         )
 
     def _encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool, where: Callable[[int], str]
-    ) -> Encoded:
+        self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool,
+        where: Callable[[int], str] | None = None,
+    ) -> Encoded:  # fmt: skip
         if pairs is not None and not self.takes_pairs:
             raise ValueError(f"{self.path}: this model reads single texts, not pairs")
-        if pairs is None and texts and self._trained_on.get("pairs", False):
+        if pairs is None and any(map(str.strip, texts)) and self._trained_on.get("pairs", False):
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 

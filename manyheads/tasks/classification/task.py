@@ -23,7 +23,8 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.labelled import Labelled
-from manyheads.data.splits import check_text
+from manyheads.data.text_faults import ItemError, beginning, fault_of
+from manyheads.data.tokenizers import truncating
 from manyheads.tasks.evaluation import Metrics
 
 _CHUNK = 2000  # texts that are tokenised at a time
@@ -60,42 +61,44 @@ def encode(
     limit: int | None,
     *,
     truncate: bool,
-    where: Callable[[int], str] = lambda i: f"text {i + 1:,}",
+    where: Callable[[int], str] | None = None,
 ) -> Encoded:
     """Tokens of every text or pair, cut to `limit` where asked: of a pair, the longer text is cut.
 
-    A text of which the tokenizer leaves nothing is one unknown token. Raises ValueError for longer ones, unless they
+    A text of which the tokenizer leaves nothing is one unknown token. Raises ItemError for longer ones, unless they
     may be cut, and for what is no valid Unicode; `where` names an item.
     """
-    for several in (texts, pairs or ()):
-        for i, text in enumerate(several):
-            check_text(text, where(i))
+    remedy = "shorten it, or have it cut with truncate=true (--truncate)"
+
+    def error(index: int, fault: str) -> ItemError:
+        return ItemError(index, fault, where(index) if where else None)
+
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
+    cutting: Tokenizer | None = None  # a copy, because other threads may use the tokenizer
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []
     longer: list[tuple[int, int]] = []
     for first in range(0, len(texts), _CHUNK):
-        part: Any = list(texts[first : first + _CHUNK])
-        if pairs is not None:
-            part = list(zip(part, pairs[first : first + _CHUNK], strict=True))
+        sides = [list(side[first : first + _CHUNK]) for side in (texts, pairs) if side is not None]
+        for side in sides:
+            for i, text in enumerate(side):
+                side[i] = beginning(text, limit) if truncate else text
+                if fault := fault_of(side[i], limit, remedy):
+                    raise error(first + i, fault)
+        part: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
         encodings: list[Encoding] = tokenizer.encode_batch(part)
-        if limit is not None and (over := [i for i, e in enumerate(encodings) if len(e.ids) > limit]):
-            longer += [(first + i, len(encodings[i].ids)) for i in over]
-            tokenizer.enable_truncation(limit)
-            try:
-                for i in over if truncate else ():
-                    encodings[i] = tokenizer.encode_batch([part[i]])[0]
-            finally:
-                tokenizer.no_truncation()
+        for i, encoding in enumerate(encodings):
+            if limit is not None and len(encoding.ids) > limit:
+                longer.append((first + i, len(encoding.ids)))
+                if truncate:
+                    cutting = cutting or truncating(tokenizer, limit)
+                    encodings[i] = cutting.encode_batch([part[i]])[0]
         ids += [np.array(e.ids or [unknown], dtype=np.int32) for e in encodings]
         segments += [np.array(e.type_ids or [0], dtype=np.int32) for e in encodings]
     if longer and not truncate:
         index, length = longer[0]
         others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""
-        raise ValueError(
-            f"{where(index)} has {length:,} tokens, the limit is {limit:,}{others}: shorten it, or have it cut with "
-            "truncate=true (--truncate)"
-        )
+        raise error(index, f"has {length:,} tokens, the limit is {limit:,}{others}: {remedy}")
     return Encoded(ids, None if pairs is None else segments, len(longer))
 
 
@@ -142,11 +145,11 @@ class ClassificationTask:
         labels = model.config.labels
 
         def encoded(data: Labelled) -> Encoded:
-            found = encode(tokenizer, data.texts, data.pairs, max_length, truncate=truncate, where=data.place)
-            if found.cut:
-                told = f"{found.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens"
-                print(f"{data.file or 'the corpus'}: {told}", file=sys.stderr)
-            return found
+            texts = encode(tokenizer, data.texts, data.pairs, max_length, truncate=truncate, where=data.place)
+            if texts.cut:
+                note = f"{texts.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens"
+                print(f"{data.file or 'the corpus'}: {note}", file=sys.stderr)
+            return texts
 
         self._train, self._labels = encoded(train), label_ids(train, labels)
         self._validation, self._validation_labels = encoded(validation), label_ids(validation, labels)

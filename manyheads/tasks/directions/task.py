@@ -16,11 +16,11 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.windows import WordWindow, word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.loss import smoothed_cross_entropy
 from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.tasks.tagging.task import WordWindow, word_windows
 
 TEXTS = 64  # that are read at once when nothing is trained
 

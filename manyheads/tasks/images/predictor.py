@@ -23,26 +23,25 @@ from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.files import fingerprint
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.attending import image_maps
 from manyheads.tasks.classification.predictor import Label
 from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
+from manyheads.tasks.predictor import TrainedModel
 
 
-class ImageEncoder:
+class ImageEncoder(TrainedModel):
     """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
 
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        self.path, self.family, self.route = loaded.path, loaded.family, route
+        super().__init__(loaded, route)
         self.preprocessing = preprocessing_of(loaded)
-        self.model = _sized(loaded.model, self.preprocessing.size).to(route.device).eval()
+        self.model = _sized(self.model, self.preprocessing.size).to(route.device).eval()
 
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        labels = f"{len(self.model.config.labels)} labels" if self.model.config.labels else "no head"
-        return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}, {parameters:,} parameters)"
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.model.config.labels)
 
     def attend(
         self,
@@ -58,7 +57,9 @@ class ImageEncoder:
         """
         opened = _plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        return image_maps(self, opened, title, layers=layers, heads=heads, axis=axis)
+        pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
+        picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
+        return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
 
 
 class ImageClassifier(ImageEncoder):
@@ -68,10 +69,6 @@ class ImageClassifier(ImageEncoder):
         if not loaded.model.config.labels:
             raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
         super().__init__(loaded, route)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(self.model.config.labels)
 
     @overload
     def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Literal, NamedTuple, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
 
-from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
-from manyheads.core.runtime import Route
 from manyheads.data.corpora import TextSource
-from manyheads.data.splits import check_text
+from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.texts import Texts
 from manyheads.files import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
-from manyheads.models.gpt import GPT
-from manyheads.tasks.attending import read, read_ids, text_maps
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
 from manyheads.tasks.language.task import text_metrics, token_losses
+from manyheads.tasks.predictor import ModelWithTokenizer
+from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 
 GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
+MOST_TOKENS = 100_000  # that are added to a text
+LARGEST_SEED = 2**63 - 1
 PIECE = 1000  # characters of a text at least, up to the end of a line, that two models are compared by
 
 
@@ -59,18 +59,10 @@ class TextOutcome(Outcome):
     unit = "log2 probability a byte"  # minus the bits: more is better
 
 
-class Generator:
+class LanguageModel(ModelWithTokenizer):
     """A trained language model with its tokenizer: what `manyheads.load` gives for GPT and GPT-2."""
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: no text can be read or written without one")
-        self.model: GPT = loaded.model.to(route.device).eval()
-        self.tokenizer, self.path, self.family, self.route = loaded.tokenizer, loaded.path, loaded.family, route
-
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Generator({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
+    done: ClassVar = "read or written"
 
     def generate(
         self,
@@ -95,8 +87,8 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
-        found = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
-        return str(found[0]) if isinstance(prompts, str) else [str(each) for each in found]
+        written = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
+        return str(written[0]) if isinstance(prompts, str) else [str(continuation) for continuation in written]
 
     def continuations(
         self,
@@ -109,32 +101,24 @@ class Generator:
         stream: Tell | None = None,
     ) -> list[Continuation]:
         """What `generate` adds to every text, and why it ends there."""
-        if not isinstance(max_tokens, Integral):
-            raise ValueError(f"max_tokens is {max_tokens!r}: expected a whole number")
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-        for each in seed if isinstance(seed, Iterable) else [seed]:
-            if not isinstance(each, Integral) or isinstance(each, bool) or not 0 <= int(each) < 2**63:
-                raise ValueError(f"seed is {each!r}: expected a whole number from 0 to {2**63 - 1}")
-        # NumPy's numbers are no int
+        max_tokens = _whole("max_tokens", max_tokens, 1, MOST_TOKENS)
         if isinstance(seed, Iterable):
-            seeds = [int(each) for each in seed]
+            seeds = [_whole("seed", number, 0, LARGEST_SEED) for number in seed]
         else:
-            seeds = [int(seed) + i for i in range(len(prompts))]
+            seeds = [_whole("seed", seed, 0, LARGEST_SEED) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise ValueError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
-        stop = () if stop is None else stop
-        stops = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
-        if wrong := [each for each in stops if not isinstance(each, str)]:
-            raise ValueError(f"stop is {wrong[0]!r}: expected a string, several, or None")
+        stops = [stop] if isinstance(stop, str) else stop or ()
+        if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
+            raise ValueError(f"stop is {stop!r}: expected a string, several, or None")
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)
         rows = max(1, GENERATED_TOKENS // min(context, longest + max_tokens))
-        found: list[Continuation] = []
+        continuations: list[Continuation] = []
         for first in range(0, len(encoded), rows):
             group = range(first, min(first + rows, len(encoded)))
-            texts = [TextStream(self.tokenizer, encoded[i], stops) for i in group]
+            texts = [TextStream(self.tokenizer, encoded[i], [*stops]) for i in group]
 
             def tell(row: int, piece: str, first: int = first) -> None:
                 if stream is not None and piece:
@@ -155,8 +139,8 @@ class Generator:
                 reason: Literal["end", "stop", "length"] = (
                     "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
                 )
-                found.append(Continuation(prompts[first + row], text.text, counts[row], reason))
-        return found
+                continuations.append(Continuation(prompts[first + row], text.text, counts[row], reason))
+        return continuations
 
     def attend(
         self,
@@ -174,21 +158,23 @@ class Generator:
         layers, heads  their numbers, None for all
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
-        check_text(text, "the text")
-        ids, room = self._known(text, "the text").ids, self.model.config.max_positions
+        room = self.model.config.max_positions
+        prompt = beginning(text, room) if truncate else text
+        check_text(prompt, "the text", room, SHORTEN)
+        ids = self._known(prompt, "the text").ids
         if not max_tokens:
-            found = read(self.tokenizer, text, special=False)
+            shown = tokenized(self.tokenizer, prompt, special=False)
         else:
-            ids = ids or self.encode([text])[0]  # what an empty text begins with
+            ids = ids or self.encode([prompt])[0]  # what an empty text begins with
             if len(ids) + max_tokens > room and not truncate:
                 raise ValueError(
                     f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}: the "
                     f"text has {len(ids):,} tokens, the model takes {room:,}"
                 )
-            found = read_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
-            text = self.tokenizer.decode(found.ids)
-        return text_maps(
-            self, found, text, truncate=truncate, causal=True, layers=layers, heads=heads, axis=axis
+            shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
+            text = self.tokenizer.decode(shown.ids)
+        return self._text_maps(
+            shown, text, truncate=truncate, stepwise=("self",), layers=layers, heads=heads, axis=axis
         )  # fmt: skip
 
     def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
@@ -228,8 +214,8 @@ class Generator:
         losses = token_losses(self.model, np.array(ids), self.route, context=context, stride=stride)
         bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
-        told = [f"{each:.3f} bits a byte" for each in bits]
-        return TextOutcome(pieces, told, [""] * len(pieces), (-bits).tolist(), metrics)
+        outputs = [f"{size:.3f} bits a byte" for size in bits]
+        return TextOutcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics)
 
     @property
     def _end(self) -> int | None:
@@ -240,22 +226,24 @@ class Generator:
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """The ids of every prompt, at least one each. Raises ValueError for a text that the model cannot read."""
         encoded, room = [], self.model.config.max_positions
-        for number, text in enumerate(prompts, 1):
-            check_text(text, f"text {number}")
-            ids = self._known(text, f"text {number}").ids
+        check_texts(prompts, room)
+        for index, text in enumerate(prompts):
+            ids = self._known(text, f"text {index + 1}", index).ids
             if len(ids) > room:
-                raise ValueError(f"text {number} has {len(ids):,} tokens, the model takes {room:,}: shorten it")
+                raise ItemError(index, f"has {len(ids):,} tokens, the model takes {room:,}: shorten it")
             if not ids and self._end is None:
-                raise ValueError(f"text {number} is empty, and this vocabulary has no token that texts begin with")
+                raise ItemError(index, "is empty, and this vocabulary has no token that texts begin with")
             encoded.append(ids or [int(self._end or 0)])
         return encoded
 
-    def _known(self, text: str, name: str) -> Encoding:
+    def _known(self, text: str, name: str, index: int = 0) -> Encoding:
+        """The tokens of a text. Raises ItemError for a character that the vocabulary has not."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         if unknown is not None and unknown in encoding.tokens:
             start, after = encoding.offsets[encoding.tokens.index(unknown)]
-            raise ValueError(f"{name} has {text[start:after]!r} at character {start + 1}: it is not in the vocabulary")
+            fault = f"has {text[start:after]!r} at character {start + 1}: it is not in the vocabulary"
+            raise ItemError(index, fault, name)
         return encoding
 
 
@@ -289,3 +277,10 @@ def _pieces(text: str) -> list[int]:
     while (end := text.find("\n", cuts[-1] + PIECE)) >= 0 and end + 1 < len(text):
         cuts.append(end + 1)
     return cuts
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number, which may be one of NumPy's."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+        raise ValueError(f"{name} is {value!r}: expected a whole number from {least} to {most}")
+    return int(value)

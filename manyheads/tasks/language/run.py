@@ -27,7 +27,7 @@ from manyheads.recipes.fine_tuning import dropouts, start, tokenizer_of
 from manyheads.recipes.given_data import GivenData
 from manyheads.recipes.run import Job, Run, carry_out, told_warnings
 from manyheads.tasks.evaluation import Metrics
-from manyheads.tasks.language.predictor import Generator
+from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
 from manyheads.training.loop import Summary
@@ -44,7 +44,7 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
 
         def score(splits: SplitData[Texts]) -> Metrics:
             held = splits.scored(config.scored)
-            return {} if held is None else Generator(directory.load(run.out), route).score(held, **windows).metrics
+            return {} if held is None else LanguageModel(directory.load(run.out), route).score(held, **windows).metrics
 
         def flops(summary: Summary) -> float:
             return costs.flops(task.model, config.block)["training"] * summary.tokens / config.block

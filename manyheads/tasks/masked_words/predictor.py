@@ -25,15 +25,17 @@ from manyheads.data.pretraining import (
     continuations,
     mask_token,
 )
-from manyheads.data.splits import check_text
+from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.tokenizers import with_special_tokens
 from manyheads.data.windows import Frame
 from manyheads.files import fingerprint
-from manyheads.tasks.attending import Read, TextPredictor, side_of
 from manyheads.tasks.evaluation import Outcome, record_of, same_test
 from manyheads.tasks.masked_words.task import mean_scores, scores
+from manyheads.tasks.predictor import TextPredictor
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 
 TEXTS = 32  # that are filled at once
+MOST = 1000  # words for a mask: of two masks, their square is compared
 
 
 class Fill(NamedTuple):
@@ -55,7 +57,7 @@ class FillOutcome(Outcome):
     unit = "share of the masked words that are right"
 
 
-class Filler(TextPredictor):
+class MaskedLanguageModel(TextPredictor):
     """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
@@ -68,17 +70,18 @@ class Filler(TextPredictor):
     @overload
     def fill(self, texts: list[str], top: int = 5) -> list[list[Fill]]: ...
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
-        """The `top` likeliest words for the mask of every text, best first.
+        """The `top` (at most 1000) likeliest words for the mask of every text, best first.
 
         The mask is the tokenizer's own: [MASK], or <mask>. Raises ValueError for a text without it, and for one that is
         longer than the model takes.
         """
-        if top < 1:
-            raise ValueError(f"top is {top}: expected 1 or more")
+        if not 1 <= top <= MOST:
+            raise ValueError(f"top is {top}: expected 1 to {MOST}")
         if isinstance(texts, str):
             return self.fill([texts], top)[0]
-        encoded = [self._encode(text, number) for number, text in enumerate(texts, 1)]
-        found: list[list[Fill]] = []
+        check_texts(texts, self._room)
+        encoded = [self._encode(text, index) for index, text in enumerate(texts)]
+        fills: list[list[Fill]] = []
         for first in range(0, len(texts), TEXTS):
             ids = encoded[first : first + TEXTS]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
@@ -89,42 +92,42 @@ class Filler(TextPredictor):
             chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))
             counts = masked.sum(1).tolist()
             for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False):
-                found.append([self._filled(text, *each) for each in _best(p.tolist(), w.tolist(), top)])
-        return found
+                fills.append([self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)])
+        return fills
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> FillOutcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
         epoch = self._held(data, skip_bad_lines)
-        found = list(scores(self.model, epoch, self.route, 128 * TEXTS))
-        values = mean_scores(found)
-        rules = f"{sum(len(score.words) for score in found):,} masked words, at most {epoch.lengths.max()} tokens"
+        examples = list(scores(self.model, epoch, self.route, 128 * TEXTS))
+        values = mean_scores(examples)
+        rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return FillOutcome(
-            [self._decode(score.example.tokens) for score in found],
-            [self._decode(score.words) for score in found],
-            [self._decode(score.example.answers) for score in found],
-            [score.right / len(score.words) for score in found],
+            [self._decode(score.example.tokens) for score in examples],
+            [self._decode(score.words) for score in examples],
+            [self._decode(score.example.answers) for score in examples],
+            [score.right / len(score.words) for score in examples],
             {name: {"value": value, "signature": rules} for name, value in values.items()},
         )
 
-    def _encode(self, text: str, number: int) -> list[int]:
-        check_text(text, f"text {number}")
+    def _encode(self, text: str, index: int) -> list[int]:
         parts = self._around_masks(text)
         if len(parts) == 1:
-            raise ValueError(f"text {number} has no {self.mask}: put one where a word is to be filled in")
+            raise ItemError(index, f"has no {self.mask}: put one where a word is to be filled in")
         ids: list[int] = []
         for encoding in self.tokenizer.encode_batch(parts, add_special_tokens=False):
             ids += [*encoding.ids, self.special.mask]
         framed, _ = Frame.of(self.tokenizer).around(ids[:-1])
         room = self.model.config.max_positions
         if len(framed) > room:
-            raise ValueError(f"text {number} has {len(framed)} tokens, the model takes {room}: shorten it")
+            raise ItemError(index, f"has {len(framed)} tokens, the model takes {room}: shorten it")
         return framed
 
-    def _read(self, text: str, pair: str | None) -> Read:
+    def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         """With the mask as the token, whatever the tokenizer takes it for."""
         if pair is not None or self.mask not in text:
-            return super()._read(text, pair)
-        check_text(text, "the text")
+            return super()._tokenized(text, pair, truncate)
+        text = beginning(text, self._room) if truncate else text
+        check_text(text, "the text", self._room, SHORTEN)
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
@@ -138,7 +141,7 @@ class Filler(TextPredictor):
         before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
         around = [SPECIAL] * len(before), [SPECIAL] * len(after)
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
-        return Read(*frame.around(ids[:-1]), side)
+        return TokenizedText(*frame.around(ids[:-1]), side)
 
     def _around_masks(self, text: str) -> list[str]:
         """The parts of a text before, between and after its masks, without the blanks that belong to a mask."""
@@ -190,11 +193,11 @@ class Filler(TextPredictor):
 
 def _best(chances: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
     """The likeliest combinations of a word for every mask, given each mask's likeliest words (M, count)."""
-    found: list[tuple[float, list[int]]] = [(1.0, [])]
+    best: list[tuple[float, list[int]]] = [(1.0, [])]
     for p, w in zip(chances, words, strict=True):
-        longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in found for i in range(len(p)))
-        found = nlargest(count, longer, key=lambda each: each[0])
-    return found
+        longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in best for i in range(len(p)))
+        best = nlargest(count, longer, key=lambda combination: combination[0])
+    return best
 
 
 def _validation(trained_on: dict[str, Any]) -> Documents:

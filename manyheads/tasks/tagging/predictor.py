@@ -12,12 +12,13 @@ from manyheads.core.runtime import Route
 from manyheads.data.conll import Tagged, read_conll, words_of
 from manyheads.data.corpora import TaggedSource
 from manyheads.data.embedded.tags import cldr_tagged
-from manyheads.data.splits import check_text
+from manyheads.data.text_faults import check_texts
+from manyheads.data.windows import word_windows
 from manyheads.files import fingerprint
-from manyheads.tasks.attending import TextPredictor
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
-from manyheads.tasks.tagging.task import tag_log_probabilities, word_windows
+from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
@@ -49,13 +50,13 @@ class TaggedText:
 
     @property
     def entities(self) -> list[FoundEntity]:
-        found = []
+        found_entities = []
         for kind, first, end in entities([word.tag for word in self.words]):
             inside = self.words[first:end]
             start, stop = inside[0].start, inside[-1].end
             probability = sum(word.probability for word in inside) / len(inside)
-            found.append(FoundEntity(kind, self.text[start:stop], probability, start, stop))
-        return found
+            found_entities.append(FoundEntity(kind, self.text[start:stop], probability, start, stop))
+        return found_entities
 
     def __str__(self) -> str:
         return " ".join(f"{word.text}/{word.tag}" for word in self.words)
@@ -92,25 +93,24 @@ class Tagger(TextPredictor):
         if isinstance(texts, str):
             return self.tag([texts])[0]
         whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
-        for number, text in enumerate(whole, 1):
-            check_text(text, f"text {number}")
+        check_texts(whole)
         spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
-        sentences = [[text[a:b] for a, b in each] for text, each in zip(whole, spans, strict=True)]
+        sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
         scores = tag_log_probabilities(self.model, windows, list(map(len, sentences)), self.route)
         labels = self.model.config.labels
-        found = []
-        for text, each, score in zip(whole, spans, scores, strict=True):
+        tagged = []
+        for text, words, score in zip(whole, spans, scores, strict=True):
             best, at = score.exp().max(1)
-            rows = zip(each, best.tolist(), at.tolist(), strict=True)
-            found.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
-        return found
+            rows = zip(words, best.tolist(), at.tolist(), strict=True)
+            tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
+        return tagged
 
     def evaluate(self, tagged: Tagged) -> TaggingOutcome:
         """Tag the sentences and score the tags against those given."""
         tagged.check_labels(self.model.config.labels)
-        found = self.tag(tagged.words)
-        predicted = [[word.tag for word in text.words] for text in found]
+        outputs = self.tag(tagged.words)
+        predicted = [[word.tag for word in text.words] for text in outputs]
         quality = []
         for guess, truth in zip(predicted, tagged.tags, strict=True):
             counts = count_entities([guess], [truth])[""]
@@ -120,7 +120,7 @@ class Tagger(TextPredictor):
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
         ]
         metrics = tagging_metrics(predicted, tagged.tags)
-        return TaggingOutcome([text.text for text in found], list(map(str, found)), references, quality, metrics)
+        return TaggingOutcome([text.text for text in outputs], list(map(str, outputs)), references, quality, metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
         """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""

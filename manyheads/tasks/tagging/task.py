@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,56 +22,10 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.conll import Tagged
-from manyheads.data.windows import Frame, owners, windows
+from manyheads.data.windows import WordWindow, word_windows
 from manyheads.tasks.tagging.metrics import tagging_metrics
 
 IGNORED = -100  # the label of tokens that no word is read from
-
-
-class WordWindow(NamedTuple):
-    """Part of a sentence, with the tokenizer's special tokens, and the words whose tag is read here.
-
-    words      their numbers in the sentence
-    positions  of their first sub-tokens among `ids`
-    """
-
-    ids: list[int]
-    sentence: int
-    words: list[int]
-    positions: list[int]
-
-
-def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit: int) -> list[WordWindow]:
-    """Windows of at most `limit` tokens, half of them new from each to the next, in which every word is read once."""
-    frame = Frame.of(tokenizer)
-    room = limit - len(frame)
-    if room < 2:
-        raise ValueError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
-    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
-    found = []
-    # to byte-level BPE a word in a text begins with its blank
-    blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
-    spelt = [[blank + word for word in sentence] for sentence in sentences]
-    encodings = tokenizer.encode_batch(spelt, is_pretokenized=True, add_special_tokens=False)
-    for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
-        pieces: list[list[int]] = [[] for _ in sentence]
-        for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
-            assert word is not None  # only special tokens belong to no word
-            pieces[word].append(token)
-        ids: list[int] = []
-        firsts = []
-        for piece in pieces:
-            firsts.append(len(ids))
-            ids += piece or [unknown]  # the tokenizer drops words of control characters
-        parts = windows(len(ids), room, max(1, room // 2)) if ids else []
-        owner = owners(parts) if len(parts) > 1 else [0] * len(ids)
-        for i, part in enumerate(parts):
-            words = [w for w, first in enumerate(firsts) if owner[first] == i]
-            if words:
-                shift = len(frame.before) - part.start
-                positions = [firsts[w] + shift for w in words]
-                found.append(WordWindow(frame.around(ids[part.start : part.end])[0], number, words, positions))
-    return found
 
 
 @dataclass(frozen=True)

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.corpora import ParallelSource
 from manyheads.data.embedded.phrases import cldr_pairs
 from manyheads.data.parallel import Pairs, read_parallel
-from manyheads.data.splits import check_text
+from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.files import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
-from manyheads.tasks.attending import translation_maps
-from manyheads.tasks.digits.task import algorithmic_outcome, recorded_tests
 from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.predictor import ModelWithTokenizer
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
+MOST_BEAMS = 1024
+MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
+SPLIT = "split it, or have it cut with truncate (--truncate)"
 
 
 class Held(NamedTuple):
@@ -90,19 +94,16 @@ class Translation:
         return self.text
 
 
-class Translator:
+class Translator(ModelWithTokenizer):
     """A trained encoder-decoder with its tokenizers: what `manyheads.load` gives for a translation model."""
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        if loaded.tokenizer is None or loaded.target_tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be translated without one")
-        self.model = loaded.model.to(route.device).eval()
-        self.tokenizer, self.target_tokenizer = loaded.tokenizer, loaded.target_tokenizer
-        self.path, self.family, self.route = loaded.path, loaded.family, route
+    done: ClassVar = "translated"
 
-    def __repr__(self) -> str:
-        parameters = sum(p.numel() for p in self.model.parameters())
-        return f"Translator({str(self.path)!r}, {self.family}, {parameters:,} parameters)"
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        super().__init__(loaded, route)
+        if loaded.target_tokenizer is None:
+            raise ValueError(f"{loaded.path} has no target_tokenizer.json: text cannot be translated without one")
+        self.target_tokenizer = loaded.target_tokenizer
 
     @overload
     def translate(self, texts: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False) -> str: ...
@@ -115,44 +116,52 @@ class Translator:
     ) -> str | list[str]:
         """The best translation of every text, in their order; a blank text stays blank.
 
-        beam      hypotheses followed at once; 1 is greedy
-        alpha     of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016)
+        beam      hypotheses followed at once, at most 1024; 1 is greedy
+        alpha     of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
         truncate  cut texts that are longer than the model takes, instead of raising a ValueError
         """
         lines = [texts] if isinstance(texts, str) else texts
-        best = [found[0].text for found in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
+        best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
         return best[0] if isinstance(texts, str) else best
 
     def nbest(
         self, texts: Sequence[str], count: int, beam: int = 4, alpha: float = 0.6, *, truncate: bool = False
     ) -> list[list[Translation]]:
         """The `count` best translations of every text, best first, with their scores."""
-        if count > beam:
-            raise ValueError(f"{count} translations need a beam of at least {count}, got {beam}")
+        if not 1 <= beam <= MOST_BEAMS:
+            raise ValueError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
+        if not 1 <= count <= beam:
+            raise ValueError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
         sources = self._encode(texts, truncate)
-        found: list[list[Translation]] = [[Translation("", 0.0, 0.0)] for _ in texts]
+        for index, ids in enumerate(sources):
+            if ids and beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
+                raise ItemError(
+                    index, f"may become {longest:,} tokens, too many for {beam:,} beams at once: take a beam of at "
+                    f"most {max(1, MOST_POSITIONS // longest)}"
+                )  # fmt: skip
+        translations: list[list[Translation]] = [[Translation("", 0.0, 0.0)] for _ in texts]
         c = self.model.config
         for rows in self._batches(sources, beam):
             source, lengths = self._pad([sources[i] for i in rows])
-            limits = (lengths + 50).clamp(max=c.max_positions - 1)  # Vaswani 2017, section 6.1
+            limits = torch.tensor([self._limit(len(sources[i])) for i in rows], device=source.device)
             with torch.inference_mode(), self.route.computing():
                 cache = self.model.start(source, lengths, int(limits.max()) + 1)
-                asked: dict[str, Any] = {"start": c.start, "end": c.end, "limits": limits, "suppress": self._never}
+                how: dict[str, Any] = {"start": c.start, "end": c.end, "limits": limits, "suppress": self._never}
                 if beam == 1:
-                    hypotheses = [[h] for h in greedy(self.model.step, cache, **asked, alpha=alpha)]
+                    hypotheses = [[h] for h in greedy(self.model.step, cache, **how, alpha=alpha)]
                 else:
-                    hypotheses = beam_search(self.model.step, cache, **asked, beam=beam, alpha=alpha, nbest=count)
-            for row, several in zip(rows, hypotheses, strict=True):
-                found[row] = [self._translation(h) for h in several]
-        return found
+                    hypotheses = beam_search(self.model.step, cache, **how, beam=beam, alpha=alpha, nbest=count)
+            for row, ranked in zip(rows, hypotheses, strict=True):
+                translations[row] = [self._translation(h) for h in ranked]
+        return translations
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """How probable the model finds given translations; the text is the one given."""
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources):,} sources but {len(targets):,} targets: they must be aligned")
-        for number, text in enumerate(targets, 1):
-            check_text(text, f"target {number}")
         c = self.model.config
+        for number, text in enumerate(targets, 1):
+            check_text(text, f"target {number}", c.max_positions)
         encoded = self._encode(sources, truncate=False)
         wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
         for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
@@ -160,7 +169,7 @@ class Translator:
                 raise ValueError(f"source {number} is blank, but its target is not: there is nothing to score")
             if len(ids) >= c.max_positions:
                 raise ValueError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
-        found = [Translation(text, 0.0, 0.0) for text in targets]
+        translations = [Translation(text, 0.0, 0.0) for text in targets]
         for rows in self._batches(encoded, 1):
             padded, lengths = self._pad([encoded[i] for i in rows])
             chosen = [wanted[i] for i in rows]
@@ -170,8 +179,8 @@ class Translator:
                     self.model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha
                 )
             for row, h in zip(rows, scored, strict=True):
-                found[row] = Translation(targets[row], h.score, h.log_probability)
-        return found
+                translations[row] = Translation(targets[row], h.score, h.log_probability)
+        return translations
 
     def attend(
         self,
@@ -185,15 +194,39 @@ class Translator:
     ) -> AttentionMaps:
         """Where every head of every layer looks while the model translates a text.
 
+        A query of the decoder is the token that is being written there, a key what had been written before.
+
         target         what it writes; None: its own translation, the best of a beam of 4
         layers, heads  their numbers, None for all
         axis           "encoder", "decoder" or "cross"; None: all of them
         truncate       cut texts that are longer than the model takes, instead of raising a ValueError
         """
-        written = self.translate(text, truncate=truncate) if target is None else target
-        return translation_maps(
-            self, self.target_tokenizer, text, written, truncate=truncate, cut=truncate or target is None,
-            layers=layers, heads=heads, axis=axis,
+        c = self.model.config
+        room = c.max_positions
+        source = tokenized(self.tokenizer, text, room=room, truncate=truncate)
+        if truncate and len(source.ids) > room:  # as for a translation
+            source = source.part([*range(room - 1), len(source.ids) - 1])  # and its end
+        cut = truncate or target is None  # its own translation is shown as far as the model goes
+        target = self.translate(text, truncate=truncate) if target is None else target
+        check_text(target, "the target", None if cut else room, SHORTEN)
+        encoding = self.target_tokenizer.encode(beginning(target, room) if cut else target)  # may be empty
+        written = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
+        if cut:
+            written = written.part(range(len(written.ids))[:room])
+        for name, one in (("source", source), ("target", written)):
+            if len(one.ids) > room:
+                raise ValueError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
+        start = self.target_tokenizer.id_to_token(c.start) or "[start]"
+        before = Side(
+            (start if c.start != c.pad else "[start]", *written.side.tokens[:-1]), (SPECIAL, *written.side.words[:-1])
+        )
+        sides = {
+            "encoder": (source.side, source.side), "decoder": (written.side, before),
+            "cross": (written.side, source.side),
+        }  # fmt: skip
+        return self._maps(
+            [torch.tensor([source.ids]), None, torch.tensor([[c.start, *written.ids[:-1]]])], sides,
+            f"{text} → {target}", stepwise=("decoder", "cross"), layers=layers, heads=heads, axis=axis,
         )  # fmt: skip
 
     def evaluate(
@@ -205,9 +238,7 @@ class Translator:
         return TranslationOutcome(pairs.sources, outputs, pairs.targets, sentence_chrf(outputs, pairs.targets), metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's test data, or on `data`, decoded as the run's recipe says; a run on digits by its own scores."""
-        if data is None and (tests := recorded_tests(self.path)) is not None:
-            return algorithmic_outcome(self.model, self.tokenizer, tests, self.route)
+        """On the run's test data, or on `data`, decoded as the run's recipe says."""
         test = held_data(self.path, data, skip_bad_lines)
         return self.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
 
@@ -216,20 +247,21 @@ class Translator:
         c = self.model.config
         return [i for i in {c.pad, c.start} if i != c.end]
 
+    def _limit(self, length: int) -> int:
+        """Tokens of the translation of so long a source, without its end (Vaswani 2017, section 6.1)."""
+        return min(length + 50, self.model.config.max_positions - 1)
+
     def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
         """Ids with the end token; blank texts give none."""
-        for number, text in enumerate(texts, 1):
-            check_text(text, f"text {number}")
         room = self.model.config.max_positions
+        texts = [beginning(text, room) for text in texts] if truncate else list(texts)
+        check_texts(texts, room, SPLIT)
         encoded = []
-        for number, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True), 1):
+        for index, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(texts), strict=True)):
             ids = encoding.ids if text.strip() else []
             if len(ids) > room:
                 if not truncate:
-                    raise ValueError(
-                        f"text {number} has {len(ids)} tokens, the model takes {room}: split it, or "
-                        "have it cut with truncate (--truncate)"
-                    )
+                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {SPLIT}")
                 ids = [*ids[: room - 1], ids[-1]]
             encoded.append(ids)
         return encoded

@@ -18,7 +18,7 @@ from manyheads.data.squad import Answer, Question, Questions
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
-from manyheads.tasks.answering.predictor import Answerer
+from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
 
 CONTEXTS = [
@@ -78,9 +78,9 @@ def task_for(model: Bert, tokenizer: Tokenizer, route: Route, length: int = 48) 
     )  # fmt: skip
 
 
-def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> Answerer:
+def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> QuestionAnswerer:
     directory.save(path, model, tokenizer)
-    return Answerer(directory.load(path), prepare())
+    return QuestionAnswerer(directory.load(path), prepare())
 
 
 @pytest.mark.parametrize("length", [48, 22, 14])

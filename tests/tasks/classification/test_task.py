@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
@@ -230,3 +231,21 @@ def test_outcomes_follow_the_file_whose_labels_may_be_numbers(tmp_path: Path) ->
     (tmp_path / "other.tsv").write_text("text\tlabel\nred\tz\n")
     with pytest.raises(ValueError, match=r"other\.tsv:2: label 'z' is none of a, b, c"):
         classifier.outcome(str(tmp_path / "other.tsv"))
+
+
+class Shared:
+    """A tokenizer that other threads use at the same time: its settings must stay as they are."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("enable_truncation", "no_truncation"), "a setting of the tokenizer is changed"
+        return getattr(self._tokenizer, name)
+
+
+def test_texts_are_cut_without_a_change_to_the_tokenizer() -> None:
+    shared: Any = Shared(train_wordpiece(TEXTS, 60))
+    encoded = encode(shared, ["red " * 30, "red"], None, 8, truncate=True)
+    assert [len(ids) for ids in encoded.ids] == [8, 3]
+    assert encoded.cut == 1

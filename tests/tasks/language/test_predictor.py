@@ -21,7 +21,7 @@ from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_charact
 from manyheads.generation import Sampling
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
-from manyheads.tasks.language.predictor import Generator
+from manyheads.tasks.language.predictor import LanguageModel
 
 CORPUS = ["the cat sat on the mat, the dog sat on the cat — naïve café, 世界! " * 4]
 PROMPTS = ["the cat", "", "a dog, and another dog sat on", "世"]
@@ -46,14 +46,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def generator(path: Path) -> Generator:
+def generator(path: Path) -> LanguageModel:
     generator = manyheads.load(path)
-    assert isinstance(generator, Generator)
+    assert isinstance(generator, LanguageModel)
     generator.model.double()
     return generator
 
 
-def test_greedy_is_that_of_transformers(generator: Generator, path: Path) -> None:
+def test_greedy_is_that_of_transformers(generator: LanguageModel, path: Path) -> None:
     other: Any = AutoModelForCausalLM.from_pretrained(path).double()
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert tokenizer.eos_token == tokenizer.bos_token == END_OF_TEXT
@@ -73,7 +73,7 @@ def test_it_works_in_their_pipeline(path: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_batch_equals_single(generator: Generator, temperature: float) -> None:
+def test_batch_equals_single(generator: LanguageModel, temperature: float) -> None:
     how: dict[str, Any] = {"max_tokens": 40, "temperature": temperature, "top_k": 50, "repetition_penalty": 1.1}
     together = generator.generate(PROMPTS, **how, seed=5)
     assert together == [generator.generate(prompt, **how, seed=5 + i) for i, prompt in enumerate(PROMPTS)]
@@ -81,13 +81,13 @@ def test_batch_equals_single(generator: Generator, temperature: float) -> None:
     assert all(text.startswith(prompt) for text, prompt in zip(together, PROMPTS, strict=True))
 
 
-def test_many_texts_take_several_batches(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_texts_take_several_batches(generator: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = generator.generate(PROMPTS * 2, max_tokens=6, seed=1)
     monkeypatch.setattr("manyheads.tasks.language.predictor.GENERATED_TOKENS", 3 * POSITIONS)
     assert generator.generate(PROMPTS * 2, max_tokens=6, seed=1) == whole
 
 
-def test_streaming_adds_up_and_stop_strings_end(generator: Generator) -> None:
+def test_streaming_adds_up_and_stop_strings_end(generator: LanguageModel) -> None:
     pieces: dict[int, list[str]] = {}
     whole = generator.continuations(
         PROMPTS, Sampling(), max_tokens=30, seed=3, stream=lambda i, piece: pieces.setdefault(i, []).append(piece)
@@ -102,7 +102,7 @@ def test_streaming_adds_up_and_stop_strings_end(generator: Generator) -> None:
     assert (stopped.reason, str(stopped)) == ("stop", PROMPTS[0] + stopped.text)
 
 
-def test_the_end_token_ends_a_text(generator: Generator) -> None:
+def test_the_end_token_ends_a_text(generator: LanguageModel) -> None:
     found = generator.continuations([""] * 20, Sampling(), max_tokens=400, seed=0)
     ended = [c for c in found if c.reason == "end"]
     assert ended
@@ -110,7 +110,7 @@ def test_the_end_token_ends_a_text(generator: Generator) -> None:
     assert all(c.tokens == 400 for c in found if c.reason == "length")
 
 
-def test_a_text_is_scored_whatever_its_pieces(generator: Generator) -> None:
+def test_a_text_is_scored_whatever_its_pieces(generator: LanguageModel) -> None:
     texts = Texts(["".join(f"the cat sat on mat {i}\n" for i in range(200)), "世界! naïve\n"])
     outcome = generator.score(texts, context=POSITIONS, stride=POSITIONS // 2)
     assert "".join(outcome.inputs) == "".join(texts.texts)
@@ -132,10 +132,10 @@ def test_a_vocabulary_without_an_end_leaves_out_the_first_token(tmp_path: Path) 
         generator.generate(["the", ""])
 
 
-def test_texts_that_cannot_be_read(generator: Generator, tmp_path: Path) -> None:
+def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="text 2 has 3[0-9] tokens, the model takes 24: shorten it"):
         generator.generate(["the", "xyz" * 11])
-    with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_tokens is 0: expected a whole number from 1"):
         generator.generate("the", max_tokens=0)
     for verb in (generator.generate, generator.attend):
         with pytest.raises(ValueError, match="text.* has half a character .* at position 2: give valid UTF-8"):

@@ -18,7 +18,7 @@ from manyheads.data.pretraining import PretrainingData, Rules, Special, Tokenise
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
-from manyheads.tasks.masked_words.predictor import Filler
+from manyheads.tasks.masked_words.predictor import MaskedLanguageModel
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
@@ -136,7 +136,7 @@ def test_batches_are_the_epochs_examples_and_depend_on_seed_and_epoch(tokenizer:
 
 
 @pytest.fixture(scope="module")
-def filler(tmp_path_factory: pytest.TempPathFactory) -> Filler:
+def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
     """A model that knows LEARNED by heart."""
     path = tmp_path_factory.mktemp("filler")
     tokenizer = train_wordpiece(LEARNED * 2, 83)
@@ -152,11 +152,11 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Filler:
             optimiser.step()
     ours.save(path)
     found = load(path)
-    assert isinstance(found, Filler)
+    assert isinstance(found, MaskedLanguageModel)
     return found
 
 
-def test_it_fills_what_it_has_read(filler: Filler) -> None:
+def test_it_fills_what_it_has_read(filler: MaskedLanguageModel) -> None:
     best = filler.fill("The red [MASK] sleeps.")[0]
     assert (best.token, best.text) == ("cat", "The red cat sleeps.")
     assert best.probability > 0.5
@@ -164,7 +164,7 @@ def test_it_fills_what_it_has_read(filler: Filler) -> None:
     assert (both.token, both.text) == ("cold falls", "Some cold rain falls.")
 
 
-def test_words_and_probabilities_are_those_of_the_pipeline(filler: Filler) -> None:
+def test_words_and_probabilities_are_those_of_the_pipeline(filler: MaskedLanguageModel) -> None:
     pipeline = transformers.pipeline("fill-mask", str(filler.path), top_k=7)
     for text in ("The red [MASK] sleeps.", "[MASK] big ship", "my DOG\tbarks [MASK]"):
         expected: Any = pipeline(text)
@@ -173,7 +173,7 @@ def test_words_and_probabilities_are_those_of_the_pipeline(filler: Filler) -> No
         assert [fill.token for fill in found] == [each["token_str"] for each in expected]
 
 
-def test_several_masks_are_filled_by_the_likeliest_combinations(filler: Filler) -> None:
+def test_several_masks_are_filled_by_the_likeliest_combinations(filler: MaskedLanguageModel) -> None:
     pipeline = transformers.pipeline("fill-mask", str(filler.path), top_k=12)
     text = "A [MASK] ship [MASK]."
     both: Any = pipeline(text)
@@ -185,7 +185,7 @@ def test_several_masks_are_filled_by_the_likeliest_combinations(filler: Filler) 
     assert len({fill.text for fill in found}) == 12
 
 
-def test_a_batch_gives_what_single_texts_give(filler: Filler) -> None:
+def test_a_batch_gives_what_single_texts_give(filler: MaskedLanguageModel) -> None:
     texts = ["The red [MASK] sleeps.", "It [MASK] and [MASK].", "Some cold rain, and a big [MASK]."] * 20
     together = filler.fill(texts, top=3)
     assert len(together) == 60
@@ -195,7 +195,7 @@ def test_a_batch_gives_what_single_texts_give(filler: Filler) -> None:
         assert [f.probability for f in fills] == pytest.approx([f.probability for f in alone], abs=1e-5)
 
 
-def test_a_piece_inside_a_word_joins_it(filler: Filler) -> None:
+def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
     inner = next(piece for piece in filler.tokenizer.get_vocab() if piece.startswith("##"))
     filled = filler._filled("Soon [MASK] x", 0.5, [filler.tokenizer.get_vocab()[inner]])
     assert filled.text == f"Soon{inner[2:]} x"
@@ -210,7 +210,7 @@ def test_a_piece_inside_a_word_joins_it(filler: Filler) -> None:
         (["It [MASK]" + " cat" * 40], r"^text 1 has \d+ tokens, the model takes 40: shorten it"),
     ],
 )
-def test_texts_that_cannot_be_filled_are_told(filler: Filler, texts: list[str], message: str) -> None:
+def test_texts_that_cannot_be_filled_are_told(filler: MaskedLanguageModel, texts: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         filler.fill(texts)
 
@@ -226,7 +226,7 @@ def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokeniz
         load(tmp_path / "c")
 
 
-def test_outcome_on_any_text(filler: Filler, tmp_path: Path) -> None:
+def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n\n".join(LEARNED))
     outcome = filler.outcome(str(tmp_path / "text.txt"))
     assert len(outcome.inputs) == len(outcome.quality) == 4

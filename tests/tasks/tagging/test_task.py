@@ -15,9 +15,10 @@ from manyheads import directory
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.conll import Tagged
 from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.tagging.predictor import Tagger
-from manyheads.tasks.tagging.task import IGNORED, TaggingTask, word_windows
+from manyheads.tasks.tagging.task import IGNORED, TaggingTask
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER")
 SENTENCES = Tagged(

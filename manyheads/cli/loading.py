@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 
-def model_for(verb: str, name: str) -> Any:
-    """`manyheads.load(name)`, or a ValueError where its model is not for this verb ("outcome": for being scored)."""
+def model_for(verb: str, model: str) -> Any:
+    """`manyheads.load(model)`, or a ValueError where its model is not for this verb ("outcome": for being scored)."""
     from manyheads.tasks.loading import load
 
-    predictor = load(name)
+    predictor = load(model)
     if not hasattr(predictor, verb):
         known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
-        able = [each for each in known if hasattr(predictor, each)]
+        able = [name for name in known if hasattr(predictor, name)]
         what = "predicts nothing that could be scored" if verb == "outcome" else f"cannot {verb}"
-        raise ValueError(f"{name}: this model {what}: use it with manyheads {' or '.join(able)}")
+        raise ValueError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor

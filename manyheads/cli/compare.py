@@ -1,0 +1,48 @@
+"""`manyheads compare`."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from manyheads.cli.loading import model_for
+from manyheads.cli.output import document, table
+from manyheads.cli.parser import Verbs
+
+SHOWN = 300  # characters of an item
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
+                     ("FIRST", "a run"), ("SECOND", "another run"), as_json=True)  # fmt: skip
+    verb.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
+    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from manyheads.tasks.evaluation import compare
+
+    both = (model_for("outcome", options.first), model_for("outcome", options.second))
+    comparison = compare(*both, options.data, skip_bad_lines=options.skip_bad_lines)
+    if options.json:
+        return document(comparison)
+    first, second = comparison["first"]["metrics"], comparison["second"]["metrics"]
+    print(f"1: {options.first}\n2: {options.second}\n{comparison['items']:,} items\n")
+    table([("metric", "1", "2", "2 - 1")] + [
+        (n, *(f"{x:.4f}" for x in (m["value"], second[n]["value"], second[n]["value"] - m["value"])))
+        for n, m in first.items()
+    ])  # fmt: skip
+    print()
+    for name, test in comparison["bootstrap"].items():
+        if (p := test["p_value"]) is None:
+            print(f"{name}: too few items for a bootstrap")
+        else:
+            verdict = "they differ" if p < 0.05 else "no difference beyond chance"
+            print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
+    better, worse = comparison["better"], comparison["worse"]
+    print(f"{better:,} items better with 2, {worse:,} worse; those that changed most, both ways:")
+    for item in comparison["most_changed"]:
+        parts = (item[name] for name in ("first", "second", "reference", "input"))
+        first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
+        print(f"\n{item['change']:+.3g} {comparison['ranked_by']}   {text}")
+        print(f"    1 {first}\n    2 {second}\n    = {reference}")

@@ -1,0 +1,21 @@
+"""`manyheads export`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from manyheads.cli.parser import MODEL, Verbs
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("export", _export, "write a model for other tools", MODEL, ("DIR", "a new directory"))
+    verb.add_argument("--format", required=True, choices=("hf", "ctranslate2"), metavar="FORMAT",
+                        help="hf or ctranslate2")  # fmt: skip
+
+
+def _export(options: argparse.Namespace) -> None:
+    from manyheads.export import export
+
+    family = export(options.model, options.dir, options.format)
+    print(f"{options.dir}: {options.format}, model type {family}", file=sys.stderr)

@@ -1,0 +1,55 @@
+"""`manyheads recipes`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from manyheads.cli.output import document
+from manyheads.cli.parser import Verbs
+
+if TYPE_CHECKING:
+    from manyheads.recipes.recipe import Recipe
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add(
+        "recipes", _recipes, "what can be trained, from which paper, with which measured score", as_json=True
+    )
+    verb.add_argument("recipe", nargs="?", metavar="RECIPE", help="of this one also its text and its settings")
+
+
+def _recipes(options: argparse.Namespace) -> None:
+    from manyheads.recipes.table import RECIPES, find
+    from manyheads.results import measured
+
+    if options.recipe is not None:
+        return _about(options.recipe, find(options.recipe), options.json)
+    rows = [
+        {"recipe": name, "paper": r.paper, "trains": r.summary, "needs": r.needs, "measured": measured(name)}
+        for name, r in RECIPES.items()
+    ]
+    if options.json:
+        return document(rows)
+    for recipe in rows:
+        print(f"{recipe['recipe']}\n    {recipe['trains']} ({recipe['paper']})\n    needs {recipe['needs']}")
+        for score in recipe["measured"]:
+            print(f"    measured {score}")
+
+
+def _about(name: str, recipe: Recipe, as_json: bool) -> None:
+    import inspect
+
+    from manyheads.recipes.overrides import as_dict, leaves, setting_words
+    from manyheads.results import measured
+
+    about, settings = inspect.cleandoc(recipe.about), as_dict(recipe.config)
+    if as_json:
+        return document({"recipe": name, "paper": recipe.paper, "about": about, "needs": recipe.needs,
+                         "settings": settings, "measured": measured(name)})  # fmt: skip
+    print(f"{about}\n\nneeds {recipe.needs}")
+    for score in measured(name):
+        print(f"measured {score}")
+    print(f"\n{inspect.getdoc(recipe.config)}\n\nsettings, and what they are unless given:\n")
+    for key, value in leaves(settings):
+        print(f"    {key}={'none' if value is None else setting_words(value)}")

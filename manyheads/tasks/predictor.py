@@ -1,0 +1,112 @@
+"""What `manyheads.load` gives, whatever the model does: its directory, how it runs, and where it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
+from manyheads.core.runtime import Route
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
+
+
+class TrainedModel:
+    """A model in eval mode, on the device that it runs on."""
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        self.model: Any = loaded.model.to(route.device).eval()
+        self.path, self.family, self.route = loaded.path, loaded.family, route
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        labels = ""
+        if hasattr(self, "labels"):
+            labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
+        return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
+
+    def _maps(self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, **choices: Any) -> AttentionMaps:
+        """The maps of what the model reads; `choices` are those of `attention_maps`."""
+        inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
+        with self.route.computing():
+            return attention_maps(self.model, *inputs, sides=sides, name=str(self.path), title=title, **choices)
+
+
+class ModelWithTokenizer(TrainedModel):
+    """A model that reads texts.
+
+    done  what becomes of a text, for the error where there is no tokenizer
+    """
+
+    done: ClassVar = "read"
+
+    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        if loaded.tokenizer is None:
+            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
+        super().__init__(loaded, route)
+        self.tokenizer = loaded.tokenizer
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that the model takes; None: any number."""
+        return getattr(self.model.config, "max_positions", None)
+
+    def _text_maps(self, text: TokenizedText, title: str, *, truncate: bool, **choices: Any) -> AttentionMaps:
+        """The maps of a model that reads one sequence."""
+        if self._room is not None and len(text.ids) > self._room:
+            if not truncate:
+                raise ValueError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
+            text = text.part(range(self._room))
+        rows = [torch.tensor([text.ids])]
+        if any(text.segments):
+            rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
+        if getattr(self.model.config, "head", None) == "choice":
+            rows = [row[:, None] for row in rows]  # one candidate
+        return self._maps(rows, {"self": (text.side, text.side)}, title, **choices)
+
+
+class TextPredictor(ModelWithTokenizer):
+    """A model that reads one text, or a pair, in both directions at once.
+
+    pairs_only  what is told where a model that reads nothing but pairs is given one text; "": any model
+    """
+
+    pairs_only: ClassVar = ""
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the model can tell two texts apart."""
+        return hasattr(self.model.config, "segment_types")
+
+    def attend(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        axis: str | None = None,
+        truncate: bool = False,
+    ) -> AttentionMaps:
+        """Where every head of every layer looks while the model reads a text, or a pair.
+
+        layers, heads  their numbers, None for all
+        truncate       cut a text that is longer than the model takes, instead of raising a ValueError
+        """
+        if pair is None and self.pairs_only:
+            raise ValueError(self.pairs_only)
+        if pair is not None and not self.reads_pairs:
+            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+        title = text if pair is None else f"{text} | {pair}"
+        choices: dict[str, Any] = {"layers": layers, "heads": heads, "axis": axis}
+        return self._text_maps(self._tokenized(text, pair, truncate), title, truncate=truncate, **choices)
+
+    def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
+        return tokenized(self.tokenizer, text, pair, room=self._room, truncate=truncate)
+
+
+class Encoder(TextPredictor):
+    """A BERT without a head, or with one that needs more than a text: it predicts nothing, and can be looked into."""
