@@ -189,6 +189,6 @@ def _data(config: ImageConfig, run: Run) -> GivenData:
         }
 
     def report(splits: SplitData[ImageData]) -> str:
-        return str(image_report(splits.train, splits.validation, splits.test))
+        return image_report(splits)
 
     return GivenData(config.data, read, report, describe, "images")
