@@ -21,7 +21,8 @@ class GivenData:
     what: str = "items"
 
     def peek(self) -> None:
-        first = None if self.path is None else Path(self.path.split(",")[0])
+        hub = self.path is not None and self.path.startswith("hub:")  # only training fetches data
+        first = None if self.path is None or hub else Path(self.path.split(",")[0])
         if first is not None and not any(first.parent.glob(f"{escape(first.name)}*")):
             raise ValueError(f"data={self.path}: no such file or directory")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.runtime import Route
+from manyheads.data.images.files import Columns
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, digits, read_image_splits
+from manyheads.data.images.reading import ImageData, count_images, digits, read_image_splits
 from manyheads.data.images.report import image_report
 from manyheads.data.splits import SplitData
 from manyheads.files import fingerprint
@@ -28,7 +29,7 @@ from manyheads.tasks.evaluation import LabelOutcome, Metrics
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
-from manyheads.tasks.images.task import SCORED, ImageClassificationTask
+from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
 from manyheads.training.loop import Summary
 
 
@@ -38,14 +39,21 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.data is None:
         run.refuse(("names", "validation", "test"), "of the data, which are not given: name them with data=PATH")
 
+    teacher_directory = None if config.teacher is None else directory.load(config.teacher)
+    if config.training.metric not in (None, *metric_names(TOP + 1)):
+        raise ValueError(f"training.metric is {config.training.metric}: expected {' or '.join(metric_names(TOP + 1))}")
+
     def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _started(config, run)[0]
-        return Plan(model, config.batch_items, "image", config.items)
+        items, labels = _counted(config, run) if run.dry_run else (config.items, config.names)
+        if run.init is not None:
+            return Plan(_started(config, run)[0], config.batch_items, "image", items)
+        with torch.device("meta"):
+            return Plan(_new(config, labels)[0], config.batch_items, "image", items)
 
     def build(splits: SplitData[ImageData], route: Route) -> Job[SplitData[ImageData]]:
         labels = splits.train.names
         model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
-        teacher = _teacher(config, model, preprocessing)
+        teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
             model, preprocessing, splits.train, splits.validation, route=route, batch_items=config.batch_items,
             augmentation=config.augmentation, smoothing=config.smoothing, teacher=teacher, workers=config.workers,
@@ -71,29 +79,34 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    return carry_out(run, config, _data(config, run), plan, build, beside=("workers",))
+    return carry_out(run, config, _data(config, run), plan, build, beside=("workers", "columns"))
+
+
+def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:
+    """(training images, their labels), as far as they are known without reading them."""
+    counted = None if config.data is None else count_images(
+        config.data, names=config.names, columns=config.columns, validation=config.validation,
+        skip_bad_lines=run.skip_bad_lines,
+    )  # fmt: skip
+    if counted is None:
+        return config.items, config.names
+    count, labels = counted
+    return min(config.items or count, count), labels
 
 
 def planned_model(config: ImageConfig) -> Any:
     """The model, without memory."""
     with torch.device("meta"):
-        return _model(config, config.names)
-
-
-def _model(config: ImageConfig, labels: tuple[str, ...]) -> Any:
-    return build(preset(config.preset, *IMAGES, **{**({"labels": labels} if labels else {}), **config.model}))
+        return _new(config, config.names)[0]
 
 
 def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    model = _model(config, labels)
-    c = model.config
-    mean, std = (_per_channel(each, c.channels) for each in (config.mean, config.std))
-    return model, Preprocessing(c.image_size, config.crop, mean, std, config.resample, c.channels)
-
-
-def _per_channel(given: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """One number serves all channels."""
-    return given * channels if len(given) == 1 else given
+    settings = {**({"labels": labels} if labels else {}), **config.model}
+    model = build(preset(config.preset, *IMAGES, **settings))
+    return model, Preprocessing.of_channels(
+        model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
+        resample=config.resample,
+    )  # fmt: skip
 
 
 def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
@@ -102,21 +115,16 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
     kinds = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, kinds, "a model of images", **settings)
-    channels, own = model.config.channels, preprocessing_of(loaded)
-    changed: dict[str, Any] = {
-        name: _per_channel(getattr(config, name), channels) if name in ("mean", "std") else getattr(config, name)
-        for name in ("crop", "mean", "std", "resample")
-        if name in run.given
-    }
-    return model, replace(own, size=model.config.image_size, **changed)
+    names = ("mean", "std", "crop", "resample")
+    own = {name: getattr(preprocessing_of(loaded), name) for name in (*names, "squash")}
+    expected = {**own, **{name: getattr(config, name) for name in names if name in run.given}}
+    return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 
 
-def _teacher(config: ImageConfig, model: Any, given: Preprocessing) -> Teacher | None:
-    if config.teacher is None:
-        return None
+def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, given: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
         raise ValueError("model.fused=none: the distillation token has no head that could learn from a teacher")
-    loaded, labels = directory.load(config.teacher), model.config.labels
+    labels = model.config.labels
     known = getattr(loaded.model.config, "labels", ())
     if known != labels:
         raise ValueError(
@@ -133,10 +141,10 @@ def _few(labels: tuple[str, ...]) -> str:
 
 def _digest(model: torch.nn.Module) -> str:
     """Of the weights: whether a model is still the same one."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in model.state_dict().values():
-        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _beside(teacher: LabelOutcome, student: LabelOutcome) -> dict[str, Any]:
@@ -161,9 +169,11 @@ def _data(config: ImageConfig, run: Run) -> GivenData:
             splits = digits(config.training.seed)
         else:
             splits = read_image_splits(
-                config.data, names=config.names, validation=config.validation, test=config.test,
-                skip_bad_lines=run.skip_bad_lines,
+                config.data, names=config.names, columns=config.columns, validation=config.validation, test=config.test,
+                skip_bad_lines=run.skip_bad_lines, kept=run.out / "state" / "images",
             )  # fmt: skip
+        if config.items is not None and config.items > len(splits.train):
+            print(f"items={config.items}: all {len(splits.train):,} training images are used", file=sys.stderr)
         return splits.sampled(config.items, config.training.seed)
 
     def describe(splits: SplitData[ImageData]) -> dict[str, Any]:
@@ -172,12 +182,13 @@ def _data(config: ImageConfig, run: Run) -> GivenData:
             "test": list(splits.test_paths),
             **({"digits": config.training.seed} if config.data is None else {}),
             **({"names": list(config.names)} if config.names else {}),
+            **({"columns": asdict(config.columns)} if config.columns != Columns() else {}),
             "skipped": run.skip_bad_lines,
             "fingerprints": {name: fingerprint([*d.keys, *d.labels])[:16] for name, d in splits.known.items()},
             "items": {name: len(data) for name, data in splits.known.items()},
         }
 
     def report(splits: SplitData[ImageData]) -> str:
-        return str(image_report(splits.train, splits.validation, splits.test))
+        return image_report(splits)
 
     return GivenData(config.data, read, report, describe, "images")

@@ -17,6 +17,7 @@ from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, Item, read_image_splits, read_images, with_labels_of
 from manyheads.data.images.report import image_report
+from manyheads.data.splits import SplitData
 from tests.data.images.pictures import (
     GREY,
     LABELS,
@@ -305,7 +306,7 @@ def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.Wa
     broken = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0\x01\0"
     (folder / "cat" / "odd.jpg").write_bytes(encoded(RGB, "JPEG", exif=broken))
     train = read_images(folder)
-    (line,) = [line for line in image_report(train, read_images(folder)).splitlines() if "Pillow" in line]
+    (line,) = [line for line in image_report(SplitData(train, train, None)).splitlines() if "Pillow" in line]
     assert line.startswith(f"warning: Pillow says of {folder / 'cat' / 'odd.jpg'}: Corrupt EXIF data.")
     open_image(folder / "cat" / "odd.jpg")
     with pytest.raises(ValueError, match="more than"):

@@ -12,6 +12,7 @@ from PIL import Image
 
 from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
 from manyheads.data.images.report import image_report
+from manyheads.data.splits import SplitData
 from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 
@@ -103,17 +104,17 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
     jpegs = [encoded(Image.open(io.BytesIO(png)), "BMP") for png in PNGS]  # the same pixels otherwise encoded
     train = read_images(as_parquet(tmp_path, image=[*PNGS, jpegs[0]], label=[*LABELS, "dog"]))
     other = read_images(as_parquet(tmp_path, image=[jpegs[1], encoded(noise("RGB"))], label=["dog", "cat"]))
-    report = image_report(train, other)
+    report = image_report(SplitData(train, other, None))
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in report.splitlines()]
     rows = {name: values for name, *values in filter(None, cells)}
     assert rows["images"] == ["5", "2"]
     assert rows["modes"] == ["L 5", "L 1, RGB 1"]
     assert rows["pixels (smallest / largest)"] == ["5 x 6", "5 x 6 / 7 x 5"]
     assert rows["label: dog"] == ["3 (60.0%)", "1 (50.0%)"]
-    assert rows["duplicates"] == ["1 (20.0%)", "0 (0.0%)"]
+    assert rows["duplicate images"] == ["1 (20.0%)", "0 (0.0%)"]
     assert rows["images of the training data"] == ["", "1 (50.0%)"]
     assert "1 of 2 validation images are in the training data" in report
-    assert "training images that occur again with another label: 1" in report
+    assert "1 training images occur again with another label" in report
 
 
 def test_real_images(real_data: Callable[[str], Path]) -> None:

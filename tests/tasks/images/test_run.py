@@ -252,8 +252,45 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
     planned = train("image-classification", {**settings, "items": 1000, "training.epochs": 3, "model.image_size": 16},
                     out=tmp_path / "x", init=str(run), dry_run=True)  # fmt: skip
     assert planned["model"]["image_size"] == 16
-    assert planned["estimate"]["images"] == 3000
+    assert planned["estimate"]["images"] == 3 * 80  # there are no more
     assert planned["estimate"]["hours"] is not None
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ({"std": [0, 0, 0]}, "std"),
+        ({"crop": 2}, "crop is 2"),
+        ({"teacher": "nope"}, "nope"),
+        ({"training.metric": "foo"}, "training.metric is foo: expected loss or top1 or top5"),
+        ({"model": {**TINY, "channels": 7}}, "channels is 7: expected one of 1, 3"),
+    ],
+)
+def test_bad_settings_are_told_before_any_image_is_decoded(
+    data: Path, tmp_path: Path, setting: dict[str, Any], match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        pytest.fail("images were read")
+
+    monkeypatch.setattr("manyheads.tasks.images.run.read_image_splits", never)
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
+        train("image-classification", {**SMALL, "data": str(data), **setting}, out=tmp_path / "x")
+
+
+def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path: Path) -> None:
+    planned = train("image-classification", {**SMALL, "data": str(data)}, out=tmp_path / "x", dry_run=True)
+    assert planned["estimate"]["images"] == 12 * 80
+    assert planned["estimate"]["hours"] is not None
+    assert planned["model"]["labels"] == ("above", "below")
+    hub = train("image-classification", {**SMALL, "data": "hub:o/n"}, out=tmp_path / "x", dry_run=True)
+    assert hub["estimate"]["images"] is None
+    assert not (tmp_path / "x").exists()
+
+
+def test_more_items_than_there_are(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
+    assert "items=9999: all 80 training images are used" in capsys.readouterr().err
+    assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 
 def test_names_of_numbers_are_found_again(tmp_path: Path) -> None:
