@@ -10,7 +10,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
+import manyheads
 from manyheads import cli
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.directory import save
@@ -108,6 +110,13 @@ def test_export_writes_a_model_that_translates_alike(
     assert total == json.loads((run / "result.json").read_text())["parameters"]
     assert cli.main(["convert", str(run), str(tmp_path / "safe")]) == 2
     assert "safe as it is" in capsys.readouterr().err
+
+
+def test_a_loaded_model_leaves_the_process_as_it_is(run: Path) -> None:
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    model = manyheads.load(run, threads=before[0] + 1)
+    assert model.translate(["eins"])
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
 def test_an_interrupted_run_resumes_by_the_command_it_names(data: Path, tmp_path: Path) -> None:

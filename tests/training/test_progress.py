@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import manyheads.training.loop as loop
 import manyheads.training.progress as progress
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
@@ -41,6 +42,14 @@ def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
     assert lines[-1] == f"saved as toy in {tmp_path}"
+
+
+@pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
+def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
+    clock = iter(range(0, 10**6, 20))  # seconds; it advances at every look
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    config = TrainingConfig(**budget, schedule="constant", warmup=0)
+    assert loop.train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
 
 
 def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):

@@ -150,6 +150,17 @@ def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, n
     assert outcome(tmp_path / "run") == whole
 
 
+def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
+    """As nohup does."""
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route()).status == "finished"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
