@@ -252,17 +252,21 @@ def _json(value: Mapping[str, Any]) -> str:
 
 def write_files(directory: Path, files: Mapping[str, Any]) -> None:
     """Write all files (text, bytes or tensors), each whole or not at all, to be renamed in their order."""
-    file = directory
+
+    def write(temporary: Path, name: str, content: Any) -> None:
+        try:
+            if isinstance(content, str | bytes):
+                temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+            else:
+                with temporary.open("wb") as file:
+                    write_tensors(file, content, {"format": "pt", CHECKSUM: checksum(content)})
+        except OSError as error:
+            raise WriteError(f"{directory / name}: cannot write: {error}; what was there is intact") from error
+
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with replacing_all([directory / name for name in files]) as temporaries:
-            for temporary, (name, content) in zip(temporaries, files.items(), strict=True):
-                file = directory / name
-                if isinstance(content, str | bytes):
-                    temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
-                else:
-                    with temporary.open("wb") as opened:
-                        write_tensors(opened, content, {"format": "pt", CHECKSUM: checksum(content)})
-            file = directory
     except OSError as error:
-        raise WriteError(f"{file}: cannot write the model ({error}); what was there is intact") from error
+        raise WriteError(f"{directory}: cannot write: {error}") from error
+    with replacing_all([directory / name for name in files]) as temporaries:
+        for temporary, (name, content) in zip(temporaries, files.items(), strict=True):
+            write(temporary, name, content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,12 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
         raise ValueError(
             f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}): only manyheads can, copy the"
             " directory as it is"
+        )
+    if getattr(loaded.model.config, "channels", 3) != 3:
+        print(
+            f"{out}: AutoModel and AutoImageProcessor of transformers open it, for images of its"
+            f" {loaded.model.config.channels} channels; a pipeline does not: it gives every image three",
+            file=sys.stderr,
         )
     return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
                 preprocessing=loaded.preprocessing)  # fmt: skip

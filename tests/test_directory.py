@@ -19,13 +19,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForImageClassification, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from manyheads import directory, export, files
 from manyheads.data.tokenizers import train_bpe
 from manyheads.models.transformer import Transformer
+from manyheads.models.vit import ViT, ViTConfig
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
 
+GREY: dict[str, Any] = {"labels": ("a", "b"), "image_size": 4, "patch": 2, "channels": 1, "width": 8, "layers": 1,
+                        "heads": 2, "feed_forward": 8}  # fmt: skip
 TEXTS = [*SENTENCES, "a cat  </s> in Köln: 2", "", "☃ is unknown <pad>", "dog"]
 
 
@@ -116,6 +119,40 @@ def test_export_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ctranslate2.converters", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[export\]'"):
         export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
+
+
+def test_what_transformers_cannot_open_is_not_exported_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ours("marian", positions="interleaved")
+    directory.save(tmp_path / "own", own, tokenizer())
+    with pytest.raises(ValueError, match=r"cannot open this model \(marian: positions .*only manyheads can"):
+        export.export(tmp_path / "own", tmp_path / "hf", "hf")
+    directory.save(tmp_path / "pooled", ViT(ViTConfig(**GREY, pool="mean")))
+    with pytest.raises(ValueError, match="vit: pool is 'mean'"):
+        export.export(tmp_path / "pooled", tmp_path / "hf", "hf")
+    assert not (tmp_path / "hf").exists()
+    directory.save(tmp_path / "grey", ViT(ViTConfig(**GREY)))
+    assert export.export(tmp_path / "grey", tmp_path / "hf", "hf") == "vit"
+    assert "a pipeline does not: it gives every image three" in capsys.readouterr().err
+    other = AutoModelForImageClassification.from_pretrained(tmp_path / "hf").eval()
+    images = torch.randn(2, 1, 4, 4)
+    torch.testing.assert_close(other(images).logits, directory.load(tmp_path / "grey").model(images))
+
+
+@pytest.mark.parametrize("format", export.FORMATS)
+def test_a_failed_export_leaves_nothing_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    directory.save(tmp_path / "hf", trained("marian"), tokenizer())
+
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(directory, "write_tensors", full_disk)
+    with pytest.raises(ValueError, match=r"model\.safetensors: cannot write: .*No space left on device"):
+        export.export(tmp_path / "hf", tmp_path / "out", format)
+    assert not [file for file in tmp_path.rglob("*") if "hf" not in file.parts and file.is_file()]
 
 
 def test_tokenizer_is_the_same_in_transformers_and_after_reload(tmp_path: Path) -> None:

@@ -96,10 +96,8 @@ class ViTConfig(Config):
 class ViT(nn.Module):
     """Images (B, C, Y, X) in, logits (B, L) out."""
 
-    undecayed = (
-        "positions.table",
-        "register_tokens",
-    )  # DeiT's code decays neither positions nor, vectors as they are, tokens
+    # DeiT's code decays neither positions nor, vectors as they are, tokens
+    undecayed: tuple[str, ...] = ("positions.table",)
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -109,6 +107,8 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
         self.register_tokens = nn.Parameter(torch.empty(c.registers, c.width)) if c.registers else None
+        if c.registers:
+            self.undecayed = (*self.undecayed, "register_tokens")
         self.positions = Positions(c.tokens - c.registers, c.width, "learned")
         rates = [c.stochastic_depth * layer / max(c.layers - 1, 1) for layer in range(c.layers)]
         self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))

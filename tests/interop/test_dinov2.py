@@ -111,8 +111,8 @@ def test_what_cannot_be_represented_is_told(change: dict[str, Any], message: str
         directory.load(tmp_path)
 
 
-def image(path: Path) -> Path:
-    pixels = np.random.default_rng(0).integers(0, 255, (30, 30, 3), dtype=np.uint8)
+def image(path: Path, seed: int = 0) -> Path:
+    pixels = np.random.default_rng(seed).integers(0, 255, (30, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     return path
 
@@ -147,10 +147,10 @@ def test_a_model_without_a_head_is_looked_into_and_fine_tuned(
     capsys.readouterr()
     settings = {"training.steps": 1, "items": 40, "threads": 1, "model.image_size": 16}
     (tmp_path / "data").mkdir()
-    for label in ("cat", "dog"):
+    for seed, label in enumerate(("cat", "dog")):
         (tmp_path / "data" / label).mkdir()
         for n in range(20):
-            image(tmp_path / "data" / label / f"{n}.png")
+            image(tmp_path / "data" / label / f"{n}.png", 100 * seed + n)
     manyheads.train(
         "image-classification", {**settings, "data": str(tmp_path / "data")}, out=tmp_path / "run",
         init=str(tmp_path / "model"),
