@@ -78,12 +78,12 @@ def test_the_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.
 def test_json_has_everything(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bank = write(tmp_path / "a.conllu", BANK)
     assert probe(model, bank, "--json", "--minimum", "1") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["group"] for row in found["relations"]] == ["all", "det", "nsubj", "obj"]
-    assert found["relations"][1]["baselines"]["+1"] == 1.0
-    assert len(found["heads"]) == 4
-    assert 0 <= found["heads"][0]["special"]["[CLS]"] <= 1
-    assert found["counts"]["sentences"] == 3
+    report = json.loads(capsys.readouterr().out)
+    assert [row["group"] for row in report["relations"]] == ["all", "det", "nsubj", "obj"]
+    assert report["relations"][1]["baselines"]["+1"] == 1.0
+    assert len(report["heads"]) == 4
+    assert 0 <= report["heads"][0]["special"]["[CLS]"] <= 1
+    assert report["counts"]["sentences"] == 3
 
 
 def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,9 @@ from manyheads.models.transformer import Transformer, TransformerConfig
     ],
 )
 def test_presets_count_what_was_published(name: str, total: int, non_embedding: int) -> None:
-    found = summary(preset_model(name))["parameters"]
-    assert (found["total"], found["non_embedding"]) == (total, non_embedding)
-    assert sum(found["parts"].values()) == total
+    costs = summary(preset_model(name))["parameters"]
+    assert (costs["total"], costs["non_embedding"]) == (total, non_embedding)
+    assert sum(costs["parts"].values()) == total
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_other_names_are_refused() -> None:
     [("resnet/18", 1.8e9), ("resnet/34", 3.6e9), ("resnet/152", 11.3e9)],  # table 1 of the ResNet paper
 )
 def test_flops_of_an_image_are_the_published_ones(name: str, multiply_adds: float) -> None:
-    found = flops(preset_model(name))
-    assert found["forward"] / 2 == pytest.approx(multiply_adds, rel=0.03)
-    assert (found["image"], found["tokens"]) == ([3, 224, 224], [1])
-    assert found["forward_per_token"] == found["forward"]
+    counts = flops(preset_model(name))
+    assert counts["forward"] / 2 == pytest.approx(multiply_adds, rel=0.03)
+    assert (counts["image"], counts["tokens"]) == ([3, 224, 224], [1])
+    assert counts["forward_per_token"] == counts["forward"]
 
 
 def test_scores_of_neighbourhoods_count_the_papers_products_with_a_query_block_of_one() -> None:
@@ -112,11 +112,11 @@ def test_a_model_of_few_positions_is_counted_at_all_of_them() -> None:
 
 
 def test_parts_tell_how_they_come_about() -> None:
-    found = summary(preset_model("transformer/base"))
+    costs = summary(preset_model("transformer/base"))
     part = "decoder.feed_forward.expand"
-    assert found["parameters"]["shapes"][part] == "6 x (2048 x 512 + 2048)"
-    assert found["parameters"]["parts"][part] == 6 * (2048 * 512 + 2048)
-    assert found["flops"]["parts"][part] == 6 * 2 * 32 * 2048 * 512
+    assert costs["parameters"]["shapes"][part] == "6 x (2048 x 512 + 2048)"
+    assert costs["parameters"]["parts"][part] == 6 * (2048 * 512 + 2048)
+    assert costs["flops"]["parts"][part] == 6 * 2 * 32 * 2048 * 512
 
 
 def test_memory_is_what_torch_allocates() -> None:

@@ -34,7 +34,7 @@ SHOWN = 256  # tokens of a text
 PATCHES = 32 * 32  # of an image
 TITLE = 60  # characters of an input's title in a note
 SCRIPTS = ("maps.js", "views.js", "panel.js", "page.js")  # in the order in which they need one another
-READ = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
+TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
 HEIGHT = 760  # pixels, in a notebook
 
 
@@ -80,7 +80,7 @@ def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, A
         for layer in layers:
             if not np.isfinite(layer.weights).all():
                 raise ValueError(f"{layer.name} has weights that are NaN or infinite: a page needs numbers")
-            shown, left_out = _fitted(layer, first, READ.get(axis, ("", "")))
+            shown, left_out = _fitted(layer, first, TEXT_NAMES.get(axis, ("", "")))
             notes += [note for note in left_out if note not in notes]
             scale, signed, data = _packed(np.where(shown.halted[:, None], 0, shown.weights[0]))
             packed.append(data)

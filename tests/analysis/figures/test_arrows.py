@@ -28,21 +28,21 @@ def test_arrows_lead_to_the_pixels_that_are_alike() -> None:
     alike = {(1, 2): 3.0, (4, 6): 2.0, (0, 5): 1.0}
     for (y, x), value in alike.items():
         image[0, :, y, x] = value
-    found = strongest_arrows(gaussian(), image, (1, 2), count=3)
-    assert found.start == (0, 1.5, 2.5)
-    assert found.ends.tolist() == [[0, 1.5, 2.5], [0, 4.5, 6.5], [0, 0.5, 5.5]]
+    arrows = strongest_arrows(gaussian(), image, (1, 2), count=3)
+    assert arrows.start == (0, 1.5, 2.5)
+    assert arrows.ends.tolist() == [[0, 1.5, 2.5], [0, 4.5, 6.5], [0, 0.5, 5.5]]
     scores = torch.exp(2 * 3.0 * image[0, 0])
-    assert torch.allclose(found.weights, torch.tensor([scores[at] for at in alike]) / scores.sum(), atol=1e-6)
+    assert torch.allclose(arrows.weights, torch.tensor([scores[at] for at in alike]) / scores.sum(), atol=1e-6)
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_arrows_cross_the_frames_of_a_clip(tmp_path: Path, pooled: bool) -> None:
     clip = torch.zeros(1, 2, 3, 4, 6)
     clip[0, :, 0, 1, 1], clip[0, :, 2, 3, 4] = 2.0, 3.0
-    found = strongest_arrows(gaussian(pooled), clip, (0, 1, 1), count=2, out=tmp_path / "arrows.png")
+    arrows = strongest_arrows(gaussian(pooled), clip, (0, 1, 1), count=2, out=tmp_path / "arrows.png")
     ends = [[2, 3.0, 5.0], [0, 1.0, 1.0]] if pooled else [[2, 3.5, 4.5], [0, 1.5, 1.5]]
-    assert found.ends.tolist() == ends
-    assert found.frames.shape == (3, 2, 4, 6)
+    assert arrows.ends.tolist() == ends
+    assert arrows.frames.shape == (3, 2, 4, 6)
     with Image.open(tmp_path / "arrows.png") as picture:
         assert picture.width > 2 * picture.height
 
@@ -62,9 +62,9 @@ def test_in_a_network_pixels_become_cells_of_the_layers_grid(tmp_path: Path) -> 
 
     with edit(model) as change:
         change.map("stages.1.blocks.2", None, look)
-        found = strongest_arrows(model, clip, (1, 5, 7), count=1, out=tmp_path / "clip.png")
-    assert (found.layer, found.start) == ("stages.1.blocks.2", (1, 5.0, 7.0))
-    assert found.ends.tolist() == [[1, 10.0, 2.0]]
+        arrows = strongest_arrows(model, clip, (1, 5, 7), count=1, out=tmp_path / "clip.png")
+    assert (arrows.layer, arrows.start) == ("stages.1.blocks.2", (1, 5.0, 7.0))
+    assert arrows.ends.tolist() == [[1, 10.0, 2.0]]
     assert seen[0].shape == (1, 1, 2 * 6 * 4, 2 * 3 * 2)
     assert model.training
     twenty = strongest_arrows(model, clip, (1, 5, 7), layer=0)

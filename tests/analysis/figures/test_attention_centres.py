@@ -37,30 +37,30 @@ def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
     assert given.layers == ("layers.0.attention", "layers.1.attention")
     assert torch.equal(given.centres, centres.double())
     torch.testing.assert_close(given.widths, widths.double())
-    found = mean_maps(model, images(2, 48)).centres()  # 24 x 24 tokens hold all of every Gaussian
-    torch.testing.assert_close(found.centres, given.centres, atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.widths, given.widths, atol=1e-4, rtol=0)
-    assert "  1   1.00  -2.00   1.50" in str(found)
-    assert len(str(found).splitlines()) == 7
+    measured = mean_maps(model, images(2, 48)).centres()  # 24 x 24 tokens hold all of every Gaussian
+    torch.testing.assert_close(measured.centres, given.centres, atol=1e-5, rtol=0)
+    torch.testing.assert_close(measured.widths, given.widths, atol=1e-4, rtol=0)
+    assert "  1   1.00  -2.00   1.50" in str(measured)
+    assert len(str(measured).splitlines()) == 7
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
 def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str) -> None:
     model = small(kind, dropout=0.5, attention_dropout=0.5).train()
     x = images(5)
-    found = mean_maps(model, x, (1, 2), batch=2)
+    means = mean_maps(model, x, (1, 2), batch=2)
     assert model.training
-    assert (found.query, found.images, found.maps.shape) == ((1, 2), 5, (2, 3, 4, 4))
-    torch.testing.assert_close(found.maps.sum((-1, -2)), torch.ones(2, 3, dtype=torch.float64))
+    assert (means.query, means.images, means.maps.shape) == ((1, 2), 5, (2, 3, 4, 4))
+    torch.testing.assert_close(means.maps.sum((-1, -2)), torch.ones(2, 3, dtype=torch.float64))
     model.eval()
     alone = []
     for image in x:
         with torch.no_grad(), record(model) as maps:
             model(image[None])
         alone.append(torch.stack([calls[0][0, :, 1 * 4 + 2].view(3, 4, 4) for calls in maps.values()]))
-    torch.testing.assert_close(found.maps, torch.stack(alone).mean(0))
-    by_hand = sum(found.maps[1, 2, y, x] * torch.tensor([y - 1, x - 2]) for y in range(4) for x in range(4))
-    torch.testing.assert_close(found.centres().centres[1, 2], by_hand)
+    torch.testing.assert_close(means.maps, torch.stack(alone).mean(0))
+    by_hand = sum(means.maps[1, 2, y, x] * torch.tensor([y - 1, x - 2]) for y in range(4) for x in range(4))
+    torch.testing.assert_close(means.centres().centres[1, 2], by_hand)
     assert mean_maps(model, x).query == (2, 2)
 
 
@@ -89,13 +89,13 @@ def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
 
 
 def test_the_error_is_a_neighbour_s_share_and_then_none() -> None:
-    found = convolution_errors((3, 5), (5.0, 20.0, 46.0), size=8, channels=2)
-    assert found.parameters == {3: 9 * 3 + (9 * 2 + 1) * 2, 5: 25 * 3 + (25 * 2 + 1) * 2}
-    for errors in found.errors.values():
+    measured = convolution_errors((3, 5), (5.0, 20.0, 46.0), size=8, channels=2)
+    assert measured.parameters == {3: 9 * 3 + (9 * 2 + 1) * 2, 5: 25 * 3 + (25 * 2 + 1) * 2}
+    for errors in measured.errors.values():
         assert 1e-3 < errors[0] < 0.3
         assert 1e-10 < errors[1] < 1e-6
         assert errors[2] <= 1e-12
-    assert [line.split()[0] for line in str(found).splitlines()] == ["alpha", "5", "20", "46"]
+    assert [line.split()[0] for line in str(measured).splitlines()] == ["alpha", "5", "20", "46"]
     for kernels, alphas, message in (((4,), (1.0,), "odd"), ((9,), (1.0,), "larger"), ((), (1.0,), "nothing")):
         with pytest.raises(ValueError, match=message):
             convolution_errors(kernels, alphas, size=8)

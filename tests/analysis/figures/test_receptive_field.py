@@ -12,10 +12,10 @@ from manyheads.recipes.train import train
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 def test_convolutions_see_two_halves_more_with_every_layer_and_attention_everything(kernel: int) -> None:
-    found = growth(layers=4, kernel=kernel, length=15, width=6)
-    assert found.fields == [(n, min(15, 1 + n * (kernel - 1)), 15) for n in range(1, 5)]
+    stacks = growth(layers=4, kernel=kernel, length=15, width=6)
+    assert stacks.fields == [(n, min(15, 1 + n * (kernel - 1)), 15) for n in range(1, 5)]
     reach = (kernel - 1) // 2
-    assert found.convolution[0].nonzero().flatten().tolist() == list(range(7 - reach, 8 + reach))
+    assert stacks.convolution[0].nonzero().flatten().tolist() == list(range(7 - reach, 8 + reach))
 
 
 def test_an_influence_is_what_a_changed_input_changes() -> None:

@@ -20,18 +20,18 @@ def deit(**settings: object) -> ViT:
 
 def test_cosines_of_every_layer() -> None:
     model, images = deit(), torch.randn(5, 3, 6, 6)
-    found = token_similarity(model, [images[:3], images[3:]])
+    similarity = token_similarity(model, [images[:3], images[3:]])
     assert model.training
-    assert found.images == 5
+    assert similarity.images == 5
     states = [x.detach().numpy().astype(np.float64) for x in model.eval().states(images)]
     states.append(model.encode(images).detach().numpy().astype(np.float64))
-    for cosine, x in zip([*found.layers, found.output], states, strict=True):
+    for cosine, x in zip([*similarity.layers, similarity.output], states, strict=True):
         each = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in x[:, :2]]
         assert cosine == pytest.approx(np.mean(each), abs=1e-6)
     a, b = (model.get_parameter(f"{name}_token").detach().numpy() for name in ("class", "distillation"))
-    assert found.tokens == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
-    assert len(str(found).splitlines()) == 1 + 2 + 2 + 1
-    assert f"layer 2         {found.layers[2]:6.3f}" in str(found)
+    assert similarity.tokens == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
+    assert len(str(similarity).splitlines()) == 1 + 2 + 2 + 1
+    assert f"layer 2         {similarity.layers[2]:6.3f}" in str(similarity)
 
 
 def test_equal_tokens_stay_equal_and_opposite_ones_begin_opposite() -> None:
@@ -40,14 +40,14 @@ def test_equal_tokens_stay_equal_and_opposite_ones_begin_opposite() -> None:
     with torch.no_grad():
         model.positions.table[1] = model.positions.table[0]
         second.copy_(first)
-    found = token_similarity(model, [torch.randn(2, 3, 6, 6)])
-    assert (found.tokens, *found.layers, found.output) == pytest.approx([1.0] * 5)
+    similarity = token_similarity(model, [torch.randn(2, 3, 6, 6)])
+    assert (similarity.tokens, *similarity.layers, similarity.output) == pytest.approx([1.0] * 5)
     with torch.no_grad():
         model.positions.table[:2] = 0.0
         second.copy_(-first)
-    found = token_similarity(model, [torch.randn(2, 3, 6, 6)])
-    assert (found.tokens, found.layers[0]) == pytest.approx((-1.0, -1.0))
-    assert found.output > -1.0
+    similarity = token_similarity(model, [torch.randn(2, 3, 6, 6)])
+    assert (similarity.tokens, similarity.layers[0]) == pytest.approx((-1.0, -1.0))
+    assert similarity.output > -1.0
 
 
 def test_what_has_no_two_tokens() -> None:

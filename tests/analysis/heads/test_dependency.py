@@ -29,55 +29,55 @@ def corpus(sentences: int, planted: bool) -> Selections:
     parts = []
     for seed in range(sentences):
         words, heads = 7 + seed % 5, tree(7 + seed % 5, seed)
-        found = maps(words, seed)
+        attention = maps(words, seed)
         if planted:
-            found[1, 2] = 0.01
-            found[0, 0] = 0.01
+            attention[1, 2] = 0.01
+            attention[0, 0] = 0.01
             for word, head in enumerate(heads):
                 if head >= 0:
-                    found[1, 2, word, head] = 0.9
-                    found[0, 0, head, word] = 0.5
+                    attention[1, 2, word, head] = 0.9
+                    attention[0, 0, head, word] = 0.5
         relations = ["root", *("even" if i % 2 == 0 else "odd" for i in range(1, words))]
-        parts.append(dependency_hits(found, ["w"] * words, heads, relations, cluster=seed))
+        parts.append(dependency_hits(attention, ["w"] * words, heads, relations, cluster=seed))
     return Selections.of(parts, ["a", "b"], DIRECTIONS)
 
 
 def test_a_known_head_scores_everything_and_in_its_direction() -> None:
-    found = corpus(30, planted=True)
-    rows = found.table()
+    selections = corpus(30, planted=True)
+    rows = selections.table()
     assert rows[0].group == "all"
     assert {row.group for row in rows} == {"all", "odd", "even"}
     for row in rows:
         assert (row.accuracy, row.held_out, row.high) == pytest.approx((1.0, 1.0, 1.0))
         assert (row.layer, row.head, row.direction) in {(1, 2, "dep->head"), (0, 0, "head->dep")}
-    accuracy = found.accuracies()
+    accuracy = selections.accuracies()
     assert accuracy[0, 1, 2] == accuracy[1, 0, 0] == 1.0
     assert (accuracy == 1.0).sum() == 2
-    assert found.counts()["odd"] >= found.counts()["even"]
+    assert selections.counts()["odd"] >= selections.counts()["even"]
 
 
 def test_random_heads_score_at_chance() -> None:
-    found = corpus(400, planted=False)
+    selections = corpus(400, planted=False)
     chance = np.mean([1 / (7 + seed % 5 - 1) for seed in range(400) for _ in range(7 + seed % 5 - 1)])
-    row = found.best()
-    np.testing.assert_allclose(found.accuracies(), chance, atol=0.04)
+    row = selections.best()
+    np.testing.assert_allclose(selections.accuracies(), chance, atol=0.04)
     assert row.held_out == pytest.approx(chance, abs=0.04)
     assert row.accuracy >= row.held_out - 0.02  # the best of several is lucky
 
 
 def test_accuracies_are_those_of_a_loop_over_words() -> None:
     words, heads = 9, tree(9, 5)
-    found = maps(words, 3).double()
+    attention = maps(words, 3).double()
     seen = [True] * 9
     seen[4] = False
-    hits = dependency_hits(found, ["w"] * words, heads, ["r"] * words, seen=seen)
+    hits = dependency_hits(attention, ["w"] * words, heads, ["r"] * words, seen=seen)
     kept = [i for i in range(words) if heads[i] >= 0 and i != 4 and heads[i] != 4]
     assert len(hits.groups) == len(kept)
     for n, word in enumerate(kept):
         others = [other for other in range(words) if other != word]
         for layer in range(2):
             for head in range(3):
-                one = found[layer, head]
+                one = attention[layer, head]
                 assert hits.right[n, 0, layer, head] == (max(others, key=lambda o: one[word, o]) == heads[word])
                 assert hits.right[n, 1, layer, head] == (max(others, key=lambda o: one[o, word]) == heads[word])
         for k in (-3, -2, -1, 1, 2):
@@ -136,11 +136,11 @@ def test_antecedents() -> None:
     words = ["Ann", "saw", "Bob", "and", "Ann", "greeted", "him", "."]
     mentions = [Referring("1", 0, "PROPN"), Referring("2", 2, "PROPN"), Referring("1", 4, "PROPN"),
                 Referring("2", 6, "PRON")]  # fmt: skip
-    found = torch.full((1, 3, 8, 8), 0.01)
-    found[0, 0, 4, 0] = found[0, 0, 6, 2] = 0.5  # right, though it looks more at what is no mention:
-    found[0, 0, 4, 3] = found[0, 0, 6, 7] = 0.9
-    found[0, 1, 0, 4] = found[0, 1, 2, 6] = 0.5  # the antecedent looks at the mention
-    hits = coreference_hits(found, words, mentions)
+    attention = torch.full((1, 3, 8, 8), 0.01)
+    attention[0, 0, 4, 0] = attention[0, 0, 6, 2] = 0.5  # right, though it looks more at what is no mention:
+    attention[0, 0, 4, 3] = attention[0, 0, 6, 7] = 0.9
+    attention[0, 1, 0, 4] = attention[0, 1, 2, 6] = 0.5  # the antecedent looks at the mention
+    hits = coreference_hits(attention, words, mentions)
     assert hits is not None
     assert hits.groups == ["proper noun", "pronoun"]
     assert hits.right[:, 0, 0, 0].all()
@@ -149,4 +149,4 @@ def test_antecedents() -> None:
     assert hits.baselines[NEAREST].tolist() == [False, False]
     assert hits.baselines[SAME_WORD].tolist() == [True, False]
     assert Selections.of([hits], ["a"], TOWARDS).best("pronoun").accuracy == 1.0
-    assert coreference_hits(found, words, mentions[:2]) is None
+    assert coreference_hits(attention, words, mentions[:2]) is None

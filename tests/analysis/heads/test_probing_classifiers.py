@@ -16,7 +16,7 @@ def tree(words: int, random: np.random.Generator) -> list[int]:
 def sentences(count: int, strength: float, seed: int = 1) -> list[Parsed]:
     """Three heads: noise, noise with something of the tree, and something of the tree the other way round."""
     random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    found = []
+    parsed = []
     for _ in range(count):
         words = int(random.integers(3, 9))
         heads = tree(words, random)
@@ -25,18 +25,18 @@ def sentences(count: int, strength: float, seed: int = 1) -> list[Parsed]:
             if head >= 0:
                 scores[1, word, head] += strength
                 scores[2, head, word] += strength
-        found.append(Parsed(scores.softmax(-1), heads))
-    return found
+        parsed.append(Parsed(scores.softmax(-1), heads))
+    return parsed
 
 
 def score(train: list[Parsed], test: list[Parsed], rate: float | None = None) -> float:
     return float(np.mean([right for each in attachment(train_parser(train, rate=rate), test) for right in each]))
 
 
-def likelihood(weights: np.ndarray, several: list[Parsed]) -> float:
+def likelihood(weights: np.ndarray, examples: list[Parsed]) -> float:
     """The mean of -log p over words, written out."""
     total, words = 0.0, 0
-    for sentence in several:
+    for sentence in examples:
         maps = sentence.maps.double().numpy()
         for j, head in enumerate(sentence.heads):
             others = [i for i in range(len(sentence.heads)) if i != j]
@@ -48,12 +48,12 @@ def likelihood(weights: np.ndarray, several: list[Parsed]) -> float:
 
 
 def test_attention_alone_reaches_scipys_optimum() -> None:
-    several = sentences(10, 1.5)
-    parser = train_parser(several, epochs=300)
-    ours = likelihood(parser.constant.detach().double().numpy(), several)
-    best = minimize(lambda w: likelihood(w.reshape(2, 3), several), np.zeros(6))
+    examples = sentences(10, 1.5)
+    parser = train_parser(examples, epochs=300)
+    ours = likelihood(parser.constant.detach().double().numpy(), examples)
+    best = minimize(lambda w: likelihood(w.reshape(2, 3), examples), np.zeros(6))
     assert ours == pytest.approx(best.fun, abs=2e-3)
-    assert likelihood(np.zeros((2, 3)), several) > best.fun + 0.1
+    assert likelihood(np.zeros((2, 3)), examples) > best.fun + 0.1
 
 
 def test_a_head_that_knows_the_tree_parses_everything_and_noise_nothing() -> None:
@@ -66,7 +66,7 @@ def test_a_head_that_knows_the_tree_parses_everything_and_noise_nothing() -> Non
 def test_words_help_where_they_tell_which_head_to_trust() -> None:
     """Of two heads each knows one kind of dependents; only the word tells which kind it is."""
     random = np.random.default_rng(2)
-    several = []
+    examples = []
     for _ in range(120):
         words, kinds = 7, random.integers(2, size=7)
         heads, maps = tree(7, random), torch.full((2, words, words), 0.05)
@@ -74,21 +74,21 @@ def test_words_help_where_they_tell_which_head_to_trust() -> None:
             wrong = int(random.integers(words))
             maps[kinds[word], word, head] = 0.6
             maps[1 - kinds[word], word, wrong] = 0.6
-        several.append(Parsed(maps, heads, torch.eye(2)[torch.from_numpy(kinds)]))
-    with_words = score(several[:100], several[100:], rate=0.1)
-    blind = [sentence._replace(vectors=None) for sentence in several]
+        examples.append(Parsed(maps, heads, torch.eye(2)[torch.from_numpy(kinds)]))
+    with_words = score(examples[:100], examples[100:], rate=0.1)
+    blind = [sentence._replace(vectors=None) for sentence in examples]
     without = score(blind[:100], blind[100:])
     assert with_words > 0.95
     assert with_words > without + 0.2
 
 
 def test_what_is_asked_does_not_depend_on_its_batch() -> None:
-    several = [s._replace(vectors=torch.randn(len(s.heads), 4)) for s in sentences(40, 1.0)]
+    examples = [s._replace(vectors=torch.randn(len(s.heads), 4)) for s in sentences(40, 1.0)]
     parser = HeadParser(3, 4)
     for parameter in parser.parameters():
         torch.nn.init.normal_(parameter)
-    together = parse(parser, several)
-    assert together == [parse(parser, [sentence])[0] for sentence in several]
+    together = parse(parser, examples)
+    assert together == [parse(parser, [sentence])[0] for sentence in examples]
     assert all(guess != word for guesses in together for word, guess in enumerate(guesses))
 
 
@@ -97,7 +97,7 @@ def test_words_are_read_as_the_formula_says() -> None:
     for parameter in parser.parameters():
         torch.nn.init.normal_(parameter)
     maps, v = torch.rand(1, 2, words, words), torch.randn(1, words, 3)
-    found = parser(maps, torch.tensor([words]), v)[0]
+    scores = parser(maps, torch.tensor([words]), v)[0]
     assert parser.words is not None
     for j in range(words):
         others = [i for i in range(words) if i != j]
@@ -108,13 +108,13 @@ def test_words_are_read_as_the_formula_says() -> None:
             forwards = (w[0, 0] @ v[0, i] + w[0, 1] @ v[0, j] + c[0]) @ a[:, i, j]
             return forwards + (w[1, 0] @ v[0, i] + w[1, 1] @ v[0, j] + c[1]) @ a[:, j, i]
 
-        torch.testing.assert_close(found[j, others], torch.stack([scored(i) for i in others]).log_softmax(-1))
+        torch.testing.assert_close(scores[j, others], torch.stack([scored(i) for i in others]).log_softmax(-1))
 
 
 def test_distances() -> None:
-    found = distances(15).float()
-    assert found.shape == (21, 15, 15)
-    assert (found.sum(0) == 1).all()
-    assert found[10 - 1, 3, 2] == found[10 + 4, 3, 7] == found[20, 0, 14] == 1
+    views = distances(15).float()
+    assert views.shape == (21, 15, 15)
+    assert (views.sum(0) == 1).all()
+    assert views[10 - 1, 3, 2] == views[10 + 4, 3, 7] == views[20, 0, 14] == 1
     with pytest.raises(ValueError, match="no sentence"):
         train_parser([])

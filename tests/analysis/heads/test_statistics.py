@@ -46,9 +46,9 @@ def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
         map[1] /= map[1].sum(-1, keepdim=True)
     mark = torch.zeros(2, 5, dtype=torch.bool)
     mark[:, 0] = True
-    found = HeadStatistics()
-    found.add({"a": first, "b": second}, lengths, {"[CLS]": mark})
-    heads = found.heads()
+    statistics = HeadStatistics()
+    statistics.add({"a": first, "b": second}, lengths, {"[CLS]": mark})
+    heads = statistics.heads()
     assert [(h.layer, h.head) for h in heads] == [(layer, h) for layer in "ab" for h in range(3)]
     rows = [(b, q) for b, length in enumerate((5, 3)) for q in range(length)]
     for head in heads[:3]:
@@ -66,8 +66,8 @@ def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
     parts.add({"a": first[:1], "b": second[:1]}, None, {"[CLS]": mark[:1]})
     parts.add({"a": first[1:], "b": second[1:]}, lengths[1:], {"[CLS]": mark[1:]})
     np.testing.assert_allclose([h[2:7] for h in parts.heads()], [h[2:7] for h in heads], atol=1e-6)
-    assert len(str(found).splitlines()) == 7
-    assert "[CLS]" in str(found)
+    assert len(str(statistics).splitlines()) == 7
+    assert "[CLS]" in str(statistics)
     with pytest.raises(ValueError, match="no token was added"):
         HeadStatistics().heads()
 
@@ -75,26 +75,26 @@ def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
 def test_divergences_are_scipys_and_padding_is_left_out() -> None:
     maps = {"a": random_maps(seed=1), "b": random_maps(seed=2)}
     lengths = torch.tensor([5, 4])
-    found = divergences(maps, lengths)
+    unlike = divergences(maps, lengths)
     heads = torch.cat(list(maps.values()), 1)
     for i in range(6):
         for j in range(6):
             each = [jensenshannon(heads[b, i, q], heads[b, j, q]) ** 2 for b, n in ((0, 5), (1, 4)) for q in range(n)]
-            assert found[i, j] == pytest.approx(np.mean(each), abs=1e-6)
+            assert unlike[i, j] == pytest.approx(np.mean(each), abs=1e-6)
 
 
 def test_alike_heads_are_near_and_in_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = random_maps(heads=1, seed=1), torch.eye(5).expand(2, 1, 5, 5)
-    found = divergences({"a": torch.cat([one, other], 1), "b": torch.cat([other, one * 0.99 + 0.002], 1)})
-    groups = clusters(found, 2).tolist()
+    unlike = divergences({"a": torch.cat([one, other], 1), "b": torch.cat([other, one * 0.99 + 0.002], 1)})
+    groups = clusters(unlike, 2).tolist()
     assert groups[0] == groups[3] != groups[1] == groups[2]
-    points = place(found)
+    points = place(unlike)
     assert (points[0] - points[3]).norm() < 0.1 * (points[0] - points[1]).norm()
     with pytest.raises(ValueError, match="5 clusters of 4 heads: expected 1 to 4"):
-        clusters(found, 5)
+        clusters(unlike, 5)
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[analysis\]'"):
-        clusters(found, 2)
+        clusters(unlike, 2)
 
 
 def test_points_in_a_plane_are_placed_as_they_are() -> None:
@@ -105,13 +105,13 @@ def test_points_in_a_plane_are_placed_as_they_are() -> None:
 
 def test_rollout() -> None:
     maps = [random_maps(seed=seed) for seed in range(3)]
-    found = rollout(maps)
+    mixed = rollout(maps)
     for row in range(2):
         wanted = np.eye(5)
         for map in maps:
             wanted = (0.5 * map[row].mean(0).numpy() + 0.5 * np.eye(5)) @ wanted
-        np.testing.assert_allclose(found[row], wanted, rtol=1e-5)
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 5))
+        np.testing.assert_allclose(mixed[row], wanted, rtol=1e-5)
+    torch.testing.assert_close(mixed.sum(-1), torch.ones(2, 5))
     torch.testing.assert_close(rollout(maps, residual=1.0), torch.eye(5).expand(2, 5, 5))
     with pytest.raises(ValueError, match=r"residual is 1\.5"):
         rollout(maps, residual=1.5)
@@ -124,7 +124,7 @@ def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) ->
     torch.manual_seed(1)
     config = preset("vit/2-8", width=8, layers=2, heads=2, feed_forward=8, patch=4, distilled=distilled)
     model, images = vit.ViT(config).train(), torch.randn(3, 1, 8, 8)
-    found = attention_distances(model, images)
+    distances = attention_distances(model, images)
     assert model.training
     model.eval()
     with torch.no_grad(), record(model) as maps:
@@ -138,7 +138,7 @@ def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) ->
                     weights = calls[0][b, head, first + q, first:]
                     away = [math.dist(here, there) for there in places]
                     means.append(float((weights * torch.tensor(away)).sum() / weights.sum()))
-            assert float(found[layer][head]) == pytest.approx(np.mean(means), rel=1e-5)
+            assert float(distances[layer][head]) == pytest.approx(np.mean(means), rel=1e-5)
 
 
 def test_importance_is_the_loss_without_the_head() -> None:
@@ -155,14 +155,14 @@ def test_importance_is_the_loss_without_the_head() -> None:
 
     silent = model.get_parameter("encoder.blocks.1.attention.output.weight").data
     silent[:, 4:] = 0  # of head 1
-    found = importance(model, loss)
-    assert set(found) == {"encoder.blocks.0.attention", "encoder.blocks.1.attention"}
-    assert found["encoder.blocks.1.attention"][1] == 0
+    growth = importance(model, loss)
+    assert set(growth) == {"encoder.blocks.0.attention", "encoder.blocks.1.attention"}
+    assert growth["encoder.blocks.1.attention"][1] == 0
     before = loss()
     weight = model.get_parameter("encoder.blocks.0.attention.output.weight").data
     weight[:, :4] = 0
-    assert float(found["encoder.blocks.0.attention"][0]) == pytest.approx(loss() - before, rel=1e-9)
-    assert found["encoder.blocks.0.attention"].abs().min() > 0
+    assert float(growth["encoder.blocks.0.attention"][0]) == pytest.approx(loss() - before, rel=1e-9)
+    assert growth["encoder.blocks.0.attention"].abs().min() > 0
     assert list(importance(model, loss, layers=[1])) == ["encoder.blocks.1.attention"]
     with pytest.raises(ValueError, match="layer 2 does not exist: valid are 0 to 1"):
         importance(model, loss, layers=[2])

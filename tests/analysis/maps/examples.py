@@ -53,9 +53,9 @@ def halting(seed: int = 0, steps: tuple[int, ...] = (1, 3, 2, 2, 4)) -> Attentio
 
 
 def data_of(html: str) -> Any:
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.DOTALL)
+    assert match is not None
+    return json.loads(match[1])
 
 
 def caption(browser: Browser) -> str:

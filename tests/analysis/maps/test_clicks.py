@@ -41,8 +41,8 @@ def test_hovering_a_token_tells_where_the_chosen_head_looks(opened: Any) -> None
         assert subject == f"{GERMAN.tokens[query]} looks at"
         best = np.argsort(-row)
         assert found[0] == ENGLISH.tokens[best[0]]
-        (told,) = browser.texts(f'[data-at="k-{best[0]}"] .share')
-        assert float(told.rstrip("%")) / 100 == pytest.approx(row[best[0]], abs=0.01)
+        (notes,) = browser.texts(f'[data-at="k-{best[0]}"] .share')
+        assert float(notes.rstrip("%")) / 100 == pytest.approx(row[best[0]], abs=0.01)
     browser.move('[data-at="k-2"]')
     column = maps["cross"][0].weights[0, 1, :, 2]
     assert readout(browser)[0] == "dog is looked at by"

@@ -179,8 +179,8 @@ def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(
             assert (layer.queries.steps, layer.keys.steps) == (queries, keys)
             assert layer.halted.tolist() == [steps < layer.step for steps in queries]
     maps.save(tmp_path / "maps.npz")
-    with np.load(tmp_path / "maps.npz") as found:
-        assert (tuple(found["cross/0/queries/steps"]), tuple(found["cross/0/keys/steps"])) == (written, read)
+    with np.load(tmp_path / "maps.npz") as arrays:
+        assert (tuple(arrays["cross/0/queries/steps"]), tuple(arrays["cross/0/keys/steps"])) == (written, read)
     frame = maps.frame()
     assert set(zip(frame["query"], frame.query_steps, strict=True)) >= set(enumerate(written))
     assert frame[frame.axis == "cross"].groupby("key").key_steps.first().tolist() == list(read)
@@ -201,15 +201,15 @@ def test_maps_of_local_attention_are_spread_over_the_image() -> None:
     model = nn.Sequential(local_attention.LocalAttention(8, 8, heads=2, window=3, query_block=2))
     layer, images = model[0], torch.randn(1, 8, height, width)
     assert isinstance(layer, local_attention.LocalAttention)
-    found = attention_maps(model, images)["self"][0]
-    assert found.weights.shape == (1, 2, 35, 35)
-    assert found.queries.grid == (7, 5)
+    spread = attention_maps(model, images)["self"][0]
+    assert spread.weights.shape == (1, 2, 35, 35)
+    assert spread.queries.grid == (7, 5)
     with torch.no_grad():
         values = layer.value(images.permute(0, 2, 3, 1)).flatten(1, 2).unflatten(-1, (2, 4)).transpose(1, 2)
-        mixed = torch.from_numpy(found.weights) @ values  # (1, 2, 35, 4)
+        mixed = torch.from_numpy(spread.weights) @ values  # (1, 2, 35, 4)
         expected = layer(images)
     np.testing.assert_allclose(mixed.transpose(2, 3).reshape(1, 8, height, width), expected, atol=1e-5)
-    corner = found.weights[0, 0, 0].reshape(7, 5)
+    corner = spread.weights[0, 0, 0].reshape(7, 5)
     assert (corner[2:] == 0).all()
     assert (corner[:2, :2] > 0).all()
 
@@ -272,12 +272,12 @@ def test_words_get_the_sum_of_their_pieces_and_give_their_mean() -> None:
 def test_arrays_are_saved_without_pickles(tmp_path: Path) -> None:
     maps = example()
     maps.save(tmp_path / "maps.npz")
-    with np.load(tmp_path / "maps.npz", allow_pickle=False) as found:
-        np.testing.assert_array_equal(found["self/1"], maps["self"][1].weights)
-        assert found["self/1/keys"].tolist() == ["[CLS]", "un", "likely", "story", "[SEP]"]
-        assert str(found["self/0/name"]) == "layer.0"
-        assert found["self/1/layer"] == 1
-        assert "self/0/keys/steps" not in found
+    with np.load(tmp_path / "maps.npz", allow_pickle=False) as arrays:
+        np.testing.assert_array_equal(arrays["self/1"], maps["self"][1].weights)
+        assert arrays["self/1/keys"].tolist() == ["[CLS]", "un", "likely", "story", "[SEP]"]
+        assert str(arrays["self/0/name"]) == "layer.0"
+        assert arrays["self/1/layer"] == 1
+        assert "self/0/keys/steps" not in arrays
 
 
 def test_a_data_frame_has_a_row_for_each_weight() -> None:
@@ -352,8 +352,8 @@ def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) ->
     layer = Layer("x", 0, np.full((1, 1, 2, 2), 0.5, np.float32), (0,), side, side)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        told = AttentionMaps({"self": [layer]}).draw(tmp_path / "a.png")
-    assert told == ["the picture's font lacks \ue000 \ue001: a page (.html) shows them"]
+        notes = AttentionMaps({"self": [layer]}).draw(tmp_path / "a.png")
+    assert notes == ["the picture's font lacks \ue000 \ue001: a page (.html) shows them"]
 
 
 def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ def test_weights_are_packed_to_within_half_a_percent_of_the_largest() -> None:
     (panel,) = data_of(page([maps])[0])["panels"]
     data = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8)
     at = 0
-    for axis, told in zip(maps.axes.values(), panel["axes"], strict=True):
-        for layer, about in zip(axis, told["layers"], strict=True):
+    for axis, notes in zip(maps.axes.values(), panel["axes"], strict=True):
+        for layer, about in zip(axis, notes["layers"], strict=True):
             size = layer.weights.size
             shares = (data[at : at + size].reshape(layer.weights.shape) / 255.0) ** 2
             at += size
@@ -39,9 +39,9 @@ def test_negative_weights_keep_their_sign() -> None:
 
 def test_twelve_layers_of_twelve_heads_on_64_tokens_take_less_than_two_megabytes() -> None:
     side = Side.positions(64)
-    html, told = page([AttentionMaps({"self": layers(0, 12, 12, side, side)})])
+    html, notes = page([AttentionMaps({"self": layers(0, 12, 12, side, side)})])
     assert len(html.encode()) < 2_000_000
-    assert told == []
+    assert notes == []
 
 
 def test_the_page_asks_for_nothing_from_elsewhere() -> None:
@@ -55,11 +55,11 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
 def test_a_long_text_is_cut_and_told() -> None:
     side = Side.positions(SHOWN + 40)
     maps = AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "a long text")
-    html, told = page([maps])
-    assert told == [f"a long text: tokens 1 to {SHOWN} of {SHOWN + 40} are shown; --first N shows others"]
+    html, notes = page([maps])
+    assert notes == [f"a long text: tokens 1 to {SHOWN} of {SHOWN + 40} are shown; --first N shows others"]
     assert data_of(html)["panels"][0]["sides"][0]["tokens"][-1] == str(SHOWN - 1)
-    html, told = page([maps], first=SHOWN + 30)
-    assert told == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; --first N shows others"]
+    html, notes = page([maps], first=SHOWN + 30)
+    assert notes == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; --first N shows others"]
     assert data_of(html)["panels"][0]["sides"][0] | {"words": 0} == {
         "tokens": [str(at) for at in range(40, SHOWN + 40)], "words": 0, "grid": None, "cover": [1, 1], "steps": None,
         "first": 40, "total": SHOWN + 40,
@@ -70,12 +70,12 @@ def test_a_note_tells_the_range_of_each_text_and_is_short() -> None:
     source, target = Side.positions(SHOWN + 40), Side.positions(SHOWN + 4)
     axes = {"encoder": layers(0, 1, 1, source, source), "cross": layers(0, 1, 1, target, source)}
     title = "a\nlong text " * 40
-    _, told = page([AttentionMaps(axes, "m", title)], first=20)
-    assert [note.partition(": ")[2] for note in told] == [
+    _, notes = page([AttentionMaps(axes, "m", title)], first=20)
+    assert [note.partition(": ")[2] for note in notes] == [
         f"source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others",
         f"target tokens 5 to {SHOWN + 4} of {SHOWN + 4} are shown; --first N shows others",
     ]
-    assert all(len(note) < 150 and "\n" not in note for note in told)
+    assert all(len(note) < 150 and "\n" not in note for note in notes)
     short = Side.positions(3)
     (note,) = page([AttentionMaps({"cross": layers(0, 1, 1, short, source)}, "m", "t")], first=20)[1]
     assert note == f"t: source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others"
@@ -100,8 +100,8 @@ def test_what_a_page_cannot_show_is_refused() -> None:
 
 def test_too_many_patches_are_merged_and_told() -> None:
     maps = image((40, 30), 1)
-    html, told = page([maps])
-    assert "patches are merged" in told[0]
+    html, notes = page([maps])
+    assert "patches are merged" in notes[0]
     (panel,) = data_of(html)["panels"]
     assert panel["sides"][0]["grid"] == [20, 15]
     assert len(panel["sides"][0]["tokens"]) == 301 <= PATCHES

@@ -283,9 +283,9 @@ class Panel {
     if (q === null && k === null)
       return this.readout.replaceChildren(el("p", { className: "hint" }, "Hover a token, or go there with Tab and the arrows, to see where it looks."));
     const given = q !== null ? q : k, row = q !== null, unit = (row ? queries : keys)[given], halted = row && this.halted(unit);
-    const found = (row ? keys : queries).map((unit, at) => [unit, row ? this.value(given, at) : this.value(at, given)]);
-    const top = [...found].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 5).filter(([, value], _, all) => value && Math.abs(value) > Math.abs(all[0][1]) / 500);
-    const most = Math.abs(top[0]?.[1] ?? 1), rest = 1 - found.reduce((sum, [, value]) => sum + value, 0);
+    const weights = (row ? keys : queries).map((unit, at) => [unit, row ? this.value(given, at) : this.value(at, given)]);
+    const top = [...weights].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 5).filter(([, value], _, all) => value && Math.abs(value) > Math.abs(all[0][1]) / 500);
+    const most = Math.abs(top[0]?.[1] ?? 1), rest = 1 - weights.reduce((sum, [, value]) => sum + value, 0);
     const subject = el("b", {}, quoted(row ? 0 : 1, unit));
     const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), signed)}`] : [];
     const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, signed)));
