@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, normalizers
@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import DocumentSource
-from manyheads.data.documents import BREAK, Document, Documents
+from manyheads.data.documents import BREAK, Documents
 from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
 from manyheads.data.report import document_report
 from manyheads.data.splits import SplitData
@@ -36,7 +36,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
         _check_length(config, model)
         return Plan(model, config.batch_tokens)
 
-    def build(splits: Any, route: Route) -> Job[Any]:
+    def build(splits: SplitData[Documents], route: Route) -> Job[SplitData[Documents]]:
         task = _task(config, run, splits, route)
         return Job(task.model, config.training, lambda splits: {}, task, flops=lambda summary: _flops(task, summary))
 
@@ -57,10 +57,10 @@ def _head(config: PretrainingConfig) -> Head:
     return "pretraining" if config.next_sentence else "masked_lm"
 
 
-def _task(config: PretrainingConfig, run: Run, splits: Any, route: Route) -> MaskedLMTask:
+def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], route: Route) -> MaskedLMTask:
     """Vocabulary and model: new ones, or those of the model to start from."""
     if run.init is None:
-        texts = (sentence for document in splits.train for sentence in document)
+        texts = (sentence for document in splits.train.documents for sentence in document)
         tokenizer = wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
         # as the documents are read: whoever fine-tunes the model gives it whole texts
         breaks = normalizers.Replace(Regex(BREAK), " ")
@@ -74,8 +74,8 @@ def _task(config: PretrainingConfig, run: Run, splits: Any, route: Route) -> Mas
     special, seed = Special.of(tokenizer), config.training.seed
     inner = continuations(tokenizer.get_vocab())
 
-    def examples(documents: list[Document]) -> PretrainingData:
-        tokenised = TokenisedDocuments.of(documents, tokenizer, run.out / "state" / "tokens")
+    def examples(data: Documents) -> PretrainingData:
+        tokenised = TokenisedDocuments.of(data.documents, tokenizer, run.out / "state" / "tokens")
         return PretrainingData(tokenised, config.rules, special, model.config.vocab, seed=seed, inner=inner)
 
     return MaskedLMTask(
@@ -123,7 +123,7 @@ def _data(config: PretrainingConfig, run: Run) -> GivenData:
             )
         return splits
 
-    def describe(splits: Any) -> dict[str, Any]:
+    def describe(splits: SplitData[Documents]) -> dict[str, Any]:
         paths = {name: path and str(Path(path).absolute()) for name, path in
                  (("data", config.data), ("validation", config.validation))}  # fmt: skip
         return {
@@ -134,8 +134,3 @@ def _data(config: PretrainingConfig, run: Run) -> GivenData:
         }  # fmt: skip
 
     return GivenData(config.data, read, document_report, describe, "lines")
-
-
-class _Splits(NamedTuple):
-    train: list[Document]
-    validation: list[Document]
