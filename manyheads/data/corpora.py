@@ -35,6 +35,7 @@ class ParallelSource(Source[Pairs]):
     test corpora the first is read."""
 
     kind = "parallel"
+    unit = "pairs"
 
     source: str = "en"
     target: str = "de"
@@ -72,13 +73,20 @@ class ParallelSource(Source[Pairs]):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSource(Source[Labelled]):
-    """Texts with labels, called `names` where they are 0, 1, ...; without data, `size` phrases in 60 languages."""
+    """Texts with labels, called `names` where they are 0, 1, ...; without data, `size` phrases in 60 languages.
+
+    sample  training texts that are used, drawn at random; None: all
+    """
 
     kind = "labelled"
 
     columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
     size: int = 48_000
+    sample: int | None = None
+
+    def read(self) -> SplitData[Labelled]:
+        return super().read().sampled(self.sample, self.seed)
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
         names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
@@ -120,6 +128,7 @@ class TaggedSource(Source[Tagged]):
     """Tagged sentences; without data, `size` phrases in `locale`."""
 
     kind = "tagged"
+    unit = "sentences"
     suffixes = conll.SUFFIXES
 
     locale: str = "en"
@@ -153,6 +162,7 @@ class QuestionSource(Source[Questions]):
     """Questions about texts; there are none without data."""
 
     kind = "questions"
+    unit = "questions"
     suffixes = squad.SUFFIXES
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
@@ -169,6 +179,7 @@ class TextSource(Source[Texts]):
     one."""
 
     kind = "texts"
+    unit = "texts"
 
     column: str = "text"
     share: float = 0.05
@@ -224,6 +235,7 @@ class DocumentSource(Source[Documents]):
     """Documents, in `column` of tables; without data, the standard library's documentation. No test data."""
 
     kind = "documents"
+    unit = "documents"
 
     column: str = "text"
 

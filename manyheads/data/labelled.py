@@ -42,6 +42,7 @@ class Labelled:
     rows: list[int] = field(default_factory=list)
     file: Path | None = None
     skips: dict[str, int] = field(default_factory=dict)
+    numbered: dict[str, str] = field(default_factory=dict)  # numbers that are written in place of labels
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -86,7 +87,9 @@ def read_labelled(
     data = Labelled([], [], None, [], Path(path))
     pairs: list[str] = []
     for row in islice(rows, limit):
-        text, pair, label = row.cells
+        text, pair, label, written = row.cells
+        if label != written:
+            data.numbered[written] = label
         data.texts.append(text)
         data.labels.append(label)
         data.rows.append(row.number)
@@ -124,7 +127,7 @@ def with_labels(data: Labelled, known: Collection[str], *, skip_bad_lines: bool 
 
 def _rows(
     rows: Iterator[Row[Cells]], columns: Columns, names: Sequence[str]
-) -> Iterator[Row[tuple[str, str | None, str]]]:
+) -> Iterator[Row[tuple[str, str | None, str, str]]]:
     """Text, second text and label of each row; the first row without a fault decides which columns they are."""
     chosen: tuple[str, str | None, str] | None = None
     for row in rows:
@@ -138,7 +141,8 @@ def _rows(
         assert chosen is not None
         text, pair, label = chosen
         second = None if pair is None else row.cells[pair]
-        yield Row(row.file, row.number, (row.cells[text], second, _label(row.cells[label], names)))
+        written = row.cells[label]
+        yield Row(row.file, row.number, (row.cells[text], second, _label(written, names), _label(written, ())))
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:

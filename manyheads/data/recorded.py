@@ -15,6 +15,7 @@ from manyheads.data.corpora import (
     TaggedSource,
     TextSource,
 )  # fmt: skip
+from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.labelled import Columns
 from manyheads.data.source import Source
@@ -46,7 +47,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         source = KINDS[kind]
         values = dict(data) if "kind" in data else _former(kind, data, record)
         if "columns" in values:
-            values["columns"] = Columns(**values["columns"])
+            values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}

@@ -31,6 +31,7 @@ D = TypeVar("D", bound=Any)
 FIRST = 1000  # items that a look at the data reads
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
+UNRECORDED = ("recorded", "kept")  # fields that say nothing of the data
 DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
@@ -46,6 +47,7 @@ class Source(Generic[D]):
 
     kind: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
+    unit: ClassVar[str] = "items"  # what the data are counted in
 
     data: str | None = None
     validation: str | None = None
@@ -142,7 +144,7 @@ class Source(Generic[D]):
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """For result.json: what reads the splits again, and what tells whether they are the same."""
         train, validation, tests = self.splits()
-        settings = {name: value for name, value in asdict(self).items() if name != "recorded"}
+        settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
         return {
             "kind": self.kind,

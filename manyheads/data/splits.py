@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -65,6 +66,8 @@ class SplitData(NamedTuple, Generic[D]):
     def sampled(self, items: int | None, seed: int) -> SplitData[D]:
         """With so many of the training items, drawn at random; with all where there are no more, or for None."""
         if items is None or items >= len(self.train):
+            if items is not None and items > len(self.train):
+                print(f"items={items:,}: all {len(self.train):,} training items are used", file=sys.stderr)
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from manyheads.core.runtime import Route, prepare
+from manyheads.data.splits import SplitData
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.overrides import setting_words
 from manyheads.tasks.evaluation import Metrics
@@ -24,7 +25,7 @@ from manyheads.training.record import write_result
 from manyheads.training.run_directory import claim, locked
 from manyheads.training.task import Task
 
-D = TypeVar("D")
+D = TypeVar("D", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,15 @@ class Run:
 
 
 class Data(Protocol[D]):
-    """A run's data: where they lie and how they are read (`data/source.py`)."""
+    """A run's data, as a `Source` (`data/source.py`) gives them."""
 
-    def peek(self) -> None:
-        """Looks at the beginning, and raises ValueError for what training would refuse there."""
+    unit: ClassVar[str]
 
-    def read(self) -> D: ...
+    def peek(self) -> Any: ...
 
-    def report(self, splits: D) -> str:
-        """What they are like, for the user."""
+    def read(self) -> SplitData[D]: ...
 
-    def describe(self, splits: D) -> dict[str, Any]:
-        """For result.json: enough to find them again, and to see whether they are the same."""
+    def describe(self, splits: SplitData[D]) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -95,7 +93,8 @@ class Job(Generic[D]):
     """What a room makes of a run's data.
 
     model     what is trained, by the loop as `task` with the settings `training`, or by `fit` at once
-    score     called when the model is saved, with the data; its metrics join those of the last validation
+    score     called when the model is saved, with the test data, or the validation data with `scored=validation`; its
+              metrics join those of the last validation
     flops     of the whole training
     identity  what beside the settings and the data would make this another run
     record    what else goes into result.json; `score` may add to it
@@ -117,13 +116,15 @@ def carry_out(
     run: Run,
     config: Any,
     data: Data[D],
+    report: Callable[[SplitData[D]], str],
     plan: Callable[[], Plan],
-    build: Callable[[D, Route], Job[D]],
+    build: Callable[[SplitData[D], Route], Job[D]],
     *,
     beside: tuple[str, ...] = (),
 ) -> dict[str, Any] | None:
     """The run of a recipe, from its settings to result.json, which is returned; None where it was stopped.
 
+    report  what the data are like, for the user
     plan    the model as it will be, without memory, or that of `--init`; told with --dry-run, and made before anything
             is read, so that a wrong setting is told at once
     build   the task, from the data; the dice have been seeded
@@ -138,20 +139,22 @@ def carry_out(
         if run.init is None:
             plan()
         splits = data.read()
-        print(data.report(splits), file=sys.stderr)
+        tell_splits(splits, data.unit)
+        print(report(splits), file=sys.stderr)
         torch.manual_seed(config.training.seed)
         description = data.describe(splits)
         job = build(splits, route)
         try:
             identity = {**settings_of(config, beside), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
-            return _trained(run, job, splits, description, identity, route)
+            held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
+            return _trained(run, job, held, description, identity, route)
         finally:
             job.close()
 
 
 def _trained(
-    run: Run, job: Job[D], splits: D, description: dict[str, Any], identity: dict[str, Any], route: Route
+    run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any], route: Route
 ) -> dict[str, Any] | None:
     """Train, save, score and record."""
     if job.fit is not None:
@@ -167,7 +170,7 @@ def _trained(
         return None
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
-        metrics |= job.score(splits)
+        metrics |= {} if held is None else job.score(held)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
@@ -180,6 +183,24 @@ def _trained(
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
         **init, **job.record,
     )  # fmt: skip
+
+
+def located(config: Any, run: Run) -> dict[str, Any]:
+    """Where the user's data lie, for a `Source`."""
+    return {
+        "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
+        "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
+    }  # fmt: skip
+
+
+def tell_splits(splits: SplitData[Any], unit: str) -> None:
+    """Which data were held out, and which were skipped, on stderr."""
+    if splits.held_out:
+        print(f"no validation data: {splits.held_out:,} {unit} of the training data are held out", file=sys.stderr)
+    # by reason, which names the file: what was held out knows what was left out of all of it
+    skips = {reason: count for data in splits.known.values() for reason, count in data.skips.items()}
+    for reason, count in skips.items():
+        print(f"skipped {count:,} {unit} of {reason}", file=sys.stderr)
 
 
 def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from manyheads.data.splits import Skipping
+from manyheads.data.recorded import source_of
+from manyheads.data.source import Source
 
-S = TypeVar("S", bound=Skipping)
+D = TypeVar("D", bound=Any)
 Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
@@ -106,25 +108,43 @@ def record_of(model: Path) -> dict[str, Any]:
         known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
     except (ValueError, RecursionError):
         known = None
-    parts = ("data", "reading", "decoding", "windows")
+    parts = ("data", "reading", "decoding", "windows", "rules")
     if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
         raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
     return known
 
 
-def told(data: S) -> S:
-    """The data, with a line on stderr for each reason why some were left out."""
-    for reason, count in data.skips.items():
+def scored_data(
+    model: Path,
+    data: str | None,
+    unrecorded: Source[D],
+    *,
+    skip_bad_lines: bool = False,
+    labels: Sequence[str] = (),
+    split: str = "test",
+    **settings: Any,
+) -> D:
+    """What a model is scored on: the data of its run, which are found again, or `data`, which are read as its training
+    data were.
+
+    unrecorded  how they are read where there is no record, as the model was not trained here
+    labels      those of the model
+    settings    of the source, in place of the training's
+    """
+    try:
+        source = source_of(record_of(model))
+        if data is None and source is not None:
+            return source.again(split, labels)
+    except ValueError as error:
+        raise ValueError(f"{model}: {error}") from None
+    if data is None:
+        raise ValueError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
+    if source is None or type(source) is not type(unrecorded):
+        source = unrecorded
+    read: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
+    for reason, count in read.skips.items():
         print(f"skipped {count:,} of {reason}", file=sys.stderr)
-    return data
-
-
-def same_test(name: str, recorded: str, now: str) -> None:
-    """Raises ValueError where test data have another fingerprint than the one (or the part of it) in the record."""
-    if not now.startswith(recorded):
-        raise ValueError(
-            f"{name}: the test data are not those of the run any more; to score on them as they are: --data {name}"
-        )
+    return read
 
 
 def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:

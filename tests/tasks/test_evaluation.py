@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from manyheads.tasks.evaluation import LabelOutcome, compare
-from manyheads.tasks.translation.predictor import held_data
+from manyheads.data.corpora import QuestionSource
+from manyheads.tasks.evaluation import LabelOutcome, compare, scored_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"result\.json: damaged"):
-        held_data(tmp_path, None)
+        scored_data(tmp_path, None, QuestionSource())
 
 
 class Fixed:

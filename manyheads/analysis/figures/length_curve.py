@@ -77,4 +77,6 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 def _name(record: Record) -> str:
     settings = {key: value for key, value in record["overrides"].items() if key not in ("model", "threads")}
-    return ", ".join([record["data"]["model"], *(f"{key}={value}" for key, value in settings.items())])
+    return ", ".join(
+        [record.get("model") or record["data"]["model"], *(f"{key}={value}" for key, value in settings.items())]
+    )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import QuestionSource
-from manyheads.data.squad import Questions, read_squad
+from manyheads.data.squad import Questions
 from manyheads.data.text_faults import check_text
-from manyheads.files import fingerprint
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
@@ -23,7 +21,7 @@ from manyheads.tasks.answering.passages import (
     passage_logits,
     passages,
 )
-from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 MOST_ANSWERS, MOST_TOKENS = 1000, 1000
@@ -108,16 +106,4 @@ class QuestionAnswerer(TextPredictor):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> AnsweringOutcome:
         """On the run's test data, or on `data`: a JSON file as SQuAD's, or a directory with a test file."""
-        return self.evaluate(_held_data(self.path, data, skip_bad_lines))
-
-
-def _held_data(model: Path, data: str | None, skip_bad_lines: bool) -> Questions:
-    trained_on = record_of(model).get("data", {})
-    if data is not None:
-        return told(read_squad(QuestionSource().test_in(data), skip_bad_lines=skip_bad_lines))
-    if not trained_on.get("test"):
-        raise ValueError(f"{model} was trained without test data: name some with --data FILE")
-    name = trained_on["test"][0]
-    questions = read_squad(name, skip_bad_lines=trained_on.get("skipped", False))
-    same_test(name, trained_on["fingerprints"]["test"], fingerprint(questions.texts))
-    return questions
+        return self.evaluate(scored_data(self.path, data, QuestionSource(), skip_bad_lines=skip_bad_lines))

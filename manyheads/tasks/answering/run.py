@@ -13,13 +13,11 @@ from manyheads.data.corpora import QuestionSource
 from manyheads.data.report import question_report
 from manyheads.data.splits import SplitData
 from manyheads.data.squad import Questions
-from manyheads.files import fingerprint
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_bert
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.recipes.run import Job, Run, carry_out, located
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
 from manyheads.tasks.answering.task import AnsweringTask
@@ -28,11 +26,13 @@ from manyheads.training.loop import Summary
 
 
 def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
+    source = QuestionSource(**located(config, run))
+
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else start_bert(run, "question")[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Questions], route: Route) -> Job[SplitData[Questions]]:
+    def build(splits: SplitData[Questions], route: Route) -> Job[Questions]:
         model, tokenizer = start_bert(run, "question")
         limits = {
             "max_length": min(config.max_length, model.config.max_positions), "stride": config.stride,
@@ -43,8 +43,7 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(splits: SplitData[Questions]) -> Metrics:
-            held = splits.scored(config.scored)
+        def score(held: Questions) -> Metrics:
             return (
                 {} if held is None else QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
             )
@@ -55,27 +54,10 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)))
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
-    return carry_out(run, config, _data(config, run), plan, build)
+    return carry_out(run, config, source, question_report, plan, build)
 
 
 def planned_model(config: AnsweringConfig) -> Bert:
     """The model, without memory, where it starts from a published one."""
     with torch.device("meta"):
         return build(preset(config.preset, "bert", **{"head": "question", **config.model}))
-
-
-def _data(config: AnsweringConfig, run: Run) -> GivenData:
-    source = QuestionSource(
-        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines
-    )
-
-    def describe(splits: SplitData[Questions]) -> dict[str, Any]:
-        return {
-            "paths": {name: str(questions.file) for name, questions in splits.known.items()},
-            "test": list(splits.test_paths),
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint(questions.texts)[:16] for name, questions in splits.known.items()},
-            "questions": {name: len(questions) for name, questions in splits.known.items()},
-        }
-
-    return GivenData(config.data, source.read, question_report, describe, "questions")

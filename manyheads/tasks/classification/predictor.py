@@ -10,12 +10,10 @@ from typing import Any, ClassVar, overload
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import LabelledSource
-from manyheads.data.embedded.languages import cldr_languages
-from manyheads.data.labelled import Columns, Labelled, read_labelled
+from manyheads.data.labelled import Columns, Labelled
 from manyheads.data.text_faults import ItemError
-from manyheads.files import fingerprint
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
+from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 
@@ -117,7 +115,7 @@ class Classifier(TextPredictor):
         if columns is not None and data is None:
             raise ValueError("columns are those of other data: name them too, with --data")
         return self.evaluate(
-            self._held_data(data, columns, skip_bad_lines),
+            self._test_data(data, columns, skip_bad_lines),
             truncate=truncate or record_of(self.path).get("truncate", False),
         )
 
@@ -131,24 +129,12 @@ class Classifier(TextPredictor):
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _held_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
-        trained_on = self._trained_on
-        names = () if any(label.isdecimal() for label in self.labels) else self.labels  # a number is no index then
-        columns = columns or Columns(**trained_on.get("columns", {}))
-        if data is not None:
-            test = LabelledSource().test_in(data)
-            found = told(read_labelled(test, columns, names=names, skip_bad_lines=skip_bad_lines))
-            written = read_labelled(test, columns, skip_bad_lines=True).labels if names else []
-            numbers = {str(i) for i in range(len(names))} - set(names)
-            if indices := sorted(numbers & set(written)):
-                print(f"{test}: the labels {', '.join(indices[:4])}{' ...' * (len(indices) > 4)} are taken for "
-                      f"{', '.join(names[int(i)] for i in indices[:4])}", file=sys.stderr)  # fmt: skip
-            return found
-        if cldr := trained_on.get("cldr"):
-            return cldr_languages(seed=cldr["seed"], size=cldr["size"]).known["test"]
-        if not trained_on.get("test"):
-            raise ValueError(f"{self.path} was trained without test data: name some with --data FILE")
-        name = trained_on["test"][0]
-        held = read_labelled(name, columns, names=names, skip_bad_lines=trained_on.get("skipped", False))
-        same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.inputs, *held.labels]))
-        return held
+    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
+        settings: dict[str, Any] = {} if columns is None else {"columns": columns}
+        labelled: Labelled = scored_data(
+            self.path, data, LabelledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
+        )
+        if data is not None and labelled.numbered:
+            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])
+            print(f"{labelled.file}: labels that are numbers are taken for names: {pairs}", file=sys.stderr)
+        return labelled

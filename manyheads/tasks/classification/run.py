@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,13 +19,11 @@ from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.report import labelled_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
-from manyheads.files import fingerprint
 from manyheads.models.presets import build, full_name, preset
 from manyheads.models.tfidf import Tfidf
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_tuned
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out, told_warnings
+from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
@@ -40,13 +37,17 @@ FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     _refuse_idle(config, run)
 
+    source = LabelledSource(
+        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
+    )
+
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
         labels = config.names or ("0", "1")
         return Plan(start_tuned(run, "sequence", labels, config.tuned)[0], config.batch_tokens)
 
-    def build(splits: SplitData[Labelled], route: Route) -> Job[SplitData[Labelled]]:
+    def build(splits: SplitData[Labelled], route: Route) -> Job[Labelled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
@@ -60,10 +61,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         if splits.test is not None and not config.truncate:  # too long a text is told now, not after the training
             encode(tokenizer, splits.test.texts, splits.test.pairs, limit, truncate=False, where=splits.test.place)
 
-        def score(splits: SplitData[Labelled]) -> Metrics:
-            held = splits.scored(config.scored)
-            if held is None:
-                return {}
+        def score(held: Labelled) -> Metrics:
             return Classifier(directory.load(run.out), route).evaluate(held, truncate=config.truncate).metrics
 
         record = {"truncate": config.truncate}
@@ -82,7 +80,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, identity={"labels": list(labels)}, record=record)
 
-    return carry_out(run, config, _data(config, run), plan, build)
+    return carry_out(run, config, source, labelled_report, plan, build)
 
 
 def planned_model(config: ClassificationConfig) -> Any:
@@ -151,26 +149,3 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     name = full_name(config.preset, *FAMILIES)
     special = {"unknown": unknown} if name == "tfidf" else {}
     return build(preset(name, **{"vocab": size, "labels": labels, "pad": pad, **special, **config.model}))
-
-
-def _data(config: ClassificationConfig, run: Run) -> GivenData:
-    def read() -> SplitData[Labelled]:
-        source = LabelledSource(
-            data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
-            seed=config.training.seed, columns=config.columns, names=config.names, size=config.size,
-        )  # fmt: skip
-        return source.read().sampled(config.items, config.training.seed)
-
-    def describe(splits: SplitData[Labelled]) -> dict[str, Any]:
-        return {
-            "paths": {name: str(data.file) for name, data in splits.known.items() if data.file},
-            "test": list(splits.test_paths),
-            "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
-            "columns": asdict(config.columns),
-            "pairs": splits.train.pairs is not None,
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint([*d.inputs, *d.labels])[:16] for name, d in splits.known.items()},
-            "items": {name: len(data) for name, data in splits.known.items()},
-        }
-
-    return GivenData(config.data, read, labelled_report, describe, "items")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from manyheads.tasks.digits.task import algorithmic_outcome, recorded_tests
-from manyheads.tasks.evaluation import Outcome
+from manyheads.data.corpora import DigitSource, by_length
+from manyheads.tasks.digits.task import digit_outcome
+from manyheads.tasks.evaluation import Outcome, scored_data
 from manyheads.tasks.translation.predictor import Translator
 
 
@@ -12,7 +13,7 @@ class DigitTranslator(Translator):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's digits, by length; on `data` as any translator."""
-        tests = None if data is not None else recorded_tests(self.path)
-        if tests is None:
+        if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
-        return algorithmic_outcome(self.model, self.tokenizer, tests, self.route)
+        tests = by_length(scored_data(self.path, None, DigitSource()))
+        return digit_outcome(self.model, self.tokenizer, tests, self.route)

@@ -13,19 +13,20 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import Route
-from manyheads.data.embedded.digit_strings import SHORTEST, algorithmic_pairs, digit_tokenizer, pairs_by_length
+from manyheads.data.corpora import DigitSource, by_length
+from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
 from manyheads.data.parallel import Pairs
+from manyheads.data.source import DIGITS
 from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import END, PAD
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
-from manyheads.recipes.given_data import GivenData
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.recipes import DigitsConfig
-from manyheads.tasks.digits.task import ROOM, AlgorithmicTask, length_metrics, measure, tests_fingerprint
+from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
@@ -44,11 +45,17 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             f"lengths begins with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
         )
 
+    source = DigitSource(
+        algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
+        tested=config.tested, validated=VALIDATED, seed=config.training.seed,
+    )  # fmt: skip
+
     def plan() -> Plan:
         return Plan(planned_model(config), config.batch_tokens)
 
-    def build(splits: Any, route: Route) -> Job[Any]:
-        longest = 1 + max(len(text) for pairs in splits.test.values() for text in (*pairs.sources, *pairs.targets))
+    def build(splits: SplitData[Pairs], route: Route) -> Job[Pairs]:
+        tests = splits.known["test"]
+        longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
         if longest > model.config.max_positions:  # the longest text and its end
             raise ValueError(
@@ -58,10 +65,10 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         curve: dict[str, dict[str, float]] = {}  # by measure and length
         examples: dict[str, Any] = {}
 
-        def score(splits: Any) -> Metrics:
+        def score(held: Pairs) -> Metrics:
             metrics: Metrics = {}
             translator = Translator(directory.load(run.out), route)
-            for length, pairs in splits.test.items():
+            for length, pairs in by_length(held).items():
                 values, outputs = measure(translator.model, task.tokenizer, pairs, route)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
@@ -80,9 +87,11 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             return costs.flops(task.model, source, target)["training"] * summary.tokens / target
 
         training = replace(config.training, width=task.model.config.width)
-        return Job(task.model, training, score, task, flops=flops, record={"curve": curve, "examples": examples})
+        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
+        record = {"model": config.model, "curve": curve, "examples": examples}
+        return Job(task.model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, _data(config), plan, build, beside=("tested",))
+    return carry_out(run, config, source, _report, plan, build, beside=("tested",))
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:
@@ -112,7 +121,7 @@ def _model(config: DigitsConfig) -> Any:
     return build(preset("universal/tiny", **{**common, **own, **config.network}))
 
 
-def _task(config: DigitsConfig, run: Run, model: Any, splits: Any, route: Route) -> AlgorithmicTask:
+def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], route: Route) -> DigitTask:
     tokenizer = digit_tokenizer()
 
     def tokenised(pairs: Pairs) -> Corpus:
@@ -121,29 +130,12 @@ def _task(config: DigitsConfig, run: Run, model: Any, splits: Any, route: Route)
         return Corpus(sources, targets, config.longest + 2).checked(pairs, truncate=False)
 
     with_offsets = config.offsets and config.model != "lstm"
-    return AlgorithmicTask(
+    return DigitTask(
         model, tokenizer, None, tokenised(splits.train), tokenised(splits.validation), route=route,
         batch_tokens=config.batch_tokens, smoothing=0.0, seed=config.training.seed,
         room=model.config.max_positions if with_offsets else 0,
     )  # fmt: skip
 
 
-def _data(config: DigitsConfig) -> GivenData:
-    seed = config.training.seed
-
-    def read() -> Any:
-        train = algorithmic_pairs(config.algorithm, config.size, config.longest, seed=seed, split="train")
-        validation = algorithmic_pairs(config.algorithm, VALIDATED, config.longest, seed=seed, split="validation")
-        return SplitData(train, validation, pairs_by_length(config.algorithm, config.lengths, config.tested, seed=seed))
-
-    def describe(splits: Any) -> dict[str, Any]:
-        train = splits.train
-        return {
-            "algorithm": config.algorithm, "model": config.model, "longest": config.longest,
-            "fingerprints": {
-                "train": fingerprint([*train.sources, *train.targets])[:16], "test": tests_fingerprint(splits.test),
-            },
-            "pairs": {"train": len(train), "validation": len(splits.validation), "test": config.tested},
-        }  # fmt: skip
-
-    return GivenData(None, read, lambda splits: f"{len(splits.train):,} strings", describe)
+def _report(splits: SplitData[Pairs]) -> str:
+    return f"{len(splits.train):,} strings to train on, {len(splits.known['test']):,} to test on"

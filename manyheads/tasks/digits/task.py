@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,9 @@ from torch import Tensor
 
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.embedded.digit_strings import pairs_by_length
 from manyheads.data.parallel import Pairs
-from manyheads.files import fingerprint
 from manyheads.generation import greedy
-from manyheads.tasks.evaluation import Metrics, Outcome, record_of
+from manyheads.tasks.evaluation import Metrics, Outcome
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 
 ROOM = 10  # tokens that an output may be longer than its input
@@ -42,7 +39,7 @@ class _Shifted(Sequence[Batch]):
         return replace(batch, offset=torch.from_numpy(offsets))
 
 
-class AlgorithmicTask(TranslationTask):
+class DigitTask(TranslationTask):
     """Translation, where a text may begin at any of `room` positions while training (Dehghani 2018, section 4.4), so
     that no position is new when longer ones are read. 0: it begins at the first, as published for the Transformer."""
 
@@ -102,15 +99,13 @@ def length_metrics(found: Mapping[str, float], length: int, count: int) -> Metri
     return {f"{name}_{length}": {"value": found[name], "signature": told} for name in ("accuracy", "exact_match")}
 
 
-class AlgorithmicOutcome(Outcome):
+class DigitOutcome(Outcome):
     """The quality of an output is the share of its characters that are in place."""
 
     unit = "accuracy"
 
 
-def algorithmic_outcome(
-    model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route
-) -> AlgorithmicOutcome:
+def digit_outcome(model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route) -> DigitOutcome:
     """On inputs of each length."""
     outputs: list[str] = []
     metrics: Metrics = {}
@@ -121,34 +116,7 @@ def algorithmic_outcome(
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
     quality = [_placed(*each) / len(each[1]) for each in zip(outputs, references, strict=True)]
-    return AlgorithmicOutcome(inputs, outputs, references, quality, metrics)
-
-
-def tests_fingerprint(tests: Mapping[int, Pairs]) -> str:
-    return fingerprint([text for pairs in tests.values() for text in (*pairs.sources, *pairs.targets)])[:16]
-
-
-def recorded_tests(model: Path) -> dict[int, Pairs] | None:
-    """The strings that a run was tested on, by length: generated again, as its result.json tells. None for a run on
-    other data. Raises ValueError where they come out otherwise, or where the record lacks what they are made of."""
-    known = record_of(model)
-    data = known.get("data", {})
-    if "algorithm" not in data:
-        return None
-    try:
-        lengths = [int(length) for length in known["curve"]["accuracy"]]
-        tests = pairs_by_length(data["algorithm"], lengths, data["pairs"]["test"], seed=known["seed"])
-        recorded = data["fingerprints"].get("test")  # None: from before it was kept
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{model / 'result.json'}: damaged, it does not tell the digits of its test: name test files with --data"
-        ) from None
-    if recorded not in (None, tests_fingerprint(tests)):
-        raise ValueError(
-            f"{model}: other digits are generated than the run was tested on, by another numpy or a changed record:"
-            " name test files with --data"
-        )
-    return tests
+    return DigitOutcome(inputs, outputs, references, quality, metrics)
 
 
 def _padded(

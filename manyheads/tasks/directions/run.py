@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tokenizers import Tokenizer
@@ -15,10 +15,8 @@ from manyheads.data.conll import Tagged
 from manyheads.data.corpora import TaggedSource
 from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.splits import SplitData
-from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.recipes.estimate import Plan, estimate
-from manyheads.recipes.given_data import GivenData
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import ReadingTask, probe
@@ -31,14 +29,20 @@ from manyheads.training.run_directory import run_status
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     """One encoder after the other, each in a directory of its own; then the table of what probes find in them."""
-    data = _data(config, run)
+    source = TaggedSource(
+        data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
+        size=config.size,
+    )  # fmt: skip
     if run.dry_run:
-        data.peek()
+        source.peek()
         return estimate(run.recipe, config, _plan(config, DIRECTIONS[0]), run.route(config.threads))
-    splits = data.read()
+    splits = source.read()
+    # of the user's data, the test data stay unseen
+    held = splits.validation if config.data else splits.known["test"]
+    splits = SplitData(splits.train, held, held)
     texts = (" ".join(words) for words in splits.train.words)
     tokenizer = wordpiece(texts, config.vocabulary, lowercase=False)
-    corpus = _Corpus(splits, tokenizer, data.describe(splits))
+    corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
         result = _train_one(direction, config, run, corpus)
@@ -55,6 +59,8 @@ class _Corpus:
     """What all three are trained and probed on; the probes are tested on the validation data, the test data stay
     unseen. It has been read once, and is given to each as its data."""
 
+    unit: ClassVar[str] = "sentences"
+
     splits: SplitData[Tagged]
     tokenizer: Tokenizer
     description: dict[str, Any]
@@ -64,9 +70,6 @@ class _Corpus:
 
     def read(self) -> SplitData[Tagged]:
         return self.splits
-
-    def report(self, splits: SplitData[Tagged]) -> str:
-        return f"{len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
 
     def describe(self, splits: SplitData[Tagged]) -> dict[str, Any]:
         return self.description
@@ -84,7 +87,7 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
     run = replace(run, out=run.out / direction, resume=run_status(run.out / direction) != "none", whole=run)
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
-    def build(splits: SplitData[Tagged], route: Route) -> Job[SplitData[Tagged]]:
+    def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
         model = DirectionalEncoder(DirectionalConfig(vocabulary, direction, **config.model))
         rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
@@ -102,13 +105,15 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
             per_token = costs.flops(model, length)["training"] / length
             return per_token * task.tokens_per_prediction * summary.tokens
 
-        def score(splits: SplitData[Tagged]) -> Metrics:
-            trained = directory.load(run.out).model
-            return probe(trained, tokenizer, splits.train, splits.validation, route, context=True)
+        def score(held: Tagged) -> Metrics:
+            return probe(directory.load(run.out).model, tokenizer, splits.train, held, route, context=True)
 
         return Job(model, config.training, score, task, flops=flops, identity={"reading": direction})
 
-    return carry_out(run, config, corpus, lambda: _plan(config, direction), build)
+    def report(splits: SplitData[Tagged]) -> str:
+        return f"{direction}: {len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
+
+    return carry_out(run, config, corpus, report, lambda: _plan(config, direction), build)
 
 
 def _compare(
@@ -140,22 +145,3 @@ def _compare(
 
 def _scores(metrics: Metrics) -> str:
     return f"{metrics['accuracy']['value']:9.4f} {metrics['entity_f1']['value']:10.4f}"
-
-
-def _data(config: DirectionsConfig, run: Run) -> GivenData:
-    def read() -> SplitData[Tagged]:
-        splits = TaggedSource(
-            data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
-            size=config.size,
-        ).read()  # fmt: skip
-        # of the user's data, the test data stay unseen
-        return SplitData(splits.train, splits.validation if config.data else splits.known["test"], None)
-
-    def describe(splits: SplitData[Tagged]) -> dict[str, Any]:
-        return {
-            "data": config.data,
-            "locale": None if config.data else config.locale,
-            "fingerprints": {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)},
-        }
-
-    return GivenData(config.data, read, lambda splits: "", describe)

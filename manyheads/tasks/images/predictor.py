@@ -16,15 +16,14 @@ from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
-from manyheads.data.images.files import Columns, find_splits
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, digits, read_images
-from manyheads.files import fingerprint
+from manyheads.data.images.reading import ImageData
+from manyheads.data.images.source import ImageSource
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.classification.predictor import Label
-from manyheads.tasks.evaluation import LabelOutcome, record_of, same_test, told
+from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 
@@ -132,24 +131,9 @@ class ImageClassifier(ImageEncoder):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
         """On the run's test data, or on `data`: images in any form that training reads, or a directory with tests."""
-        return self.evaluate(self._held_data(data, skip_bad_lines))
-
-    def _held_data(self, data: str | None, skip_bad_lines: bool) -> ImageData:
-        trained_on: dict[str, Any] = record_of(self.path).get("data", {})
-        own = () if any(label.isdecimal() for label in self.labels) else self.labels
-        names, columns = tuple(trained_on.get("names", own)), Columns(**trained_on.get("columns", {}))
-        if data is not None:
-            return told(read_images(_tests_of(data), names=names, columns=columns, skip_bad_lines=skip_bad_lines))
-        if "digits" in trained_on:
-            test = digits(trained_on["digits"]).test
-            assert test is not None
-            return test
-        if not trained_on.get("test"):
-            raise ValueError(f"{self.path} was trained without test data: name some with --data PATH")
-        name = trained_on["test"][0]
-        held = read_images(name, names=names, columns=columns, skip_bad_lines=trained_on.get("skipped", False))
-        same_test(name, trained_on["fingerprints"]["test"], fingerprint([*held.keys, *held.labels]))
-        return held
+        return self.evaluate(
+            scored_data(self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels)
+        )
 
 
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
@@ -183,11 +167,3 @@ def _plain(image: str | Path | Image.Image) -> Image.Image:
     if isinstance(image, Image.Image):
         return plain_image(image)
     return open_image(image)
-
-
-def _tests_of(data: str) -> str:
-    """The test images of a directory of splits; of anything else, all there is."""
-    try:
-        return next(iter(find_splits(data).test), data)
-    except FileNotFoundError:
-        return data

@@ -13,18 +13,16 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.runtime import Route
-from manyheads.data.images.files import Columns
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, count_images, digits, read_image_splits
+from manyheads.data.images.reading import ImageData, count_images
 from manyheads.data.images.report import image_report
+from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
-from manyheads.files import fingerprint
 from manyheads.models.presets import FAMILIES, IMAGES, build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import model_settings, start
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.recipes.run import Job, Run, carry_out, located
 from manyheads.tasks.evaluation import LabelOutcome, Metrics
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
@@ -43,6 +41,14 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.training.metric not in (None, *metric_names(TOP + 1)):
         raise ValueError(f"training.metric is {config.training.metric}: expected {' or '.join(metric_names(TOP + 1))}")
 
+    source = ImageSource(
+        **located(config, run),
+        names=config.names,
+        columns=config.columns,
+        sample=config.items,
+        kept=run.out / "state" / "images",
+    )
+
     def plan() -> Plan:
         items, labels = _counted(config, run) if run.dry_run else (config.items, config.names)
         if run.init is not None:
@@ -50,7 +56,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         with torch.device("meta"):
             return Plan(_new(config, labels)[0], config.batch_items, "image", items)
 
-    def build(splits: SplitData[ImageData], route: Route) -> Job[SplitData[ImageData]]:
+    def build(splits: SplitData[ImageData], route: Route) -> Job[ImageData]:
         labels = splits.train.names
         model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
@@ -61,10 +67,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         )  # fmt: skip
         distillation: dict[str, Any] = {}
 
-        def score(splits: SplitData[ImageData]) -> Metrics:
-            held = splits.scored(config.scored)
-            if held is None:
-                return {}
+        def score(held: ImageData) -> Metrics:
             classifier = ImageClassifier(directory.load(run.out), route)
             outcome = classifier.evaluate(held)
             if config.teacher is not None:
@@ -79,7 +82,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    return carry_out(run, config, _data(config, run), plan, build, beside=("workers", "columns"))
+    return carry_out(run, config, source, image_report, plan, build, beside=("workers", "columns"))
 
 
 def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:
@@ -161,34 +164,3 @@ def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
     print(similarity, file=sys.stderr)
     return {"token_similarity": asdict(similarity)}
-
-
-def _data(config: ImageConfig, run: Run) -> GivenData:
-    def read() -> SplitData[ImageData]:
-        if config.data is None:
-            splits = digits(config.training.seed)
-        else:
-            splits = read_image_splits(
-                config.data, names=config.names, columns=config.columns, validation=config.validation, test=config.test,
-                skip_bad_lines=run.skip_bad_lines, kept=run.out / "state" / "images",
-            )  # fmt: skip
-        if config.items is not None and config.items > len(splits.train):
-            print(f"items={config.items}: all {len(splits.train):,} training images are used", file=sys.stderr)
-        return splits.sampled(config.items, config.training.seed)
-
-    def describe(splits: SplitData[ImageData]) -> dict[str, Any]:
-        return {
-            "paths": {name: str(data.file) for name, data in splits.known.items() if data.file},
-            "test": list(splits.test_paths),
-            **({"digits": config.training.seed} if config.data is None else {}),
-            **({"names": list(config.names)} if config.names else {}),
-            **({"columns": asdict(config.columns)} if config.columns != Columns() else {}),
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint([*d.keys, *d.labels])[:16] for name, d in splits.known.items()},
-            "items": {name: len(data) for name, data in splits.known.items()},
-        }
-
-    def report(splits: SplitData[ImageData]) -> str:
-        return image_report(splits)
-
-    return GivenData(config.data, read, report, describe, "images")

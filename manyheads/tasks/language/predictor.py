@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -17,9 +16,8 @@ from manyheads.analysis.maps import AttentionMaps
 from manyheads.data.corpora import TextSource
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.texts import Texts
-from manyheads.files import fingerprint
 from manyheads.generation import Sampling, TextStream, sample
-from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
@@ -41,14 +39,6 @@ class Continuation:
 
     def __str__(self) -> str:
         return self.prompt + self.text
-
-
-class Held(NamedTuple):
-    """Test data, and the windows that they are read in."""
-
-    texts: Texts
-    context: int
-    stride: int
 
 
 P = TypeVar("P", str, list[str])
@@ -189,7 +179,12 @@ class LanguageModel(ModelWithTokenizer):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
         """How many bits the test texts, or those of `data`, take; compared piece by piece."""
-        texts, context, stride = held_data(self.path, data, self.model.config.max_positions, skip_bad_lines)
+        record = record_of(self.path)
+        windows = record.get("windows", {})
+        context = windows.get("context", self.model.config.max_positions)
+        stride = windows.get("stride", max(1, context // 2))
+        split = record.get("scored") or record.get("data", {}).get("scored", "test")  # older records: in their data
+        texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
 
     def score(self, texts: Texts, *, context: int, stride: int) -> TextOutcome:
@@ -245,30 +240,6 @@ class LanguageModel(ModelWithTokenizer):
             fault = f"has {text[start:after]!r} at character {start + 1}: it is not in the vocabulary"
             raise ItemError(index, fault, name)
         return encoding
-
-
-def held_data(model: Path, data: str | None, positions: int, skip_bad_lines: bool) -> Held:
-    """What a run is tested on, as its result.json tells; or `data`, as training takes it: of a directory with splits,
-    the test data. Raises ValueError for a model that was not trained here, unless `data` is given."""
-    record = record_of(model)
-    known, windows = record.get("data", {}), record.get("windows", {})
-    context = windows.get("context", positions)
-    stride = windows.get("stride", max(1, context // 2))
-    if data is not None:
-        return Held(told(TextSource(skip_bad_lines=skip_bad_lines).named(data)), context, stride)
-    if "scored" not in known:
-        raise ValueError(f"{model} has no result.json that tells its test data: name some with --data")
-    corpora = TextSource(
-        data=known["path"], validation=known["validation"], test=known["test"], share=known["share"],
-        skip_bad_lines=known["skip_bad_files"],
-    ).read()  # fmt: skip
-    texts = corpora.validation if known["scored"] == "validation" else corpora.test
-    if texts is None:
-        raise ValueError(f"{model} was trained without test data: name some with --data")
-    name = known["test"] if known["scored"] == "test" else known["validation"]
-    same_test(name or known["path"] or "Python's standard library", known["fingerprints"][known["scored"]],
-              fingerprint(texts.texts))  # fmt: skip
-    return Held(texts, context, stride)
 
 
 def _pieces(text: str) -> list[int]:

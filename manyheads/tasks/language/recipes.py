@@ -20,7 +20,9 @@ EMBEDDED_TRAINING = TrainingConfig(
 class LanguageModellingConfig(Config):
     """What a language modelling run is made of.
 
-    data        a text file or a directory of them (see `data/corpora.py`); None: the standard library's source text
+    data        a text file, a table, or a directory of them (see `data/texts.py`); None: the source text of Python's
+                standard library
+    column      of tables, that holds the text
     share       of the training data, held out where there is no validation data
     tokenizer   "byte-bpe" of at most `vocabulary` ids, or "character", whose vocabulary is all characters of the corpus
     preset      of GPT, such as gpt2/124m; `model` overrides its fields
@@ -33,6 +35,7 @@ class LanguageModellingConfig(Config):
     data: str | None = None
     validation: str | None = None
     test: str | None = None
+    column: str = "text"
     share: Annotated[float, Range(0, 1, above=True, below=True)] = 0.05
     tokenizer: Literal["byte-bpe", "character"] = "byte-bpe"
     vocabulary: Vocabulary = 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +18,11 @@ from manyheads.data.report import text_report
 from manyheads.data.splits import SplitData
 from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
-from manyheads.files import fingerprint
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import dropouts, start, tokenizer_of
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out, told_warnings
+from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
@@ -34,25 +31,26 @@ from manyheads.training.loop import Summary
 
 
 def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
+    source = TextSource(**located(config, run), share=config.share, column=config.column)
+
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else _started(run)[0]
         return Plan(model, config.rows * config.block)
 
-    def build(splits: SplitData[Texts], route: Route) -> Job[SplitData[Texts]]:
+    def build(splits: SplitData[Texts], route: Route) -> Job[Texts]:
         task = _task(config, run, splits, route)
         windows = {"context": config.block, "stride": config.stride or config.block}
 
-        def score(splits: SplitData[Texts]) -> Metrics:
-            held = splits.scored(config.scored)
-            return {} if held is None else LanguageModel(directory.load(run.out), route).score(held, **windows).metrics
+        def score(held: Texts) -> Metrics:
+            return LanguageModel(directory.load(run.out), route).score(held, **windows).metrics
 
         def flops(summary: Summary) -> float:
             return costs.flops(task.model, config.block)["training"] * summary.tokens / config.block
 
         training = replace(config.training, width=task.model.config.width)
-        return Job(task.model, training, score, task, flops=flops, record={"windows": windows})
+        return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
 
-    return carry_out(run, config, _data(config, run), plan, build, beside=("stride",))
+    return carry_out(run, config, source, text_report, plan, build, beside=("stride", "column"))
 
 
 def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], route: Route) -> LanguageModellingTask:
@@ -99,23 +97,3 @@ def _started(run: Run) -> tuple[GPT, Tokenizer]:
     """The model of `--init`, with the dropout that the user asks for."""
     model, loaded = start(run, GPT, "GPT's or GPT-2's weights", **dropouts(run))
     return model, tokenizer_of(loaded)
-
-
-def _data(config: LanguageModellingConfig, run: Run) -> GivenData:
-    source = TextSource(
-        data=config.data, validation=config.validation, test=config.test, share=config.share,
-        skip_bad_lines=run.skip_bad_lines,
-    )  # fmt: skip
-
-    def describe(splits: SplitData[Texts]) -> dict[str, Any]:
-        paths = {"path": config.data, "validation": config.validation, "test": config.test}
-        return {
-            **{name: None if path is None else str(Path(path).absolute()) for name, path in paths.items()},
-            "share": config.share,
-            "skip_bad_files": run.skip_bad_lines,
-            "scored": config.scored,
-            "fingerprints": {name: fingerprint(texts.texts)[:16] for name, texts in splits.known.items()},
-            "bytes": {name: texts.bytes for name, texts in splits.known.items()},
-        }
-
-    return GivenData(config.data, source.read, text_report, describe, "files")

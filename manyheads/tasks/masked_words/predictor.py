@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import nlargest
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import torch
 from tokenizers.models import WordPiece
@@ -14,8 +14,6 @@ from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.corpora import DocumentSource
-from manyheads.data.documents import Documents, read_documents
-from manyheads.data.embedded.standard_library import documentation
 from manyheads.data.pretraining import (
     Epoch,
     PretrainingData,
@@ -28,8 +26,7 @@ from manyheads.data.pretraining import (
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.tokenizers import with_special_tokens
 from manyheads.data.windows import Frame
-from manyheads.files import fingerprint
-from manyheads.tasks.evaluation import Outcome, record_of, same_test
+from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
@@ -97,7 +94,7 @@ class MaskedLanguageModel(TextPredictor):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> FillOutcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
-        epoch = self._held(data, skip_bad_lines)
+        epoch = self._masked(data, skip_bad_lines)
         examples = list(scores(self.model, epoch, self.route, 128 * TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
@@ -170,23 +167,17 @@ class MaskedLanguageModel(TextPredictor):
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _held(self, data: str | None, skip_bad_lines: bool) -> Epoch:
+    def _masked(self, data: str | None, skip_bad_lines: bool) -> Epoch:
         """The first epoch over the documents that the run has held out, or over those of `data`."""
-        trained_on: dict[str, Any] = record_of(self.path).get("data", {})
-        length = min(Rules().length, self.model.config.max_positions)
-        rules = Rules(**trained_on.get("rules", {"length": length, "next_sentence": False}))
-        if data is not None:
-            documents = read_documents(data, column=trained_on.get("column", "text"), skip_bad_lines=skip_bad_lines)
-        elif not trained_on:
-            raise ValueError(f"{self.path} was not trained here: name a text to mask words in with --data FILE")
-        else:
-            documents = _validation(trained_on)
-            name = trained_on["validation"] or trained_on["data"] or "the standard library's documentation"
-            same_test(name, trained_on["fingerprints"]["validation"], fingerprint(documents.texts))
+        record = record_of(self.path)
+        rules = record.get("rules") or record.get("data", {}).get("rules")  # older records have them in their data
+        if rules is None:
+            rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
+        documents = scored_data(self.path, data, DocumentSource(), skip_bad_lines=skip_bad_lines, split="validation")
         as_text = with_special_tokens(self.tokenizer, as_text=True)  # as in training
         tokenised = TokenisedDocuments.of(documents.documents, as_text)
         return PretrainingData(
-            tokenised, rules, self.special, self.model.config.vocab, seed=trained_on.get("seed", 1),
+            tokenised, Rules(**rules), self.special, self.model.config.vocab, seed=record.get("seed", 1),
             inner=continuations(self.tokenizer.get_vocab()),
         ).epoch(0)  # fmt: skip
 
@@ -198,10 +189,3 @@ def _best(chances: list[list[float]], words: list[list[int]], count: int) -> lis
         longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in best for i in range(len(p)))
         best = nlargest(count, longer, key=lambda combination: combination[0])
     return best
-
-
-def _validation(trained_on: dict[str, Any]) -> Documents:
-    """Of a run, by what its result.json says of its data."""
-    path, column = trained_on["validation"] or trained_on["data"], trained_on["column"]
-    documents = documentation() if path is None else read_documents(path, column=column, skip_bad_lines=True)
-    return documents if trained_on["validation"] else DocumentSource().hold_out(documents)[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,29 +17,38 @@ from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocume
 from manyheads.data.report import document_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
-from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import start_bert
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out, told_warnings
+from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.masked_words.recipes import PretrainingConfig
 from manyheads.tasks.masked_words.task import MaskedLMTask
 from manyheads.training.loop import Summary
 
 
 def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
+    source = DocumentSource(**located(config, run), column=config.column)
+
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else start_bert(run, _head(config))[0]
         _check_length(config, model)
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Documents], route: Route) -> Job[SplitData[Documents]]:
+    def build(splits: SplitData[Documents], route: Route) -> Job[Documents]:
+        if config.next_sentence and len(splits.validation) < 2:
+            raise ValueError(
+                f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
+                "next_sentence=false"
+            )
         task = _task(config, run, splits, route)
-        return Job(task.model, config.training, lambda splits: {}, task, flops=lambda summary: _flops(task, summary))
+        record = {"rules": asdict(config.rules)}
+        return Job(
+            task.model, config.training, lambda held: {}, task, flops=lambda summary: _flops(task, summary),
+            record=record,
+        )  # fmt: skip
 
-    return carry_out(run, config, _data(config, run), plan, build, beside=("column",))
+    return carry_out(run, config, source, document_report, plan, build, beside=("column",))
 
 
 def planned_model(config: PretrainingConfig) -> Bert:
@@ -107,30 +115,3 @@ def _flops(task: MaskedLMTask, summary: Summary) -> float:
     per_token = costs.flops(encoder, length)["training"] / length
     words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
     return summary.tokens * (words + per_token * float(examples.lengths.sum()) / masked)
-
-
-def _data(config: PretrainingConfig, run: Run) -> GivenData:
-    source = DocumentSource(
-        data=config.data, validation=config.validation, column=config.column, skip_bad_lines=run.skip_bad_lines
-    )
-
-    def read() -> SplitData[Documents]:
-        splits = source.read()
-        if config.next_sentence and len(splits.validation) < 2:
-            raise ValueError(
-                f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
-                "next_sentence=false"
-            )
-        return splits
-
-    def describe(splits: SplitData[Documents]) -> dict[str, Any]:
-        paths = {name: path and str(Path(path).absolute()) for name, path in
-                 (("data", config.data), ("validation", config.validation))}  # fmt: skip
-        return {
-            **paths, "column": config.column,
-            "fingerprints": {name: fingerprint(data.texts) for name, data in splits.known.items()},
-            "documents": {"train": len(splits.train), "validation": len(splits.validation)},
-            "rules": asdict(config.rules), "seed": config.training.seed,
-        }  # fmt: skip
-
-    return GivenData(config.data, read, document_report, describe, "lines")

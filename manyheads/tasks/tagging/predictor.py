@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged, read_conll, words_of
+from manyheads.data.conll import Tagged, words_of
 from manyheads.data.corpora import TaggedSource
-from manyheads.data.embedded.tags import cldr_tagged
 from manyheads.data.text_faults import check_texts
 from manyheads.data.windows import word_windows
-from manyheads.files import fingerprint
-from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.task import tag_log_probabilities
@@ -124,7 +121,8 @@ class Tagger(TextPredictor):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
         """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
-        return self.evaluate(_held_data(self.path, self.model.config.labels, data, skip_bad_lines))
+        labels = self.model.config.labels
+        return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 
 
 def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
@@ -134,21 +132,3 @@ def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
         spans.append((at, at + len(word)))
         at += len(word) + 1
     return spans
-
-
-def _held_data(model: Path, labels: Sequence[str], data: str | None, skip_bad_lines: bool) -> Tagged:
-    def read(file: str, skip: bool) -> Tagged:
-        tagged = read_conll(file, skip_bad_lines=skip)
-        return tagged.only(labels) if skip else tagged
-
-    trained_on = record_of(model).get("data", {})
-    if data is not None:
-        return told(read(TaggedSource().test_in(data), skip_bad_lines))
-    if cldr := trained_on.get("cldr"):
-        return cldr_tagged(cldr["locale"], seed=cldr["seed"], size=cldr["size"]).known["test"]
-    if not trained_on.get("test"):
-        raise ValueError(f"{model} was trained without test data: name some with --data FILE")
-    name = trained_on["test"][0]
-    tagged = read(name, trained_on.get("skipped", False))
-    same_test(name, trained_on["fingerprints"]["test"], fingerprint(tagged.texts))
-    return tagged

@@ -15,13 +15,11 @@ from manyheads.data.corpora import TaggedSource
 from manyheads.data.report import tag_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import train_wordpiece
-from manyheads.files import fingerprint
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_tuned
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out, told_warnings
+from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.recipes import TaggingConfig
@@ -35,11 +33,13 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
         run.refuse(("tuned",), "it is about the model to start from: name it with --init MODEL")
 
+    source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
+
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else start_tuned(run, "token", ENTITIES, config.tuned)[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Tagged], route: Route) -> Job[SplitData[Tagged]]:
+    def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
         labels = tuple(splits.train.labels)
         if len(labels) < 2:
             raise ValueError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
@@ -54,9 +54,8 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(splits: SplitData[Tagged]) -> Metrics:
-            held = splits.scored(config.scored)
-            return {} if held is None else Tagger(directory.load(run.out), route, limits).evaluate(held).metrics
+        def score(held: Tagged) -> Metrics:
+            return Tagger(directory.load(run.out), route, limits).evaluate(held).metrics
 
         def flops(summary: Summary) -> float:
             length = task.mean_length
@@ -67,7 +66,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
-    return carry_out(run, config, _data(config, run), plan, build)
+    return carry_out(run, config, source, tag_report, plan, build)
 
 
 def planned_model(config: TaggingConfig) -> Bert:
@@ -87,23 +86,3 @@ def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple
 def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> Any:
     settings = {"vocab": vocabulary, "head": "token", "labels": labels, **special, **config.model}
     return preset(config.preset, "bert", **settings)
-
-
-def _data(config: TaggingConfig, run: Run) -> GivenData:
-    source = TaggedSource(
-        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
-        seed=config.training.seed, locale=config.locale, size=config.size,
-    )  # fmt: skip
-
-    def describe(splits: SplitData[Tagged]) -> dict[str, Any]:
-        embedded = {"locale": config.locale, "size": config.size, "seed": config.training.seed}
-        return {
-            "paths": {name: str(tagged.file) for name, tagged in splits.known.items() if tagged.file},
-            "test": list(splits.test_paths),
-            "cldr": None if config.data else embedded,
-            "skipped": run.skip_bad_lines,
-            "fingerprints": {name: fingerprint(tagged.texts)[:16] for name, tagged in splits.known.items()},
-            "sentences": {name: len(tagged) for name, tagged in splits.known.items()},
-        }
-
-    return GivenData(config.data, source.read, tag_report, describe, "sentences")

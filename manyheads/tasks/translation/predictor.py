@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -16,12 +16,10 @@ from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
 from manyheads.data.corpora import ParallelSource
-from manyheads.data.embedded.phrases import cldr_pairs
-from manyheads.data.parallel import Pairs, read_parallel
+from manyheads.data.parallel import Pairs
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.files import fingerprint
 from manyheads.generation import Hypothesis, beam_search, greedy, score
-from manyheads.tasks.evaluation import Outcome, record_of, same_test, told
+from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
@@ -30,47 +28,6 @@ DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
 MOST_BEAMS = 1024
 MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
 SPLIT = "split it, or have it cut with truncate (--truncate)"
-
-
-class Held(NamedTuple):
-    """Test data, their languages, and how the run decodes."""
-
-    pairs: Pairs
-    source: str
-    target: str
-    beam: int
-    alpha: float
-    truncate: bool
-
-
-def held_data(model: Path, data: str | None, skip_bad_lines: bool = False) -> Held:
-    """What a run is tested on, as its result.json tells; or `data`, a corpus as training takes it, or a directory
-    with a test file. Raises ValueError for a model that was not trained here, unless `data` is "a.en,b.de"."""
-    known = record_of(model)
-    trained_on = known.get("data", {})
-    decoding = known.get("decoding", {})
-    source, target = trained_on.get("source"), trained_on.get("target")
-    if source is None and data and "," in data:
-        source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
-    if not (source and target):
-        raise ValueError(
-            f"{model}: no result.json there tells two languages (it lacks one, or was trained on other data than "
-            "translations): name the test files as --data FILE.en,FILE.de"
-        )
-    if data is not None:
-        found = ParallelSource(source=source, target=target).test_in(data)
-        pairs = told(read_parallel(found, source, target, skip_bad_lines=skip_bad_lines))
-    elif cldr := trained_on.get("cldr"):
-        pairs = cldr_pairs(source, target, seed=cldr["seed"], size=cldr["size"]).known["test"]
-    elif trained_on.get("test"):
-        pairs = read_parallel(trained_on["test"][0], source, target)
-        same_test(
-            trained_on["test"][0], trained_on["fingerprints"]["test"], fingerprint([*pairs.sources, *pairs.targets])
-        )
-    else:
-        raise ValueError(f"{model} was trained without test data: name some with --data")
-    beam, alpha = decoding.get("beam", 4), decoding.get("alpha", 0.6)
-    return Held(pairs, source, target, beam, alpha, decoding.get("truncate", False))
 
 
 class TranslationOutcome(Outcome):
@@ -239,8 +196,13 @@ class Translator(ModelWithTokenizer):
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`, decoded as the run's recipe says."""
-        test = held_data(self.path, data, skip_bad_lines)
-        return self.evaluate(test.pairs, test.target, beam=test.beam, alpha=test.alpha, truncate=test.truncate)
+        record = record_of(self.path)
+        languages = _languages(self.path, record, data)
+        pairs = scored_data(
+            self.path, data, ParallelSource(source=languages[0], target=languages[1]), skip_bad_lines=skip_bad_lines
+        )
+        decoding = {"beam": 4, "alpha": 0.6, "truncate": False, **record.get("decoding", {})}
+        return self.evaluate(pairs, languages[1], **decoding)
 
     @property
     def _never(self) -> list[int]:
@@ -285,3 +247,16 @@ class Translator(ModelWithTokenizer):
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         text = self.target_tokenizer.decode(hypothesis.tokens, skip_special_tokens=True)
         return Translation(text, hypothesis.score, hypothesis.log_probability)
+
+
+def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:
+    """Of the source and the target: those of the run, or the endings of two files."""
+    source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
+    if source is None and data and "," in data:
+        source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
+    if not (source and target):
+        raise ValueError(
+            f"{model}: no result.json there tells two languages (it lacks one, or was trained on other data than "
+            "translations): name the test files as --data FILE.en,FILE.de"
+        )
+    return source, target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,8 +23,7 @@ from manyheads.models.presets import build, preset
 from manyheads.models.transformer import Transformer
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import dropouts, start
-from manyheads.recipes.given_data import GivenData
-from manyheads.recipes.run import Job, Run, carry_out, told_warnings
+from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
@@ -38,18 +36,17 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.init is not None:
         dropouts(run)
 
+    source = ParallelSource(**located(config, run), source=config.source, target=config.target, size=config.size)
+
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else _started(run)[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Pairs], route: Route) -> Job[SplitData[Pairs]]:
+    def build(splits: SplitData[Pairs], route: Route) -> Job[Pairs]:
         task = _task(config, run, splits, route)
         decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
 
-        def score(splits: SplitData[Pairs]) -> Metrics:
-            held = splits.scored(config.scored)
-            if held is None:
-                return {}
+        def score(held: Pairs) -> Metrics:
             return Translator(directory.load(run.out), route).evaluate(held, config.target, **decoding).metrics
 
         def flops(summary: Summary) -> float:
@@ -59,7 +56,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
 
-    return carry_out(run, config, _data(config, run), plan, build, beside=("beam", "alpha"))
+    return carry_out(run, config, source, parallel_report, plan, build, beside=("beam", "alpha"))
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: Route) -> TranslationTask:
@@ -124,32 +121,3 @@ def _started(run: Run) -> tuple[Transformer, directory.Loaded]:
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
     return model, loaded
-
-
-def _data(config: TranslationConfig, run: Run) -> GivenData:
-    source = ParallelSource(
-        data=config.data, validation=config.validation, test=config.test, skip_bad_lines=run.skip_bad_lines,
-        seed=config.training.seed, source=config.source, target=config.target, size=config.size,
-    )  # fmt: skip
-
-    def read() -> SplitData[Pairs]:
-        splits = source.read()
-        if len(paths := splits.test_paths) > 1:
-            print(
-                f"several test sets: the first, {paths[0]}, is scored, {', '.join(paths[1:])} are not", file=sys.stderr
-            )
-        return splits
-
-    def describe(splits: SplitData[Pairs]) -> dict[str, Any]:
-        known = splits.known
-        return {
-            "source": config.source,
-            "target": config.target,
-            "paths": {name: [str(file) for file in pairs.files] for name, pairs in known.items()},
-            "test": list(splits.test_paths),
-            "cldr": None if config.data else {"size": config.size, "seed": config.training.seed},
-            "fingerprints": {name: fingerprint([*p.sources, *p.targets])[:16] for name, p in known.items()},
-            "pairs": {name: len(pairs) for name, pairs in known.items()},
-        }
-
-    return GivenData(config.data, read, parallel_report, describe, "pairs")
