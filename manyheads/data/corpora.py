@@ -19,7 +19,6 @@ from manyheads.data.source import MOST, Source, existing
 from manyheads.data.splits import (
     SplitData,
     Splits,
-    find_splits,
     hold_out,
     only_test,
     read_splits,
@@ -65,9 +64,9 @@ class ParallelSource(Source[Pairs]):
     def files(self, corpus: str) -> list[Path]:
         return locate(corpus, self.source, self.target)
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        expected = f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
-        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
+    @property
+    def expected(self) -> str:
+        return f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,10 +100,14 @@ class Source(Generic[D]):
             )
         return [Path(corpus)]
 
+    @property
+    def expected(self) -> str:
+        """What training data a directory may have."""
+        return f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
+
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """The corpora behind `data`: the splits of a directory, or `data` itself. Raises FileNotFoundError."""
-        expected = f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
-        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
+        return find_splits(data, self.corpora, self.files, expected=self.expected, validation=validation, test=test)
 
     # What all do alike.
 
@@ -113,7 +117,7 @@ class Source(Generic[D]):
             return Splits(None, self.validation, [self.test] if self.test else [])
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
-            raise FileNotFoundError(f"{self.data}: no training data; expected train{self.suffixes[0]} in it, or a file")
+            raise FileNotFoundError(f"{self.data}: no training data; expected {self.expected}")
         return splits
 
     def read(self) -> SplitData[D]:
