@@ -14,6 +14,14 @@ from manyheads.data.documents import Documents, read_documents
 from manyheads.data.embedded import digit_strings
 from manyheads.data.labelled import Columns, Labelled, read_labelled, with_labels
 from manyheads.data.parallel import Pairs, corpora_in, locate, read_parallel
+from manyheads.data.report import (
+    document_report,
+    labelled_report,
+    parallel_report,
+    question_report,
+    tag_report,
+    text_report,
+)  # fmt: skip
 from manyheads.data.rows import TABLES
 from manyheads.data.source import MOST, Source, existing
 from manyheads.data.splits import (
@@ -34,6 +42,7 @@ class ParallelSource(Source[Pairs]):
     test corpora the first is read."""
 
     kind = "parallel"
+    unit = "pairs"
 
     source: str = "en"
     target: str = "de"
@@ -41,6 +50,9 @@ class ParallelSource(Source[Pairs]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
         return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def report(self, splits: SplitData[Pairs]) -> str:
+        return parallel_report(splits)
 
     def embedded(self) -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
@@ -85,6 +97,9 @@ class LabelledSource(Source[Labelled]):
         data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
+    def report(self, splits: SplitData[Labelled]) -> str:
+        return labelled_report(splits)
+
     def embedded(self) -> SplitData[Labelled]:
         from manyheads.data.embedded.languages import cldr_languages
 
@@ -119,6 +134,7 @@ class TaggedSource(Source[Tagged]):
     """Tagged sentences; without data, `size` phrases in `locale`."""
 
     kind = "tagged"
+    unit = "sentences"
     suffixes = conll.SUFFIXES
 
     locale: str = "en"
@@ -127,6 +143,9 @@ class TaggedSource(Source[Tagged]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
+
+    def report(self, splits: SplitData[Tagged]) -> str:
+        return tag_report(splits)
 
     def embedded(self) -> SplitData[Tagged]:
         from manyheads.data.embedded.tags import cldr_tagged
@@ -152,10 +171,14 @@ class QuestionSource(Source[Questions]):
     """Questions about texts; there are none without data."""
 
     kind = "questions"
+    unit = "questions"
     suffixes = squad.SUFFIXES
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def report(self, splits: SplitData[Questions]) -> str:
+        return question_report(splits)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
         return hold_out(train, [item.article for item in train.items], what="article")
@@ -168,6 +191,7 @@ class TextSource(Source[Texts]):
     one."""
 
     kind = "texts"
+    unit = "texts"
 
     column: str = "text"
     share: float = 0.05
@@ -179,6 +203,9 @@ class TextSource(Source[Texts]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def report(self, splits: SplitData[Texts]) -> str:
+        return text_report(splits)
 
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
@@ -223,11 +250,15 @@ class DocumentSource(Source[Documents]):
     """Documents, in `column` of tables; without data, the standard library's documentation. No test data."""
 
     kind = "documents"
+    unit = "documents"
 
     column: str = "text"
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
         return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def report(self, splits: SplitData[Documents]) -> str:
+        return document_report(splits)
 
     def embedded(self) -> SplitData[Documents]:
         from manyheads.data.embedded.standard_library import documentation
@@ -255,6 +286,7 @@ class DigitSource(Source[Pairs]):
     the `lengths`. The test data are one behind the other; `by_length` takes them apart."""
 
     kind = "digits"
+    unit = "strings"
 
     algorithm: digit_strings.Algorithm = "copy"
     longest: int = 40
@@ -270,6 +302,9 @@ class DigitSource(Source[Pairs]):
             raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(digit_strings.Algorithm)}")
         if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
             raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
+
+    def report(self, splits: SplitData[Pairs]) -> str:
+        return f"{len(splits.train):,} strings"
 
     def embedded(self) -> SplitData[Pairs]:
         drawn = {

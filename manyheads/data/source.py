@@ -45,6 +45,7 @@ class Source(Generic[D]):
     """
 
     kind: ClassVar[str]
+    unit: ClassVar[str] = "items"  # what is held out, and left out
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
 
     data: str | None = None
@@ -84,6 +85,10 @@ class Source(Generic[D]):
     def fitting(self, splits: SplitData[D]) -> SplitData[D]:
         """The splits, where validation and test data are such that a model trained on the others can be scored."""
         return splits
+
+    def report(self, splits: SplitData[D]) -> str:
+        """What the data are like."""
+        raise NotImplementedError
 
     def content(self, data: D, split: str) -> list[str]:
         """What a split says, for its fingerprint."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manyheads.data.images.files import find_splits
 from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
+from manyheads.data.images.report import image_report
 from manyheads.data.source import Source, existing
 from manyheads.data.splits import SplitData, Splits
 
@@ -17,8 +18,12 @@ class ImageSource(Source[ImageData]):
     """Images, whose labels are called `names` where they are 0, 1, ...; without data, scikit-learn's digits."""
 
     kind = "images"
+    unit = "images"
 
     names: tuple[str, ...] = ()
+
+    def report(self, splits: SplitData[ImageData]) -> str:
+        return image_report(splits)
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)
