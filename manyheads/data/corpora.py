@@ -14,12 +14,19 @@ from manyheads.data.documents import Documents, read_documents
 from manyheads.data.embedded import digit_strings
 from manyheads.data.labelled import Columns, Labelled, read_labelled, with_labels
 from manyheads.data.parallel import Pairs, corpora_in, locate, read_parallel
+from manyheads.data.report import (
+    document_report,
+    labelled_report,
+    parallel_report,
+    question_report,
+    tag_report,
+    text_report,
+)  # fmt: skip
 from manyheads.data.rows import TABLES
 from manyheads.data.source import MOST, Source, existing
 from manyheads.data.splits import (
     SplitData,
     Splits,
-    find_splits,
     hold_out,
     only_test,
     read_splits,
@@ -44,6 +51,9 @@ class ParallelSource(Source[Pairs]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
         return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
+    def report(self, splits: SplitData[Pairs]) -> str:
+        return parallel_report(splits)
+
     def embedded(self) -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
 
@@ -66,9 +76,9 @@ class ParallelSource(Source[Pairs]):
     def files(self, corpus: str) -> list[Path]:
         return locate(corpus, self.source, self.target)
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        expected = f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
-        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
+    @property
+    def expected(self) -> str:
+        return f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +103,9 @@ class LabelledSource(Source[Labelled]):
         skip = self.skip_bad_lines
         data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
+
+    def report(self, splits: SplitData[Labelled]) -> str:
+        return labelled_report(splits)
 
     def embedded(self) -> SplitData[Labelled]:
         from manyheads.data.embedded.languages import cldr_languages
@@ -138,6 +151,9 @@ class TaggedSource(Source[Tagged]):
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
+    def report(self, splits: SplitData[Tagged]) -> str:
+        return tag_report(splits)
+
     def embedded(self) -> SplitData[Tagged]:
         from manyheads.data.embedded.tags import cldr_tagged
 
@@ -168,6 +184,9 @@ class QuestionSource(Source[Questions]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
+    def report(self, splits: SplitData[Questions]) -> str:
+        return question_report(splits)
+
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
         return hold_out(train, [item.article for item in train.items], what="article")
 
@@ -191,6 +210,9 @@ class TextSource(Source[Texts]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def report(self, splits: SplitData[Texts]) -> str:
+        return text_report(splits)
 
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
@@ -242,6 +264,9 @@ class DocumentSource(Source[Documents]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
         return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
+    def report(self, splits: SplitData[Documents]) -> str:
+        return document_report(splits)
+
     def embedded(self) -> SplitData[Documents]:
         from manyheads.data.embedded.standard_library import documentation
 
@@ -268,6 +293,7 @@ class DigitSource(Source[Pairs]):
     the `lengths`. The test data are one behind the other; `by_length` takes them apart."""
 
     kind = "digits"
+    unit = "strings"
 
     algorithm: digit_strings.Algorithm = "copy"
     longest: int = 40
@@ -283,6 +309,9 @@ class DigitSource(Source[Pairs]):
             raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(digit_strings.Algorithm)}")
         if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
             raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
+
+    def report(self, splits: SplitData[Pairs]) -> str:
+        return f"{len(splits.train):,} strings"
 
     def embedded(self) -> SplitData[Pairs]:
         drawn = {

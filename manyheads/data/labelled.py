@@ -136,7 +136,7 @@ def _rows(
             chosen = chosen or _choose(columns, row)
             fault = _fault(row.cells, chosen, names)
         if fault:
-            yield Row(row.file, row.number, ("", None, ""), *fault)
+            yield Row(row.file, row.number, ("", None, "", ""), *fault)
             continue
         assert chosen is not None
         text, pair, label = chosen

@@ -46,8 +46,8 @@ class Source(Generic[D]):
     """
 
     kind: ClassVar[str]
+    unit: ClassVar[str] = "items"  # what is held out, and left out
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
-    unit: ClassVar[str] = "items"  # what the data are counted in
 
     data: str | None = None
     validation: str | None = None
@@ -87,6 +87,10 @@ class Source(Generic[D]):
         """The splits, where validation and test data are such that a model trained on the others can be scored."""
         return splits
 
+    def report(self, splits: SplitData[D]) -> str:
+        """What the data are like."""
+        raise NotImplementedError
+
     def content(self, data: D, split: str) -> list[str]:
         """What a split says, for its fingerprint."""
         return list(data.texts)
@@ -102,10 +106,14 @@ class Source(Generic[D]):
             )
         return [Path(corpus)]
 
+    @property
+    def expected(self) -> str:
+        """What training data a directory may have."""
+        return f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
+
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """The corpora behind `data`: the splits of a directory, or `data` itself. Raises FileNotFoundError."""
-        expected = f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
-        return find_splits(data, self.corpora, self.files, expected=expected, validation=validation, test=test)
+        return find_splits(data, self.corpora, self.files, expected=self.expected, validation=validation, test=test)
 
     # What all do alike.
 
@@ -115,7 +123,7 @@ class Source(Generic[D]):
             return Splits(None, self.validation, [self.test] if self.test else [])
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
-            raise FileNotFoundError(f"{self.data}: no training data; expected train{self.suffixes[0]} in it, or a file")
+            raise FileNotFoundError(f"{self.data}: no training data; expected {self.expected}")
         return splits
 
     def read(self) -> SplitData[D]:

@@ -85,6 +85,8 @@ class Data(Protocol[D]):
 
     def read(self) -> SplitData[D]: ...
 
+    def report(self, splits: SplitData[D]) -> str: ...
+
     def describe(self, splits: SplitData[D]) -> dict[str, Any]: ...
 
 
@@ -116,7 +118,6 @@ def carry_out(
     run: Run,
     config: Any,
     data: Data[D],
-    report: Callable[[SplitData[D]], str],
     plan: Callable[[], Plan],
     build: Callable[[SplitData[D], Route], Job[D]],
     *,
@@ -124,7 +125,6 @@ def carry_out(
 ) -> dict[str, Any] | None:
     """The run of a recipe, from its settings to result.json, which is returned; None where it was stopped.
 
-    report  what the data are like, for the user
     plan    the model as it will be, without memory, or that of `--init`; told with --dry-run, and made before anything
             is read, so that a wrong setting is told at once
     build   the task, from the data; the dice have been seeded
@@ -140,7 +140,7 @@ def carry_out(
             plan()
         splits = data.read()
         tell_splits(splits, data.unit)
-        print(report(splits), file=sys.stderr)
+        print(data.report(splits), file=sys.stderr)
         torch.manual_seed(config.training.seed)
         description = data.describe(splits)
         job = build(splits, route)

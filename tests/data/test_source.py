@@ -91,6 +91,7 @@ def test_a_description_reads_the_same_splits_again(
     source = type(source)(**{**source.__dict__, "data": "data"})
     splits = source.read()
     record = json.loads(json.dumps({"data": source.describe(splits)}))
+    assert "validation" in source.report(splits)
     monkeypatch.chdir("/")
     again = source_of(record)
     assert again is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manyheads.data.images.files import Columns, find_splits
 from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
+from manyheads.data.images.report import image_report
 from manyheads.data.source import Source, existing
 from manyheads.data.splits import SplitData, Splits
 
@@ -27,6 +28,9 @@ class ImageSource(Source[ImageData]):
     columns: Columns = field(default_factory=Columns)
     sample: int | None = None
     kept: Path | None = None
+
+    def report(self, splits: SplitData[ImageData]) -> str:
+        return image_report(splits)
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed).sampled(self.sample, self.seed)

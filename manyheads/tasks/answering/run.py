@@ -10,7 +10,6 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import QuestionSource
-from manyheads.data.report import question_report
 from manyheads.data.splits import SplitData
 from manyheads.data.squad import Questions
 from manyheads.models.bert import Bert
@@ -54,7 +53,7 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)))
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
-    return carry_out(run, config, source, question_report, plan, build)
+    return carry_out(run, config, source, plan, build)
 
 
 def planned_model(config: AnsweringConfig) -> Bert:

@@ -16,7 +16,6 @@ from manyheads.core.runtime import Route
 from manyheads.data.corpora import LabelledSource
 from manyheads.data.embedded.languages import LANGUAGES
 from manyheads.data.labelled import Labelled, label_order
-from manyheads.data.report import labelled_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.models.presets import build, full_name, preset
@@ -80,7 +79,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, identity={"labels": list(labels)}, record=record)
 
-    return carry_out(run, config, source, labelled_report, plan, build)
+    return carry_out(run, config, source, plan, build)
 
 
 def planned_model(config: ClassificationConfig) -> Any:

@@ -91,7 +91,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         record = {"model": config.model, "curve": curve, "examples": examples}
         return Job(task.model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, _report, plan, build, beside=("tested",))
+    return carry_out(run, config, source, plan, build, beside=("tested",))
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:
@@ -135,7 +135,3 @@ def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], 
         batch_tokens=config.batch_tokens, smoothing=0.0, seed=config.training.seed,
         room=model.config.max_positions if with_offsets else 0,
     )  # fmt: skip
-
-
-def _report(splits: SplitData[Pairs]) -> str:
-    return f"{len(splits.train):,} strings to train on, {len(splits.known['test']):,} to test on"

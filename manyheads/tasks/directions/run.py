@@ -71,6 +71,9 @@ class _Corpus:
     def read(self) -> SplitData[Tagged]:
         return self.splits
 
+    def report(self, splits: SplitData[Tagged]) -> str:
+        return f"{len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
+
     def describe(self, splits: SplitData[Tagged]) -> dict[str, Any]:
         return self.description
 
@@ -110,10 +113,7 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
 
         return Job(model, config.training, score, task, flops=flops, identity={"reading": direction})
 
-    def report(splits: SplitData[Tagged]) -> str:
-        return f"{direction}: {len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
-
-    return carry_out(run, config, corpus, report, lambda: _plan(config, direction), build)
+    return carry_out(run, config, corpus, lambda: _plan(config, direction), build)
 
 
 def _compare(

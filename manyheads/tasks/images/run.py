@@ -16,7 +16,6 @@ from manyheads.core.runtime import Route
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, count_images
-from manyheads.data.images.report import image_report
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from manyheads.models.presets import FAMILIES, IMAGES, build, preset
@@ -82,7 +81,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    return carry_out(run, config, source, image_report, plan, build, beside=("workers", "columns"))
+    return carry_out(run, config, source, plan, build, beside=("workers", "columns"))
 
 
 def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:

@@ -14,7 +14,6 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.blocks import token_stream
 from manyheads.data.corpora import TextSource
-from manyheads.data.report import text_report
 from manyheads.data.splits import SplitData
 from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
@@ -50,7 +49,7 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
 
-    return carry_out(run, config, source, text_report, plan, build, beside=("stride", "column"))
+    return carry_out(run, config, source, plan, build, beside=("stride", "column"))
 
 
 def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], route: Route) -> LanguageModellingTask:

@@ -14,7 +14,6 @@ from manyheads.core.runtime import Route
 from manyheads.data.corpora import DocumentSource
 from manyheads.data.documents import BREAK, Documents
 from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
-from manyheads.data.report import document_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.models.bert import Bert, Head
@@ -48,7 +47,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
             record=record,
         )  # fmt: skip
 
-    return carry_out(run, config, source, document_report, plan, build, beside=("column",))
+    return carry_out(run, config, source, plan, build, beside=("column",))
 
 
 def planned_model(config: PretrainingConfig) -> Bert:

@@ -12,7 +12,6 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.conll import Tagged
 from manyheads.data.corpora import TaggedSource
-from manyheads.data.report import tag_report
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert
@@ -66,7 +65,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
-    return carry_out(run, config, source, tag_report, plan, build)
+    return carry_out(run, config, source, plan, build)
 
 
 def planned_model(config: TaggingConfig) -> Bert:

@@ -14,7 +14,6 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import ParallelSource
 from manyheads.data.parallel import Pairs
-from manyheads.data.report import parallel_report
 from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import END, PAD, train_bpe, train_unigram
@@ -56,7 +55,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
 
-    return carry_out(run, config, source, parallel_report, plan, build, beside=("beam", "alpha"))
+    return carry_out(run, config, source, plan, build, beside=("beam", "alpha"))
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: Route) -> TranslationTask:
