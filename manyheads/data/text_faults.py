@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manyheads.data.splits import SURROGATE, half_character
+from manyheads.data.splits import LONGEST, SURROGATE, half_character
 
 CHARACTERS = 1000  # that a token of a text may stand for; the longest tokens of GPT-2's vocabulary have 128
 
@@ -23,15 +23,17 @@ class ItemError(ValueError):
 
 
 def fault_of(text: str, room: int | None = None, remedy: str = "shorten it") -> str | None:
-    """What is wrong with a text, to follow its name: half a character, or that it cannot fit into `room` tokens.
+    """What is wrong with a text, to follow its name: half a character, or too many characters for `room` tokens, or
+    (None) for any text.
 
-    The second is told by the number of characters, because to tokenize ten million of them takes half a minute and two
-    gigabytes.
+    Characters are counted because to tokenize ten million of them takes half a minute and two gigabytes.
     """
-    if (position := half_character(text)) is not None:
-        return f"{SURROGATE[0]} at position {position}: give valid UTF-8"
     if room is not None and len(text) > room * CHARACTERS:
         return f"has {len(text):,} characters, the model takes {room:,} tokens: {remedy}"
+    if len(text) > LONGEST:
+        return f"has {len(text):,} characters: give at most {LONGEST:,}"
+    if (position := half_character(text)) is not None:
+        return f"{SURROGATE[0]} at position {position}: give valid UTF-8"
     return None
 
 
@@ -50,4 +52,4 @@ def check_texts(texts: Sequence[str], room: int | None = None, remedy: str = "sh
 
 def beginning(text: str, room: int | None) -> str:
     """As much of a text as can matter for its first `room` tokens; None: all of it."""
-    return text if room is None else text[: room * CHARACTERS]
+    return text if room is None else text[: min(room * CHARACTERS, LONGEST)]
