@@ -109,7 +109,7 @@ def save(
     if vocabulary and family is not MARIAN:
         raise ValueError(f"the model would be saved as {family.model_type}, whose vocabulary is not SentencePiece's")
     pair = {} if vocabulary else dict(zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True))
-    texts = {name: each.to_str(pretty=True) for name, each in pair.items() if each is not None}
+    texts = {name: given.to_str(pretty=True) for name, given in pair.items() if given is not None}
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
     if family.own:
         settings["tokenizers"] = list(texts)

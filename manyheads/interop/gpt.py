@@ -63,7 +63,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
 
 def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
     """The causal mask and its minus infinity, which older versions stored, and the biases of a model without any."""
-    found: dict[str, Tensor | None] = {
+    tensors: dict[str, Tensor | None] = {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
     }  # fmt: skip
@@ -73,8 +73,8 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
         names = [name.format(layer) for layer in range(config.layers) for name in _BIASES]
         for name in [*names, *(["ln_f.bias"] if config.norm == "pre" else [])]:
             size = next((size for part, size in sizes.items() if part in name), config.width)
-            found[_PREFIX + name] = found[name] = torch.zeros(size)
-    return found
+            tensors[_PREFIX + name] = tensors[name] = torch.zeros(size)
+    return tensors
 
 
 _STORED = tuple(_PREFIX + name for name in (*_BIASES, "ln_f.bias"))

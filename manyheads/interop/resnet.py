@@ -86,12 +86,12 @@ def _from_timm(name: str) -> str:
     if name.startswith("fc."):
         return f"{_CLASSIFIER}.{name[3:]}"
     part = {"conv": "convolution", "bn": "normalization", "0": "convolution", "1": "normalization"}
-    if found := re.fullmatch(r"(conv|bn)1\.(\w+)", name):
-        return f"resnet.{_NORMED['stem']}.{part[found[1]]}.{found[2]}"
-    found = re.fullmatch(r"layer(\d+)\.(\d+)\.(?:(conv|bn)(\d+)|downsample\.([01])|se\.(fc[12]))\.(\w+)", name)
-    if found is None:
+    if match := re.fullmatch(r"(conv|bn)1\.(\w+)", name):
+        return f"resnet.{_NORMED['stem']}.{part[match[1]]}.{match[2]}"
+    match = re.fullmatch(r"layer(\d+)\.(\d+)\.(?:(conv|bn)(\d+)|downsample\.([01])|se\.(fc[12]))\.(\w+)", name)
+    if match is None:
         return name
-    stage, block, kind, layer, shortcut, squeeze, leaf = found.groups()
+    stage, block, kind, layer, shortcut, squeeze, leaf = match.groups()
     above = "resnet." + _BLOCK.format(int(stage) - 1, block)
     if squeeze:
         return f"{above}.se.{squeeze}.{leaf}"
@@ -130,8 +130,8 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     blocks: dict[int, set[int]] = {}
     layers = 0
     for key, tensor in tensors.items():
-        if found := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
-            stage, block, layer = map(int, found.groups())
+        if match := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
+            stage, block, layer = map(int, match.groups())
             layers = max(layers, layer + 1)
             widths[stage] = max(widths.get(stage, 0), tensor.numel())  # the others of a bottleneck are narrower
             blocks.setdefault(stage, set()).add(block)

@@ -15,7 +15,7 @@ def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         size, crop = int(given["input_size"][-1]), float(given["crop_pct"])
-        mean, std = ([float(each) for each in given[name]] for name in ("mean", "std"))
+        mean, std = ([float(number) for number in given[name]] for name in ("mean", "std"))
         resample, mode = _RESAMPLE[given["interpolation"]], given.get("crop_mode", "center")
         if mode not in ("center", "squash") or size < 1 or not 0 < crop <= 1:
             raise ValueError

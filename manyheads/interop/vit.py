@@ -50,7 +50,7 @@ def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
 
     def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
         prefix = f"{name}." if config.labels else ""
-        found = [
+        tokens = [
             Weight("class_token", f"{prefix}embeddings.cls_token", **_TOKEN),
             Weight("distillation_token", f"{prefix}embeddings.distillation_token", **_TOKEN),
             Weight("positions.table", f"{prefix}embeddings.position_embeddings", **_TABLE),
@@ -58,7 +58,7 @@ def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
         heads = ("cls_classifier", "distillation_classifier") if _with_teacher(config) else ("classifier", "")
         pairs = {ours: prefix + theirs for ours, theirs in _LAYERS.items()}
         pairs |= zip(("head", "distillation_head"), heads, strict=True)
-        return found + [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in pairs.items() for leaf in _LEAVES]
+        return tokens + [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in pairs.items() for leaf in _LEAVES]
 
     return rows
 
@@ -80,12 +80,12 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     named = settings.get("architectures") or known[1:2]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
         raise ValueError(f"'architectures' is {named!r}: known are {', '.join(known)}")
-    found: dict[str, Any] = {"labels": () if named[0] == known[1] else read_labels(settings)}
+    fields: dict[str, Any] = {"labels": () if named[0] == known[1] else read_labels(settings)}
     if named[0] == known[1] and (pooler := tensors.get("pooler.dense.weight")) is not None:
-        found["representation"] = len(pooler)
+        fields["representation"] = len(pooler)
     if stem == "DeiT":
-        found["fused"] = (settings.get("fused") or "logits") if named[0] in known[2:] else "none"
-    return found
+        fields["fused"] = (settings.get("fused") or "logits") if named[0] in known[2:] else "none"
+    return fields
 
 
 def _also_written(config: ViTConfig) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
 
     Raises ValueError, in one line, when a file is missing or damaged, or made for a class that works differently.
     """
-    names, classes, read = _KINDS.get(model_type, ((), (), None))
+    names, classes, reader = _KINDS.get(model_type, ((), (), None))
     present = [name for name in names if (path / name).is_file()]
-    if not present or read is None:
+    if not present or reader is None:
         return None
     if absent := [name for name in names if name not in present]:
         raise ValueError(f"{path}: {', '.join(present)} without {', '.join(absent)}: copy the model again")
@@ -59,7 +59,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
             " save it as tokenizer.json with transformers"
         )
     try:
-        return read(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
+        return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
     except Exception as error:  # the libraries raise nothing more precise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None

@@ -45,8 +45,8 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     """What a directory's safetensors files hold, on the meta device: only their headers are read."""
 
     def read(file: Path) -> dict[str, Tensor]:
-        with _told(file), safe_open(file, framework="pt") as held:
-            parts = {name: held.get_slice(name) for name in held.keys()}  # noqa: SIM118  # it is no dict
+        with _told(file), safe_open(file, framework="pt") as opened:
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
             return {
                 name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                 for name, part in parts.items()
@@ -105,13 +105,13 @@ def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> d
     tensors: dict[str, Tensor] = {}
     where = _weight_map(index)
     for file in files:
-        held = read(file)
+        content = read(file)
         listed = {tensor for tensor, shard in where.items() if shard == file.name}
-        if differing := sorted(listed ^ set(held)):
+        if differing := sorted(listed ^ set(content)):
             raise ValueError(
                 f"{file}: holds other tensors than {index.name} says, such as {differing[0]}: copy it again"
             )
-        tensors |= held
+        tensors |= content
     return tensors
 
 
