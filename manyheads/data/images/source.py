@@ -9,7 +9,7 @@ from pathlib import Path
 from manyheads.data.images.files import Columns, find_splits
 from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
 from manyheads.data.images.report import image_report
-from manyheads.data.source import Source, existing
+from manyheads.data.source import HUB, Source, existing
 from manyheads.data.splits import SplitData, Splits
 
 
@@ -64,5 +64,6 @@ class ImageSource(Source[ImageData]):
             return data
 
     def peek(self) -> None:
-        """Finds the splits and decodes nothing: all images are looked at before a training begins."""
-        self.splits()
+        """Finds the splits and decodes nothing, for all images are looked at before a training begins; fetches nothing."""
+        if self.data is None or not self.data.startswith(HUB):
+            self.splits()

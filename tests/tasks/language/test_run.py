@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
+from manyheads.data.recorded import source_of
 from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
@@ -31,6 +32,13 @@ SMALL: dict[str, Any] = {
     "training.checkpoint_every": 20,
     "training.log_every": 20,
 }
+
+
+def sizes(result: dict[str, Any]) -> dict[str, int]:
+    """Bytes of the splits that a record tells of."""
+    source = source_of(result)
+    assert source is not None
+    return {name: texts.bytes for name, texts in source.read().known.items()}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +64,7 @@ def test_a_small_text_is_learnt_by_heart(run: Path) -> None:
     assert metrics["perplexity"] == pytest.approx(2.718281828 ** metrics["loss"], rel=1e-6)
     assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / 0.6931471806, rel=1e-6), "a byte a character"
     assert "windows of 24, one every 24" in result["metrics"]["loss"]["signature"]
-    assert result["data"]["bytes"] == {"train": 1620, "validation": 180}
+    assert sizes(result) == {"train": 1620, "validation": 180}
     for key in ("recipe", "overrides", "wall_seconds", "hardware", "flops", "parameters", "seed", "commit"):
         assert result[key] is not None, key
     continued = manyheads.load(run).generate("One for", max_tokens=40, temperature=0)
@@ -120,8 +128,8 @@ def test_python_s_own_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("manyheads.data.embedded.standard_library.source_files", lambda: part)
     tiny = {**SMALL, "model.layers": 1, "vocabulary": 260, "share": 0.01, "block": 256, "training.steps": 1}
     result = train("language-modelling", tiny, out=tmp_path / "run")
-    assert result["data"]["path"] is None
-    assert set(result["data"]["bytes"]) == {"train", "validation", "test"}
+    assert result["data"]["data"] is None
+    assert set(result["data"]["items"]) == {"train", "validation", "test"}
     assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "knows nothing yet"
     assert evaluate(manyheads.load(tmp_path / "run"))["loss"]["value"] == pytest.approx(
         result["metrics"]["loss"]["value"], rel=1e-5
@@ -163,7 +171,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     result = train("language-modelling/tiny-shakespeare", {**settings, "block": 512, "rows": 1}, out=tmp_path / "run")
     told = capsys.readouterr().err
     assert "1,003,855 training tokens, 111,541 of validation data" in told  # nanoGPT's, and what a text begins with
-    assert result["data"]["bytes"] == {"train": 1_003_854, "validation": 111_540}
+    assert sizes(result) == {"train": 1_003_854, "validation": 111_540}
     assert manyheads.load(tmp_path / "run").tokenizer.get_vocab_size() == 65 + 2
 
 
@@ -229,7 +237,7 @@ def test_the_seed_of_a_line_is_its_number(
     (tmp_path / "stdin").write_bytes(b"One\nand\nOne\n")
     found = []
     for size in (1 << 16, 4):
-        monkeypatch.setattr("manyheads.cli.lines.READ", size)
+        monkeypatch.setattr("manyheads.cli.lines.CHUNK", size)
         with (tmp_path / "stdin").open("rb") as file:
             monkeypatch.setattr(sys, "stdin", file)
             assert cli.main(["generate", str(run), "--temperature", "2", "--seed", "5", "--max-tokens", "20"]) == 0

@@ -216,7 +216,7 @@ def test_settings_that_no_run_can_have(settings: dict[str, Any], message: str, t
 def test_a_dry_run_finds_two_named_files(corpus: Path, tmp_path: Path) -> None:
     for data in (f"{corpus}/train.en,{corpus}/train.de", f"{corpus}/train"):
         assert train("translation", {"data": data}, out=tmp_path / "x", dry_run=True)["parameters"]
-    with pytest.raises(ValueError, match="no such file or directory"):
+    with pytest.raises(FileNotFoundError, match="nope.en: no such file"):
         train("translation", {"data": f"{corpus}/nope.en,{corpus}/train.de"}, out=tmp_path / "x", dry_run=True)
 
 
