@@ -88,6 +88,17 @@ def _part(path: str) -> str:
     return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
 
 
+def example(model: Any, *lengths: int) -> tuple[Any, ...]:
+    """Inputs of a model, zeros: an image of its size, a text of so many tokens, or a source and a target."""
+    c, device = model.config, next(model.parameters()).device
+    if hasattr(c, "image_size"):
+        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=device),)
+    texts = [torch.zeros(1, length, dtype=torch.int64, device=device) for length in lengths]
+    if hasattr(c, "start"):  # an encoder-decoder
+        return texts[0], None, texts[-1]
+    return (texts[0][None] if getattr(c, "head", None) == "choice" else texts[0],)
+
+
 def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     """FLOPs of one forward pass over an item of so many tokens (of source and target), by part, and of training on it.
 
@@ -99,7 +110,7 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
         twin: Any = type(model)(config).eval()
-        inputs = twin.example(*lengths)
+        inputs = example(twin, *lengths)
         twin(*inputs)
     image = list(inputs[0].shape[1:]) if inputs[0].is_floating_point() else None
     lengths = lengths if image is None else (1,)

@@ -90,6 +90,14 @@ Labels = Annotated[tuple[str, ...], Different()]
 Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier, which tells two or more apart
 
 
+class FieldError(ValueError):
+    """A value that is not what its field states. `fault` says so without the name of the field."""
+
+    def __init__(self, field: str, fault: str) -> None:
+        super().__init__(f"{field} {fault}")
+        self.field, self.fault = field, fault
+
+
 @dataclass(frozen=True)
 class Config:
     """Sizes and choices. Raises ValueError for a value that is not what its field states."""
@@ -99,7 +107,7 @@ class Config:
 
 
 def checked(config: Any) -> None:
-    """Raises ValueError, with the field's name, for the first field of a dataclass whose value is not of its stated
+    """Raises FieldError, a ValueError, for the first field of a dataclass whose value is not of its stated
     type and range. Lists, as JSON gives them, become tuples where tuples are stated."""
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
@@ -107,7 +115,7 @@ def checked(config: Any) -> None:
         if isinstance(value, list) and tuple in _kinds(hint):
             object.__setattr__(config, name, value := tuple(value))
         if expected := _expected(value, hint, config):
-            raise ValueError(f"{name} is {repr(value)[:40]}: expected {expected}")
+            raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
 
 
 @cache

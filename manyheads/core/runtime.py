@@ -121,6 +121,11 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def physical_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Without dropout and gradients while the block runs; after it the model's mode is what it was."""

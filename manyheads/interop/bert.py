@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
+from manyheads.interop.keys import ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
@@ -90,11 +90,8 @@ class _Names:
 
         bert-base-uncased itself says BertForMaskedLM and holds both heads of pretraining: then the head is that.
         """
-        named = settings.get("architectures") or [next(iter(self.architectures.values()))]
         heads = {name: head for head, name in self.architectures.items()}
-        if not (isinstance(named, list) and len(named) == 1 and named[0] in heads):
-            raise ValueError(f"'architectures' is {named!r}: known are {', '.join(heads)}")
-        head = heads[named[0]]
+        head = heads[architecture(settings, list(heads))]
         if all(any(name.startswith(part) for name in tensors) for part in ("cls.predictions", "cls.seq_relationship")):
             head = "pretraining"
         if head == "pooler" and not any("pooler.dense" in name for name in tensors):
@@ -161,8 +158,10 @@ class _OffsetPositions(Setting):
     """RoBERTa counts positions from the padding token's id on; the rows of its table up to there stay unused."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        rows = super().to_ours(theirs)[self.ours]
-        offset = _ROBERTA_PAD.to_ours(theirs)["pad"] + 1
+        rows, pad = super().to_ours(theirs)[self.ours], _ROBERTA_PAD.to_ours(theirs)["pad"]
+        if not (isinstance(rows, int) and isinstance(pad, int)):
+            return {self.ours: rows}  # the configuration says what is wrong
+        offset = pad + 1
         if rows <= offset:
             raise ValueError(
                 f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one"
@@ -175,18 +174,16 @@ class _OffsetPositions(Setting):
         return {self.theirs: ours[self.ours] + ours["position_offset"]}
 
 
-_ROBERTA_PAD = Setting("pad", "pad_token_id", int, default=1)
-_POSITIONS: dict[str, Any] = {"default": 512, "least": 1, "most": MOST_POSITIONS}
+_ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
+_POSITIONS = Setting("max_positions", "max_position_embeddings", default=512)
 _SIZES: tuple[Row, ...] = (  # BERT's and RoBERTa's
-    Setting("width", "hidden_size", int, default=768, least=1),
-    Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
-    Setting("heads", "num_attention_heads", int, default=12, least=1),
-    Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-    Setting("segment_types", "type_vocab_size", int, default=2, least=1),
-    Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
-    Setting("dropout", "hidden_dropout_prob", float, default=0.1, most=1),
-    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.1, most=1),
-    Setting("head_dropout", "classifier_dropout", float, default=None, most=1),
+    *SIZES,
+    FEED_FORWARD,
+    Setting("segment_types", "type_vocab_size", default=2),
+    Setting("norm_eps", "layer_norm_eps", default=1e-12),
+    Setting("dropout", "hidden_dropout_prob", default=0.1),
+    Setting("attention_dropout", "attention_probs_dropout_prob", default=0.1),
+    Setting("head_dropout", "classifier_dropout", default=None),
 )
 # What no forward pass of theirs reads, and what `infer` does.
 _IGNORED = """
@@ -220,9 +217,9 @@ _NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
 BERT = _family(
     "bert", _BERT,
     (
-        Setting("vocab", "vocab_size", int, default=30_522, least=1),
-        Setting("pad", "pad_token_id", int, default=0),
-        Setting("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        Setting("vocab", "vocab_size", default=30_522),
+        Setting("pad", "pad_token_id", default=0),
+        _POSITIONS,
         activation("hidden_act"),
         *_SIZES,
     ),
@@ -231,9 +228,9 @@ BERT = _family(
 ROBERTA = _family(
     "roberta", _ROBERTA,
     (
-        Setting("vocab", "vocab_size", int, default=50_265, least=1),
+        Setting("vocab", "vocab_size", default=50_265),
         _ROBERTA_PAD,
-        _OffsetPositions("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        _OffsetPositions("max_positions", "max_position_embeddings", default=512),
         Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),  # its LM head's
         *_SIZES,
     ),
@@ -242,18 +239,18 @@ ROBERTA = _family(
 DISTILBERT = _family(
     "distilbert", _DISTILBERT,
     (
-        Setting("vocab", "vocab_size", int, default=30_522, least=1),
-        Setting("pad", "pad_token_id", int, default=0),
-        Setting("max_positions", "max_position_embeddings", int, **_POSITIONS),
+        Setting("vocab", "vocab_size", default=30_522),
+        Setting("pad", "pad_token_id", default=0),
+        _POSITIONS,
         activation("activation"),
-        Setting("width", "dim", int, default=768, least=1),
-        Setting("layers", "n_layers", int, default=6, most=MOST_LAYERS),
-        Setting("heads", "n_heads", int, default=12, least=1),
-        Setting("feed_forward", "hidden_dim", int, default=3072, least=1),
-        Setting("dropout", "dropout", float, default=0.1, most=1),
-        Setting("attention_dropout", "attention_dropout", float, default=0.1, most=1),
-        Setting("head_dropout", "seq_classif_dropout", float, default=0.2, most=1),
-        Setting("question_dropout", "qa_dropout", float, default=0.1, most=1),
+        Setting("width", "dim", default=768),
+        Setting("layers", "n_layers", default=6),
+        Setting("heads", "n_heads", default=12),
+        Setting("feed_forward", "hidden_dim", default=3072),
+        Setting("dropout", "dropout", default=0.1),
+        Setting("attention_dropout", "attention_dropout", default=0.1),
+        Setting("head_dropout", "seq_classif_dropout", default=0.2),
+        Setting("question_dropout", "qa_dropout", default=0.1),
     ),
     {"segment_types": None, "norm_eps": 1e-12, "position_offset": 0, "pooler_activation": "relu",
      "dropout_below_pooler": False},

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
+from manyheads.interop.keys import ANY_TEXT_MODEL, activation
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.transformer import Transformer, TransformerConfig
 
@@ -81,22 +81,22 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 _COMMON: tuple[Row, ...] = (
-    Setting("source_vocab", "vocab_size", int, least=1),
-    Setting("pad", "pad_token_id", int),
-    Setting("end", "eos_token_id", int),
-    Setting("start", "decoder_start_token_id", int),
-    Setting("width", "d_model", int, least=1, also=("hidden_size",)),
-    Setting("encoder_layers", "encoder_layers", int, most=MOST_LAYERS, also=("num_hidden_layers",)),
-    Setting("decoder_layers", "decoder_layers", int, most=MOST_LAYERS),
-    Setting("encoder_heads", "encoder_attention_heads", int, least=1, also=("num_attention_heads",)),
-    Setting("decoder_heads", "decoder_attention_heads", int, least=1),
-    Setting("encoder_feed_forward", "encoder_ffn_dim", int, least=1),
-    Setting("decoder_feed_forward", "decoder_ffn_dim", int, least=1),
-    Setting("scale_embedding", "scale_embedding", bool, default=False),
-    Setting("max_positions", "max_position_embeddings", int, default=1024, least=1, most=MOST_POSITIONS),
-    Setting("dropout", "dropout", float, default=0.1),
-    Setting("attention_dropout", "attention_dropout", float, default=0.0),
-    Setting("activation_dropout", "activation_dropout", float, default=0.0),
+    Setting("source_vocab", "vocab_size"),
+    Setting("pad", "pad_token_id"),
+    Setting("end", "eos_token_id"),
+    Setting("start", "decoder_start_token_id"),
+    Setting("width", "d_model", also=("hidden_size",)),
+    Setting("encoder_layers", "encoder_layers", also=("num_hidden_layers",)),
+    Setting("decoder_layers", "decoder_layers"),
+    Setting("encoder_heads", "encoder_attention_heads", also=("num_attention_heads",)),
+    Setting("decoder_heads", "decoder_attention_heads"),
+    Setting("encoder_feed_forward", "encoder_ffn_dim"),
+    Setting("decoder_feed_forward", "decoder_ffn_dim"),
+    Setting("scale_embedding", "scale_embedding", default=False),
+    Setting("max_positions", "max_position_embeddings", default=1024),
+    Setting("dropout", "dropout", default=0.1),
+    Setting("attention_dropout", "attention_dropout", default=0.0),
+    Setting("activation_dropout", "activation_dropout", default=0.0),
     activation("activation_function"),
 )
 _FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated"}
@@ -153,7 +153,7 @@ MARIAN = Family(
     "marian", TransformerConfig, Transformer,
     _settings(
         (
-            Setting("target_vocab", "decoder_vocab_size", int, default=lambda theirs: theirs["vocab_size"], least=1),
+            Setting("target_vocab", "decoder_vocab_size", default=lambda theirs: theirs["vocab_size"]),
             Choice(
                 "tie",
                 ("share_encoder_decoder_embeddings", "tie_word_embeddings"),
@@ -171,7 +171,7 @@ MARIAN = Family(
 PEGASUS = Family(
     "pegasus", TransformerConfig, Transformer,
     _settings(
-        (Setting("target_vocab", "vocab_size", int, least=1),),
+        (Setting("target_vocab", "vocab_size"),),
         {"norm": "pre", "final_norm": True, "tie": "all"},
         # transformers ignores the first two; without them CTranslate2's converter fails
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},

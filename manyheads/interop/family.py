@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.config import FieldError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
 
@@ -70,7 +71,11 @@ class Family:
                 of those sizes is allocated; then `load` is called for the tensors themselves.
         """
         shapes = {self.renamed(name): shape for name, shape in shapes.items()}
-        config = self.config(**{**self.infer(settings, shapes), **self.settings.to_ours(settings)})
+        stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings)}
+        try:
+            config = self.config(**stated)
+        except FieldError as error:
+            raise ValueError(f"{self.settings.key_of(error.field)} {error.fault}") from None
         try:
             with torch.device("meta"):
                 expected = saved_tensors(self.module(config))

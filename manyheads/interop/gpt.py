@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_TEXT_MODEL, MOST_LAYERS, MOST_POSITIONS, activation
+from manyheads.interop.keys import ANY_TEXT_MODEL, activation
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
@@ -114,18 +114,18 @@ def _settings(
     theirs: dict[str, Any],
 ) -> Settings:  # fmt: skip
     common = (
-        Setting("vocab", "vocab_size", int, default=vocab, least=1),
-        _End("end", "eos_token_id", int, default=end, null=True),
-        Setting("width", "n_embd", int, default=768, least=1, also=("hidden_size",)),
-        Setting("layers", "n_layer", int, default=12, most=MOST_LAYERS, also=("num_hidden_layers",)),
-        Setting("heads", "n_head", int, default=12, least=1, also=("num_attention_heads",)),
-        Setting("norm_eps", "layer_norm_epsilon", float, default=1e-5),
-        Setting("bias", "bias", bool, default=True),
-        Setting("max_positions", "n_positions", int, default=positions, least=1, most=MOST_POSITIONS,
+        Setting("vocab", "vocab_size", default=vocab),
+        _End("end", "eos_token_id", default=end, null=True),
+        Setting("width", "n_embd", default=768, also=("hidden_size",)),
+        Setting("layers", "n_layer", default=12, also=("num_hidden_layers",)),
+        Setting("heads", "n_head", default=12, also=("num_attention_heads",)),
+        Setting("norm_eps", "layer_norm_epsilon", default=1e-5),
+        Setting("bias", "bias", default=True),
+        Setting("max_positions", "n_positions", default=positions,
                 also=("n_ctx", "max_position_embeddings")),
-        Setting("dropout", "resid_pdrop", float, default=0.1, most=1),
-        Setting("attention_dropout", "attn_pdrop", float, default=0.1, most=1),
-        Setting("embedding_dropout", "embd_pdrop", float, default=0.1, most=1),
+        Setting("dropout", "resid_pdrop", default=0.1),
+        Setting("attention_dropout", "attn_pdrop", default=0.1),
+        Setting("embedding_dropout", "embd_pdrop", default=0.1),
     )  # fmt: skip
     tolerated = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
     return Settings(
@@ -142,7 +142,7 @@ GPT2 = Family(
     _settings(
         1024, 50257, 50256,
         (
-            Setting("feed_forward", "n_inner", int, default=None, least=1),
+            Setting("feed_forward", "n_inner", default=None),
             activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
         {"norm": "pre"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from manyheads.interop.table import Choice
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from manyheads.interop.table import Choice, Row, Setting
 
 _BOOKKEEPING = """
     _attn_implementation_autoset _name_or_path _num_labels architectures chunk_size_feed_forward dtype finetuning_task
@@ -21,10 +24,22 @@ _GENERATING = """
 ANY_MODEL = frozenset(_BOOKKEEPING.split())
 ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
 
-# the largest values: a damaged config.json must not build layers, or compute tables, until the memory is full
-MOST_LAYERS = 1000
-MOST_POSITIONS = 1_000_000
-MOST_PIXELS = 100_000
+# their names for what most encoders have, and the values of the base sizes
+WIDTH = Setting("width", "hidden_size", default=768)
+SIZES: tuple[Row, ...] = (
+    WIDTH,
+    Setting("layers", "num_hidden_layers", default=12),
+    Setting("heads", "num_attention_heads", default=12),
+)
+FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
+
+
+def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
+    """The one that `architectures` names; where it names none, the first that is known."""
+    named = settings.get("architectures") or [known[0]]
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
+        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(known)}")
+    return named[0]
 
 
 def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_MODEL, MOST_LAYERS, MOST_PIXELS
+from manyheads.interop.keys import ANY_MODEL, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.resnet import ResNet, ResNetConfig
@@ -27,7 +27,7 @@ _NORMED = {  # a convolution and its norm
 }
 _OF_A_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 _CLASSIFIER = "classifier.1"
-_ARCHITECTURES = ("ResNetForImageClassification", "ResNetModel")
+_ARCHITECTURES = ("ResNetModel", "ResNetForImageClassification")
 
 
 def _weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
@@ -44,35 +44,31 @@ def _rows(prefix: str) -> list[Weight]:
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Whether there is a head, which `architectures` names, and its labels."""
-    named = settings.get("architectures") or ["ResNetModel"]
-    if not (isinstance(named, list) and len(named) == 1 and named[0] in _ARCHITECTURES):
-        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(_ARCHITECTURES)}")
-    return {"labels": read_labels(settings) if named[0] == _ARCHITECTURES[0] else ()}
+    labelled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
+    return {"labels": read_labels(settings) if labelled else ()}
 
 
-_IGNORED = """
-    _out_features _out_indices out_features out_indices stage_names
-"""
+_IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "stage_names"}
 RESNET = Family(
     "resnet", ResNetConfig, ResNet,
     Settings(
         (
-            Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
-            Setting("stem_width", "embedding_size", int, default=64, least=1, most=MOST_PIXELS),
-            Setting("widths", "hidden_sizes", list, default=(256, 512, 1024, 2048), least=1, most=MOST_PIXELS),
-            Setting("depths", "depths", list, default=(3, 4, 6, 3), least=1, most=MOST_LAYERS),
+            Setting("channels", "num_channels", default=3),
+            Setting("stem_width", "embedding_size", default=64),
+            Setting("widths", "hidden_sizes", default=(256, 512, 1024, 2048)),
+            Setting("depths", "depths", default=(3, 4, 6, 3)),
             Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
-            Setting("halve_first", "downsample_in_first_stage", bool, default=False),
-            Setting("stride_in_1x1", "downsample_in_bottleneck", bool, default=False),
-            Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),  # only ours write it
+            Setting("halve_first", "downsample_in_first_stage", default=False),
+            Setting("stride_in_1x1", "downsample_in_bottleneck", default=False),
+            Setting("image_size", "image_size", default=224),  # only ours write it
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
         tolerated={"problem_type": "single_label_classification", "is_encoder_decoder": False},
-        ignored=ANY_MODEL | set(_IGNORED.split()),
+        ignored=ANY_MODEL | _IGNORED,
     ),
     _weights,
-    architecture=lambda config: _ARCHITECTURES[not config.labels],
+    architecture=lambda config: _ARCHITECTURES[bool(config.labels)],
     infer=_infer,
     also_written=lambda config: label_names(config.labels) if config.labels else {},
 )  # fmt: skip
@@ -110,9 +106,7 @@ def _timm_weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
 
 
 # Arguments of their models that the weights tell, or that matter in training only.
-_TIMM_ARGUMENTS = frozenset(
-    {"block", "layers", "channels", "in_chans", "num_classes", "drop_rate", "drop_path_rate", "zero_init_last"}
-)
+_TIMM_ARGUMENTS = "block layers channels in_chans num_classes drop_rate drop_path_rate zero_init_last"
 _TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
 
 
@@ -121,11 +115,8 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     name = settings.get("architecture")
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
         raise ValueError(f"'architecture' is {name!r}: known are resnetN and seresnetN")
-    for key, value in (settings.get("model_args") or {}).items():
-        if key not in _TIMM_ARGUMENTS and not (key in _TIMM_FIXED and value == _TIMM_FIXED[key]):
-            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+    timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
     stem = tensors.get(f"resnet.{_NORMED['stem']}.convolution.weight")
-    head = tensors.get(f"{_CLASSIFIER}.weight")
     widths: dict[int, int] = {}
     blocks: dict[int, set[int]] = {}
     layers = 0
@@ -137,10 +128,8 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
             blocks.setdefault(stage, set()).add(block)
     if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
         raise ValueError("conv1.weight and layer1.0.bn1.bias, ... are not those of a ResNet")
-    names = settings.get("label_names")
-    count = 0 if head is None else len(head)
     return {
-        "labels": names if isinstance(names, list) and len(names) == count else list(map(str, range(count))),
+        "labels": timm.labels(settings, tensors.get(f"{_CLASSIFIER}.weight")),
         "channels": stem.shape[1],
         "stem_width": len(stem),
         "block": "basic" if layers == 2 else "bottleneck",
@@ -150,10 +139,9 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     }
 
 
-_TIMM_IGNORED = "architecture num_classes num_features model_args pretrained_cfg label_names label_descriptions"
 TIMM_RESNET = Family(
     "timm-resnet", ResNetConfig, ResNet,
-    Settings((), {}, {}, {"global_pool": "avg"}, frozenset(_TIMM_IGNORED.split())),
+    Settings((), {}, {}, {"global_pool": "avg"}, timm.IGNORED),
     _timm_weights,
     architecture=RESNET.architecture,
     infer=_timm_infer,

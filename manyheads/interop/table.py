@@ -6,7 +6,6 @@ error that names it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +20,16 @@ SHOWN = 8  # tensors of each kind that the message about a mismatch names
 
 @dataclass(frozen=True)
 class Setting:
-    """A number, a string or strings that both sides have.
+    """A value that both sides have; our configuration checks its type and range.
 
-    kind     int, float, bool, str, tuple for strings, or list for integers.
     default  what their library takes where the key is missing (or null): a value, or a function of their settings.
-    least    the smallest number allowed, and `most` the largest: a damaged file must not fill the memory.
     also     other names of the key; where present they must agree.
     null     null is a value, None, and not a missing key.
     """
 
     ours: str
     theirs: str
-    kind: type
     default: Any = REQUIRED
-    least: float = 0
-    most: float = math.inf
     also: tuple[str, ...] = ()
     null: bool = False
 
@@ -49,19 +43,13 @@ class Setting:
         given = {key: theirs[key] for key in self.keys if theirs.get(key) is not None}
         if not given:
             if self.default is REQUIRED:
-                raise ValueError(f"{self.theirs!r} is missing: expected {_KINDS[self.kind]}")
+                raise ValueError(f"{self.theirs!r} is missing")
             return {self.ours: self.default(theirs) if callable(self.default) else self.default}
-        for key, value in given.items():
-            numbers = {int: [value], float: [value], list: value}.get(self.kind)
-            fits = _is(value, self.kind) and all(self.least <= number <= self.most for number in numbers or ())
-            if not fits:
-                bound = "" if numbers is None else f" from {self.least} to {self.most}"
-                raise ValueError(f"{key!r} is {value!r}: expected {_KINDS[self.kind]}{bound}")
         first, *others = given.values()
         if any(value != first for value in others):
             both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())
             raise ValueError(f"{both} contradict each other: they are one setting")
-        return {self.ours: self.kind(first)}
+        return {self.ours: first}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         return {self.theirs: ours[self.ours]}
@@ -143,6 +131,10 @@ class Settings:
                 raise ValueError(f"{key!r} is {value!r}: only {only[key]!r} can be represented")
         return ours
 
+    def key_of(self, name: str) -> str:
+        """A setting of ours as their file calls it."""
+        return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
+
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         """Raises ValueError on a value that the family cannot represent."""
         for name, value in self.ours_only.items():
@@ -154,18 +146,6 @@ class Settings:
                 if theirs.setdefault(key, value) != value:
                     raise ValueError(f"{key!r} would be {value!r}: only {theirs[key]!r} can be represented")
         return theirs
-
-
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list of strings",
-          list: "a list of integers"}  # fmt: skip
-
-
-def _is(value: Any, kind: type) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    if kind in (tuple, list):
-        return isinstance(value, list | tuple) and all(_is(item, str if kind is tuple else int) for item in value)
-    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from torch import Tensor
+
+# keys of config.json that do not change what the model computes, or that `arguments` and `labels` read
+IGNORED = frozenset(
+    ["architecture", "num_classes", "num_features", "model_args", "pretrained_cfg", "label_names", "label_descriptions"]
+)
+
 _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
+
+
+def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the model was made with: any value for those that are `free`, else the one of `fixed`."""
+    given = settings.get("model_args") or {}
+    for key, value in given.items():
+        if key not in free and not (key in fixed and value == fixed[key]):
+            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+    return given
+
+
+def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
+    """The names of the classes, or numbers where the file has none; `head` is the classifier's matrix."""
+    count, names = 0 if head is None else len(head), settings.get("label_names")
+    return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))
 
 
 def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:

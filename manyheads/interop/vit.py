@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_MODEL, MOST_LAYERS, MOST_PIXELS, activation
+from manyheads.interop.keys import ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Row, Setting, Settings, Weight
 from manyheads.models.vit import ViT, ViTConfig
@@ -75,16 +75,14 @@ def _architecture(config: ViTConfig) -> str:
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What `architectures` names: labels or none (then there may be a pooler), and whether the teacher has a head."""
     stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
-    known = [f"{stem}ForImageClassification", f"{stem}Model"]
-    known += [f"{known[0]}WithTeacher"] if stem == "DeiT" else []
-    named = settings.get("architectures") or known[1:2]
-    if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
-        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(known)}")
-    fields: dict[str, Any] = {"labels": () if named[0] == known[1] else read_labels(settings)}
-    if named[0] == known[1] and (pooler := tensors.get("pooler.dense.weight")) is not None:
+    bare, labelled = f"{stem}Model", f"{stem}ForImageClassification"
+    with_teacher = [f"{labelled}WithTeacher"] if stem == "DeiT" else []
+    named = architecture(settings, [bare, labelled, *with_teacher])
+    fields: dict[str, Any] = {"labels": () if named == bare else read_labels(settings)}
+    if named == bare and (pooler := tensors.get("pooler.dense.weight")) is not None:
         fields["representation"] = len(pooler)
     if stem == "DeiT":
-        fields["fused"] = (settings.get("fused") or "logits") if named[0] in known[2:] else "none"
+        fields["fused"] = (settings.get("fused") or "logits") if named in with_teacher else "none"
     return fields
 
 
@@ -96,29 +94,24 @@ def _also_written(config: ViTConfig) -> dict[str, Any]:
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_WIDTH = Setting("width", "hidden_size", int, default=768, least=1)
 _COMMON: tuple[Row, ...] = (  # to all of them
-    _WIDTH,
-    Setting("layers", "num_hidden_layers", int, default=12, most=MOST_LAYERS),
-    Setting("heads", "num_attention_heads", int, default=12, least=1),
+    *SIZES,
     activation("hidden_act"),
-    Setting("qkv_bias", "qkv_bias", bool, default=True),
-    Setting("image_size", "image_size", int, default=224, least=1, most=MOST_PIXELS),
-    Setting("channels", "num_channels", int, default=3, least=1, most=MOST_PIXELS),
-    Setting("attention_dropout", "attention_probs_dropout_prob", float, default=0.0, most=1),
+    Setting("qkv_bias", "qkv_bias", default=True),
+    Setting("image_size", "image_size", default=224),
+    Setting("channels", "num_channels", default=3),
+    Setting("attention_dropout", "attention_probs_dropout_prob", default=0.0),
 )
 _ROWS: tuple[Row, ...] = (
     *_COMMON,
-    Setting("feed_forward", "intermediate_size", int, default=3072, least=1),
-    Setting("patch", "patch_size", int, default=16, least=1, most=MOST_PIXELS),
-    Setting("norm_eps", "layer_norm_eps", float, default=1e-12),
-    Setting("dropout", "hidden_dropout_prob", float, default=0.0, most=1),
-    Setting("stochastic_depth", "drop_path_rate", float, default=0.0, most=1),  # of their other vision models
+    FEED_FORWARD,
+    Setting("patch", "patch_size", default=16),
+    Setting("norm_eps", "layer_norm_eps", default=1e-12),
+    Setting("dropout", "hidden_dropout_prob", default=0.0),
+    Setting("stochastic_depth", "drop_path_rate", default=0.0),  # of their other vision models
 )
 # What no forward pass of theirs reads, and what `_infer` does; encoder_stride is for masked images.
-_IGNORED = """
-    encoder_stride fused pooler_output_size
-"""
+_IGNORED = {"encoder_stride", "fused", "pooler_output_size"}
 
 
 def _family(model_type: str, distilled: bool) -> Family:
@@ -130,7 +123,7 @@ def _family(model_type: str, distilled: bool) -> Family:
             theirs_only={},
             tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
                        "is_encoder_decoder": False},
-            ignored=ANY_MODEL | set(_IGNORED.split()),
+            ignored=ANY_MODEL | _IGNORED,
         ),
         _weights(model_type),
         architecture=_architecture,
@@ -146,10 +139,12 @@ class _Ratio(Setting):
     """The hidden width of the feed-forward network, as a whole multiple of the width."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.ours: super().to_ours(theirs)[self.ours] * _WIDTH.to_ours(theirs)[_WIDTH.ours]}
+        ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
+        whole = type(ratio) is type(width) is int  # else the configuration says what is wrong
+        return {self.ours: ratio * width if whole else ratio}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
-        ratio, rest = divmod(ours[self.ours], ours[_WIDTH.ours])
+        ratio, rest = divmod(ours[self.ours], ours["width"])
         if rest:
             raise ValueError(f"feed_forward is {ours[self.ours]}: only multiples of the width can be represented")
         return {self.theirs: ratio}
@@ -168,7 +163,7 @@ _DINOV2_IGNORED = """
 """
 
 
-def _dinov2(model_type: str, architecture: str, patch: int, registers: Row | None) -> Family:
+def _dinov2(model_type: str, name: str, patch: int, registers: Row | None) -> Family:
     """DINOv2 (Oquab 2023) without a head. Its token for masked patches is of use in its own pretraining alone: it is
     neither read nor written."""
 
@@ -183,17 +178,15 @@ def _dinov2(model_type: str, architecture: str, patch: int, registers: Row | Non
         ]
 
     def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        named = settings.get("architectures") or [architecture]
-        if named != [architecture]:
-            raise ValueError(f"'architectures' is {named!r}: known is {architecture}")
+        architecture(settings, [name])
         return {}
 
     rows = (
         *_COMMON,
-        _Ratio("feed_forward", "mlp_ratio", int, default=4, least=1),
-        Setting("patch", "patch_size", int, default=patch, least=1, most=MOST_PIXELS),
-        Setting("norm_eps", "layer_norm_eps", float, default=1e-6),
-        Setting("layer_scale", "layerscale_value", float, default=1.0),
+        _Ratio("feed_forward", "mlp_ratio", default=4),
+        Setting("patch", "patch_size", default=patch),
+        Setting("norm_eps", "layer_norm_eps", default=1e-6),
+        Setting("layer_scale", "layerscale_value", default=1.0),
     )
     fixed = {"labels": (), "pool": "class", "distilled": False, "representation": None, "dropout": 0.0,
              "stochastic_depth": 0.0}  # fmt: skip
@@ -207,7 +200,7 @@ def _dinov2(model_type: str, architecture: str, patch: int, registers: Row | Non
             ignored=ANY_MODEL | set(_DINOV2_IGNORED.split()),
         ),
         weights,
-        architecture=lambda config: architecture,
+        architecture=lambda config: name,
         infer=infer,
         computed=lambda config: {"embeddings.mask_token": None},
         also_written=lambda config: {} if registers else {"use_mask_token": False},
@@ -217,7 +210,7 @@ def _dinov2(model_type: str, architecture: str, patch: int, registers: Row | Non
 DINOV2 = _dinov2("dinov2", "Dinov2Model", 14, None)
 DINOV2_REGISTERS = _dinov2(
     "dinov2_with_registers", "Dinov2WithRegistersModel", 16,
-    Setting("registers", "num_register_tokens", int, default=4, least=1, most=1000),
+    Setting("registers", "num_register_tokens", default=4),
 )  # fmt: skip
 
 _TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
@@ -233,11 +226,10 @@ _TIMM_LAYERS = {
     "distillation_head": "head_dist",
 }
 # Arguments of their models: those that the weights tell or that matter in training only, and those with one value here.
-_TIMM_ARGUMENTS = (
-    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "num_heads", "qkv_bias",
-    "weight_init",
-    "drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate",
-)  # fmt: skip
+_TIMM_ARGUMENTS = """
+    img_size patch_size in_chans num_classes embed_dim depth mlp_ratio num_heads qkv_bias weight_init drop_rate
+    pos_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+"""
 _TIMM_FIXED = {"class_token": True, "global_pool": "token", "dynamic_img_size": False}
 
 
@@ -258,25 +250,22 @@ def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
 
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """All sizes are those of the weights, but for the number of heads, which `architecture` names."""
-    name, arguments = str(settings.get("architecture")), settings.get("model_args") or {}
+    name = str(settings.get("architecture"))
     size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
     if size is None or size[1] not in _TIMM_HEADS:
         raise ValueError(
             f"'architecture' is {name!r}: known are vit_SIZE_patchP_N, deit_SIZE_patchP_N and"
             f" deit_SIZE_distilled_patchP_N of the sizes {', '.join(_TIMM_HEADS)}"
         )
-    for key, value in arguments.items():
-        if key not in _TIMM_ARGUMENTS and not (key in _TIMM_FIXED and value == _TIMM_FIXED[key]):
-            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+    arguments = timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
     patches, table, expand = (
         tensors.get(key) for key in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     )
     if patches is None or table is None or expand is None or patches.dim() != 4 or table.dim() != 3:
         raise ValueError("patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight are not those of a ViT")
-    distilled, head = "dist_token" in tensors, tensors.get("head.weight")
-    count, names = 0 if head is None else len(head), settings.get("label_names")
+    distilled = "dist_token" in tensors
     return {
-        "labels": names if isinstance(names, list) and len(names) == count else list(map(str, range(count))),
+        "labels": timm.labels(settings, tensors.get("head.weight")),
         "image_size": math.isqrt(table.shape[1] - 1 - distilled) * patches.shape[-1],
         "patch": patches.shape[-1],
         "channels": patches.shape[1],
@@ -290,10 +279,9 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     }
 
 
-_TIMM_IGNORED = "architecture num_classes num_features model_args pretrained_cfg label_names label_descriptions"
 TIMM_VIT = Family(
     "timm-vit", ViTConfig, ViT,
-    Settings((), {}, {}, {"global_pool": "token"}, frozenset(_TIMM_IGNORED.split())),
+    Settings((), {}, {}, {"global_pool": "token"}, timm.IGNORED),
     _timm_weights,
     architecture=_architecture,
     infer=_timm_infer,

@@ -189,11 +189,6 @@ class Bert(nn.Module):
         logits = self.classifier(features)
         return logits.view(shape) if head == "choice" else logits
 
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        rows = (1, 1) if self.config.head == "choice" else (1,)
-        return (torch.zeros(*rows, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
 
 def _block(c: BertConfig) -> Block:
     return Block(

@@ -61,7 +61,3 @@ class BertFeatures(nn.Module):
         mix = self.mixer.states if c.head == "token" else self.mixer
         mixed = mix(features, lengths)  # (B, 2 * hidden) or (B, T, 2 * hidden)
         return self.output(dropout(mixed, c.dropout, self.training))
-
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        return self.bert.example(length)

@@ -279,11 +279,6 @@ class ConvAttention(nn.Module):
                 )
         return sizes[0] // c.downsample, sizes[1] // c.downsample
 
-    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one image."""
-        c = self.config
-        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.pixels.weight.device),)
-
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
     """Every pixel of x (B, Y, X, D) looks at every pixel."""

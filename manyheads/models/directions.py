@@ -96,10 +96,6 @@ class DirectionalEncoder(nn.Module):
         """features (..., D) of a direction -> (..., D): what the logits of the words are a product of."""
         return F.gelu(self.transforms[direction](features))
 
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
 
 def _backwards(tokens: Tensor, lengths: Tensor | None) -> Tensor:
     """(B, T, 1): where each row is read from, its last real token first; padding stays where it is."""

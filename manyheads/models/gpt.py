@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -109,10 +108,6 @@ class GPT(nn.Module):
         hidden = self.decoder(self._embed(tokens, cache.lengths), mask=cache.mask(queries), cache=cache)
         cache.advance(queries)
         return self.project(hidden)
-
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward` for one text of so many tokens, zeros."""
-        return (torch.zeros(1, length, dtype=torch.long, device=self.embedding.weight.device),)
 
     def _embed(self, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)

@@ -9,7 +9,6 @@ have 1,000 classes. Looking a name up needs no torch; a configuration and a mode
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -266,12 +265,14 @@ def build(config: Config) -> Any:
     more parameters than `LARGEST_PARAMETERS`, or than this machine's memory holds."""
     import torch
 
+    from manyheads.core.runtime import physical_memory
+
     model = next(row for row in FAMILIES.values() if row.config == type(config).__name__).model_class()
     with torch.device("meta"):
         parameters = sum(parameter.numel() for parameter in model(config).parameters())
     most = LARGEST_PARAMETERS
     if torch.get_default_device().type != "meta":
-        most = min(most, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // FLOAT32)
+        most = min(most, physical_memory() // FLOAT32)
     if parameters > most:
         raise ValueError(
             f"the model would have {parameters:,} parameters, expected at most {most:,}: choose smaller sizes"

@@ -109,11 +109,6 @@ class ResNet(nn.Module):
             x = stage(x)
         return x.mean((2, 3))
 
-    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one image."""
-        c = self.config
-        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=next(self.parameters()).device),)
-
 
 class Normed(nn.Module):
     """A layer that mixes (a convolution, or attention) and the batch norm of what it gives. No activation."""

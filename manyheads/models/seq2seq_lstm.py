@@ -70,11 +70,6 @@ class Seq2SeqLSTM(nn.Module):
         """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows."""
         return self.project(self.hidden(source, source_lengths, target, target_lengths))
 
-    def example(self, source: int, target: int | None = None) -> tuple[Tensor, None, Tensor]:
-        """Inputs of `forward`: one pair of so many tokens."""
-        first, second = (self.output_weight.new_zeros(1, n, dtype=torch.int64) for n in (source, target or source))
-        return first, None, second
-
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:

@@ -81,10 +81,6 @@ class SequenceBaseline(nn.Module):
         features = self.mixer(self.embedding(tokens), lengths)  # (B, features)
         return both_logits(self.output(dropout(features, c.dropout, self.training)))
 
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
 
 class Recurrent(nn.Module):
     """x (B, T, D), lengths (B,) or None -> the last state, of both directions where there are two (B, features)."""

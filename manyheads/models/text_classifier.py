@@ -123,10 +123,6 @@ class TextClassifier(nn.Module):
         counts.scatter_(1, lengths[:, None], missing.clamp(min=1)[:, None].to(counts.dtype))
         return tokens, lengths + (missing > 0), counts
 
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        return (torch.zeros(1, length, dtype=torch.int64, device=self.embedding.weight.device),)
-
 
 def units(labels: tuple[str, ...]) -> int:
     """Units of the output: one for two labels, as the sigmoid of the chapter; else one for each."""

@@ -47,7 +47,3 @@ class Tfidf(nn.Module):
         counts.scatter_add_(1, tokens, real)  # (B, V)
         frequencies = torch.where(counts > 0, 1 + counts.clamp(min=1).log(), 0)
         return both_logits(self.output(F.normalize(frequencies * self.idf, dim=1)))
-
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of `length` tokens."""
-        return (torch.zeros(1, length, dtype=torch.int64, device=self.idf.device),)

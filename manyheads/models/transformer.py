@@ -123,13 +123,6 @@ class Transformer(nn.Module):
         """
         return self.project(self.hidden(source, source_lengths, target, target_lengths))
 
-    def example(self, source: int, target: int | None = None) -> tuple[Tensor, None, Tensor]:
-        """Inputs of `forward`: one pair of so many tokens."""
-        device = self.output_weight.device
-        lengths = (source, source if target is None else target)
-        first, second = (torch.zeros(1, length, dtype=torch.int64, device=device) for length in lengths)
-        return first, None, second
-
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,

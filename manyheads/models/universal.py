@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -106,11 +105,6 @@ class Universal(_Universal):
         """
         return self.project(self.think(source, source_lengths, target, target_lengths)[0])
 
-    def example(self, source: int, target: int | None = None) -> tuple[Tensor, None, Tensor]:
-        """Inputs of `forward`: one pair of so many tokens."""
-        first, second = (self.output_weight.new_zeros(1, n, dtype=torch.int64) for n in (source, target or source))
-        return first, None, second
-
     def think(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
@@ -178,10 +172,6 @@ class UniversalSequence(_Universal):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, T, V)."""
         return self.project(self.hidden(tokens, lengths))
-
-    def example(self, length: int) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one text of so many tokens."""
-        return (self.embedding.weight.new_zeros(1, length, dtype=torch.int64),)
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The last states (B, T, D)."""

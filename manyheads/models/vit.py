@@ -199,11 +199,6 @@ class ViT(nn.Module):
         grid = Grid(*self.config.grid, (*(name for name, token in named if token is not None), *registers))
         return grid, grid
 
-    def example(self, length: int | None = None) -> tuple[Tensor, ...]:
-        """Inputs of `forward`: one image. It has one size, whatever `length` says."""
-        c = self.config
-        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=self.positions.table.device),)
-
 
 def _block(c: ViTConfig, drop_path: float) -> Block:
     return Block(

@@ -99,7 +99,7 @@ def test_ours_becomes_theirs(kind: str, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"use_swiglu_ffn": True}, "'use_swiglu_ffn' is True: only False can be represented"),
-        ({"architectures": ["Dinov2ForImageClassification"]}, "known is Dinov2Model"),
+        ({"architectures": ["Dinov2ForImageClassification"]}, "known are Dinov2Model"),
         ({"mlp_ratio": 3}, "misshapen: encoder.layer.0.mlp.fc1"),
     ],
 )

@@ -182,7 +182,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu': only 'relu'"),
-    ({"depths": [1, "2"]}, "'depths' is \\[1, '2'\\]: expected a list of integers from 1 to 1000"),
+    ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list, each an integer from 1 to 1000"),
     ({"depths": [1, 2000]}, "'depths' is"),
     ({"depths": [1]}, "expected one of each for every stage"),
     ({"layer_type": "x"}, "'layer_type' is 'x'"),

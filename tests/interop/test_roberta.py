@@ -159,7 +159,7 @@ def test_a_head_that_they_have_not_is_saved_as_ours(tmp_path: Path) -> None:
         ("roberta", {"hidden_act": "relu"}, "'hidden_act' is 'relu'"),
         ("roberta", {"pad_token_id": "x"}, "'pad_token_id' is 'x': expected an integer"),
         ("roberta", {"architectures": ["RobertaForCausalLM"]}, "known are RobertaModel"),
-        ("distilbert", {"dim": 10**9}, "width is 1000000000: expected an integer from 1"),
+        ("distilbert", {"dim": 10**9}, "'dim' is 1000000000: expected an integer from 1"),
     ],
 )
 def test_what_cannot_be_represented_is_refused(

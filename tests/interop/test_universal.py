@@ -10,6 +10,7 @@ from torch import nn
 import manyheads
 from manyheads import directory
 from manyheads.analysis import costs
+from manyheads.analysis.costs import example
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.tokenizers import train_bpe
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
@@ -38,7 +39,7 @@ def test_a_directory_reloads_identically(tmp_path: Path, name: str) -> None:
     assert directory.save(tmp_path, model, digit_tokenizer()).startswith("manyheads-")
     again = directory.load(tmp_path)
     assert again.model.config == model.config
-    inputs = [each if each is None else each + torch.arange(each.shape[1]) for each in model.example(5)]
+    inputs = [tokens if tokens is None else tokens + torch.arange(tokens.shape[1]) for tokens in example(model, 5)]
     torch.testing.assert_close(again.model(*inputs), model(*inputs), rtol=0, atol=0)
     for (one, mine), (other, theirs) in zip(model.state_dict().items(), again.model.state_dict().items(), strict=True):
         assert one == other

@@ -206,7 +206,7 @@ def test_higher_resolution_is_their_interpolation(kind: str, tmp_path: Path) -> 
         ({"image_size": [21, 28]}, r"'image_size' is \[21, 28\]: expected an integer"),
         ({"image_size": 22}, "22 pixels are not divisible by patches of 7: nearest that fit: 21 and 28"),
         ({"image_size": 28}, r"misshapen: vit.embeddings.position_embeddings is \(1, 10, 30\) in the file"),
-        ({"architectures": ["ViTForMaskedImageModeling"]}, r"known are ViTForImageClassification, ViTModel$"),
+        ({"architectures": ["ViTForMaskedImageModeling"]}, r"known are ViTModel, ViTForImageClassification$"),
         ({"pooler_act": "gelu"}, "'pooler_act' is 'gelu'"),
         ({"num_hidden_layers": 2}, "unexpected: vit.encoder.layer.2"),
         ({"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"], "fused": "sum"},

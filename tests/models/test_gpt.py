@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from manyheads.analysis.costs import example
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import PRESETS, preset
 from manyheads.tasks.loss import smoothed_cross_entropy
@@ -49,7 +50,7 @@ def test_published_counts(name: str, count: int) -> None:
         model = GPT(preset(name))
     assert sum(p.numel() for p in model.parameters()) == count
     assert name in PRESETS
-    (tokens,) = model.example(8)
+    (tokens,) = example(model, 8)
     assert model(tokens).shape == (1, 8, model.config.vocab)
 
 

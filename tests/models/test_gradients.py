@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from manyheads.analysis.costs import example
 from manyheads.models import (
     bert,
     conv_attention,
@@ -100,7 +101,7 @@ def _inputs(model: Any) -> list[Any]:
     )
     image = hasattr(model.config, "image_size")
     made: list[Any] = []
-    for given in model.example(*(() if image else sized)):
+    for given in example(model, *(() if image else sized)):
         if given is None:
             made.append(None)
         elif given.is_floating_point():

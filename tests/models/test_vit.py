@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from manyheads.analysis.costs import example
 from manyheads.models.adapt import adapt
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.vit import ViT, ViTConfig
@@ -65,7 +66,7 @@ def test_published_counts(name: str, settings: dict[str, Any], count: int) -> No
 def test_small_images_pass(name: str) -> None:
     config = preset(name, layers=1)
     model = ViT(config).eval()
-    assert model(*model.example()).shape == (1, 10)
+    assert model(*example(model)).shape == (1, 10)
     assert config.grid == (config.image_size // config.patch,) * 2
 
 
