@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from manyheads.core.dropout import dropout
 
@@ -100,6 +101,11 @@ class LSTM(nn.LSTM):
             return super().forward(x, state)
         with torch.autocast("cpu", enabled=False):
             return super().forward(x.to(weight.dtype), state)
+
+
+def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
+    """x (B, T, D) for a recurrent layer that stops at the end of each text, lengths (B,); None: all of it is real."""
+    return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
 def xavier_uniform(module: nn.Module) -> None:

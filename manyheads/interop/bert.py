@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
+from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
@@ -203,8 +203,7 @@ def _family(
             ours_only=ours,
             theirs_only={"tie_word_embeddings": True, **theirs},
             tolerated={
-                "position_embedding_type": "absolute", "problem_type": "single_label_classification",
-                "pruned_heads": {}, "is_encoder_decoder": False, "tie_encoder_decoder": False,
+                **ABSENT, "position_embedding_type": "absolute", "problem_type": "single_label_classification",
                 "pooler_type": "first_token_transform", "directionality": "bidi",
             },
             ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),

@@ -10,7 +10,7 @@ and have layer norms with epsilon 1e-5 and biases in every linear layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -73,11 +73,9 @@ def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:
 def _computed(config: TransformerConfig) -> dict[str, Tensor]:
     table = sinusoidal(config.max_positions, config.width, "concatenated").float()
     tensors = {f"model.{stack}.embed_positions.weight": table.clone() for stack in ("encoder", "decoder")}
-    return (
-        tensors
-        if config.output_bias
-        else {"final_logits_bias": torch.zeros(1, 1).expand(1, config.target_vocab), **tensors}
-    )
+    if not config.output_bias:
+        tensors["final_logits_bias"] = torch.zeros(1, 1).expand(1, config.target_vocab)
+    return tensors
 
 
 _COMMON: tuple[Row, ...] = (
@@ -114,17 +112,8 @@ _IGNORED = """
 
 
 def _settings(rows: tuple[Row, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
-    return Settings(
-        (*_COMMON, *rows),
-        _FIXED_HERE | ours,
-        _FIXED_THERE | theirs,
-        _MAY_BE_MISSING,
-        ANY_TEXT_MODEL | set(_IGNORED.split()),
-    )
-
-
-def _architecture(name: str) -> Callable[[TransformerConfig], str]:
-    return lambda config: name
+    ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
+    return Settings((*_COMMON, *rows), _FIXED_HERE | ours, _FIXED_THERE | theirs, _MAY_BE_MISSING, ignored)
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -164,7 +153,7 @@ MARIAN = Family(
         {"norm": "post", "final_norm": False},
         {"normalize_before": False, "add_final_layer_norm": False},
     ),
-    _weights, _architecture("MarianMTModel"), generation, _infer, _computed,
+    _weights, lambda config: "MarianMTModel", generation, _infer, _computed,
     stored=("final_logits_bias",),
     also_written=_forced_end,
 )  # fmt: skip
@@ -176,7 +165,7 @@ PEGASUS = Family(
         # transformers ignores the first two; without them CTranslate2's converter fails
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     ),
-    _weights, _architecture("PegasusForConditionalGeneration"), generation, _infer, _computed,
+    _weights, lambda config: "PegasusForConditionalGeneration", generation, _infer, _computed,
     stored=("final_logits_bias", "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
     also_written=_forced_end,
 )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_TEXT_MODEL, activation
+from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
@@ -31,14 +31,6 @@ _NORMS = {"decoder.blocks.{}.attention_norm": "ln_1", "decoder.blocks.{}.feed_fo
 _BIASES = [f"{_LAYER}.{part}.bias" for part in ("attn.c_attn", *_MATRICES.values(), *_NORMS.values())]
 
 
-def _fused(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
-
-
-def _thirds(whole: Tensor) -> tuple[Tensor, ...]:
-    return whole.chunk(3)
-
-
 def _row(ours: str | tuple[str, ...], theirs: str, *also: str, **ways: Callable[..., Any]) -> Weight:
     return Weight(ours, _PREFIX + theirs, (theirs, *also), **ways)
 
@@ -50,9 +42,10 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
     rows = [
         _row("embedding.weight", f"{tokens}.weight", "lm_head.weight"),
         _row("positions.table", f"{positions}.weight"),
-        _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: _fused(*qkv).t(),
-             to_ours=lambda whole: _thirds(whole.t())),
-        _row(biases, f"{_LAYER}.attn.c_attn.bias", to_theirs=_fused, to_ours=_thirds),
+        _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: torch.cat(qkv).t(),
+             to_ours=lambda whole: whole.t().chunk(3)),
+        _row(biases, f"{_LAYER}.attn.c_attn.bias", to_theirs=lambda *qkv: torch.cat(qkv),
+             to_ours=lambda whole: whole.chunk(3)),
         *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight", **matrix) for ours, theirs in _MATRICES.items()),
         *(_row(f"{ours}.bias", f"{_LAYER}.{theirs}.bias") for ours, theirs in (_MATRICES | _NORMS).items()),
         *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight") for ours, theirs in _NORMS.items()),
@@ -121,20 +114,13 @@ def _settings(
         Setting("heads", "n_head", default=12, also=("num_attention_heads",)),
         Setting("norm_eps", "layer_norm_epsilon", default=1e-5),
         Setting("bias", "bias", default=True),
-        Setting("max_positions", "n_positions", default=positions,
-                also=("n_ctx", "max_position_embeddings")),
+        Setting("max_positions", "n_positions", default=positions, also=("n_ctx", "max_position_embeddings")),
         Setting("dropout", "resid_pdrop", default=0.1),
         Setting("attention_dropout", "attn_pdrop", default=0.1),
         Setting("embedding_dropout", "embd_pdrop", default=0.1),
     )  # fmt: skip
-    tolerated = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
-    return Settings(
-        (*common, *rows),
-        ours,
-        theirs | {"tie_word_embeddings": True},
-        tolerated,
-        ANY_TEXT_MODEL | set(_IGNORED.split()),
-    )
+    ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
+    return Settings((*common, *rows), ours, theirs | {"tie_word_embeddings": True}, ABSENT, ignored)
 
 
 GPT2 = Family(

@@ -34,6 +34,10 @@ SIZES: tuple[Row, ...] = (
 FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
 
 
+# what all of them may say and none of ours has: may be missing, and is not written
+ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
+
+
 def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
     """The one that `architectures` names; where it names none, the first that is known."""
     named = settings.get("architectures") or [known[0]]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_MODEL, architecture
+from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, Settings, Weight
 from manyheads.models.resnet import ResNet, ResNetConfig
@@ -64,7 +64,7 @@ RESNET = Family(
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
-        tolerated={"problem_type": "single_label_classification", "is_encoder_decoder": False},
+        tolerated={**ABSENT, "problem_type": "single_label_classification"},
         ignored=ANY_MODEL | _IGNORED,
     ),
     _weights,

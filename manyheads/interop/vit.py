@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
+from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Row, Setting, Settings, Weight
 from manyheads.models.vit import ViT, ViTConfig
@@ -121,8 +121,7 @@ def _family(model_type: str, distilled: bool) -> Family:
             _ROWS,
             ours_only={"pool": "class", "distilled": distilled, "registers": 0, "layer_scale": None},
             theirs_only={},
-            tolerated={"pooler_act": "tanh", "problem_type": "single_label_classification", "pruned_heads": {},
-                       "is_encoder_decoder": False},
+            tolerated={**ABSENT, "pooler_act": "tanh", "problem_type": "single_label_classification"},
             ignored=ANY_MODEL | _IGNORED,
         ),
         _weights(model_type),
@@ -196,7 +195,7 @@ def _dinov2(model_type: str, name: str, patch: int, registers: Row | None) -> Fa
             (*rows, registers) if registers else rows,
             ours_only=fixed if registers else fixed | {"registers": 0},
             theirs_only={"use_swiglu_ffn": False, "hidden_dropout_prob": 0.0, "drop_path_rate": 0.0},
-            tolerated={"is_encoder_decoder": False},
+            tolerated=ABSENT,
             ignored=ANY_MODEL | set(_DINOV2_IGNORED.split()),
         ),
         weights,

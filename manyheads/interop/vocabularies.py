@@ -75,7 +75,7 @@ def marian_files(path: Path) -> dict[str, bytes]:
 
 
 def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    special = {name: _text(about.get(f"{name}_token", f"[{name.upper()}]")) for name in _BERT_TOKENS}
+    special = _special(about, _BERT_TOKENS)
     tokenizer = Tokenizer(models.WordPiece(_lines(path / "vocab.txt"), unk_token=special["unk"]))
     tokenizer.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=about.get("tokenize_chinese_chars", True),
@@ -94,7 +94,7 @@ def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
-_BERT_TOKENS = ("unk", "sep", "pad", "cls", "mask")
+_BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
 def _byte_level(path: Path, prefix: bool) -> Tokenizer:
@@ -108,7 +108,7 @@ def _byte_level(path: Path, prefix: bool) -> Tokenizer:
 def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     prefix = bool(about.get("add_prefix_space", False))
     tokenizer = _byte_level(path, prefix)
-    special = {name: _text(about.get(f"{name}_token", token)) for name, token in _ROBERTA_TOKENS.items()}
+    special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
     ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}  # all were added
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
@@ -157,12 +157,9 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
     model.ParseFromString((path / "spiece.model").read_bytes())
     offset = about.get("offset", 103)
-    pad, end, unknown = (
-        _text(about.get(f"{n}_token", f"<{t}>")) for n, t in (("pad", "pad"), ("eos", "/s"), ("unk", "unk"))
-    )
-    masks = [
-        _text(about.get(name, mask)) for name, mask in (("mask_token", "<mask_1>"), ("mask_token_sent", "<mask_2>"))
-    ]
+    tokens = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_1>"}
+    pad, end, unknown, mask = _special(about, tokens).values()
+    masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocabulary = [(token, 0.0) for token in (pad, end, *masks)] + [(token, -100.0) for token in unused]
     vocabulary += [(piece.piece, piece.score) for piece in model.pieces][2:]
@@ -205,14 +202,14 @@ class _Pieces:
 def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     source, target = _Pieces(path / "source.spm"), _Pieces(path / "target.spm")
     separate = bool(about.get("separate_vocabs", False))
-    special = [_text(about.get(f"{n}_token", f"<{t}>")) for n, t in (("eos", "/s"), ("unk", "unk"), ("pad", "pad"))]
+    end, unknown, pad = _special(about, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}).values()
 
     def tokenizer(pieces: _Pieces, joined_by: _Pieces, vocabulary: Path) -> Tokenizer:
-        made = Tokenizer(models.WordLevel(json.loads(vocabulary.read_text(encoding="utf-8")), unk_token=special[1]))
+        made = Tokenizer(models.WordLevel(json.loads(vocabulary.read_text(encoding="utf-8")), unk_token=unknown))
         made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(pieces)
         made.decoder = decoders.Decoder.custom(joined_by)
-        _add(made, about, special)
-        _ends_with(made, special[0])
+        _add(made, about, [end, unknown, pad])
+        _ends_with(made, end)
         return made
 
     first = tokenizer(source, source, path / "vocab.json")
@@ -251,6 +248,11 @@ def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lines(file: Path) -> dict[str, int]:
     return {line.rstrip(): i for i, line in enumerate(file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))}
+
+
+def _special(about: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The special tokens of these names, in their order: those that tokenizer_config.json states, else the defaults."""
+    return {name: _text(about.get(f"{name}_token", token)) for name, token in defaults.items()}
 
 
 def _text(token: Any) -> str:

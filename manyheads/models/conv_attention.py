@@ -112,8 +112,8 @@ def attention_of(
     return attention
 
 
-class PositionalAttention(nn.Module):
-    """Heads that look by position alone: x (B, Y, X, D) -> (B, Y, X, O)."""
+class PixelAttention(nn.Module):
+    """Every pixel of x (B, Y, X, D) looks at every pixel."""
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
@@ -122,12 +122,16 @@ class PositionalAttention(nn.Module):
         self.output = nn.Linear(heads * width, width if outputs is None else outputs)
         self.tap = Tap()
 
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        return (Grid(shape[1], shape[2]),) * 2
+
+
+class PositionalAttention(PixelAttention):
+    """Heads that look by position alone: x (B, Y, X, D) -> (B, Y, X, O)."""
+
     def scores(self, rows: int, columns: int) -> Tensor:
         """(H, T, T) for an image of T = rows * columns pixels."""
         raise NotImplementedError
-
-    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
-        return _grids(shape)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
@@ -179,20 +183,16 @@ class RelativeAttention(PositionalAttention):
         return both.flatten(3).flatten(1, 2)
 
 
-class ContentAttention(nn.Module):
+class ContentAttention(PixelAttention):
     """Heads that look by content, and by where it is as their query asks (section 4.3, Ramachandran 2019).
 
     x (B, Y, X, D) -> (B, Y, X, D); `size` is the largest number of rows, and of columns.
     """
 
     def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
+        super().__init__(width, heads, dropout=dropout)
         self.rows, self.columns = nn.Embedding(2 * size - 1, width // 2), nn.Embedding(2 * size - 1, width // 2)
         self.query, self.key = nn.Linear(width, heads * width), nn.Linear(width, heads * width)
-        self.output = nn.Linear(heads * width, width)
-        self.tap = Tap()
 
     def forward(self, x: Tensor) -> Tensor:
         _, rows, columns, width = x.shape
@@ -211,9 +211,6 @@ class ContentAttention(nn.Module):
         )  # (B, H, T, D)  # fmt: skip
         return self.output(mixed.transpose(1, 2).flatten(2)).unflatten(1, (rows, columns))
 
-    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
-        return _grids(shape)
-
 
 class Layer(nn.Module):
     """Attention, then a feed-forward network, as of BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
@@ -221,7 +218,7 @@ class Layer(nn.Module):
     def __init__(self, c: ConvAttentionConfig) -> None:
         super().__init__()
         size, share = c.image_size // c.downsample, c.attention_dropout
-        self.attention: PositionalAttention | ContentAttention
+        self.attention: PixelAttention
         if c.kind == "quadratic":
             self.attention = QuadraticAttention(c.width, c.heads, dropout=share)
         elif c.kind == "relative":
@@ -278,11 +275,6 @@ class ConvAttention(nn.Module):
                     f" {c.image_size}: make them smaller"
                 )
         return sizes[0] // c.downsample, sizes[1] // c.downsample
-
-
-def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
-    """Every pixel of x (B, Y, X, D) looks at every pixel."""
-    return (Grid(shape[1], shape[2]),) * 2
 
 
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import LSTM, TokenEmbedding
+from manyheads.core.layers import LSTM, TokenEmbedding, packed
 from manyheads.models.recurrence import Thoughts
 
 State = tuple[Tensor, Tensor]  # of h and of c: (layers, B, D) each
@@ -105,9 +104,7 @@ class Seq2SeqLSTM(nn.Module):
 
     def _read(self, source: Tensor, lengths: Tensor | None) -> State:
         x = dropout(self.embedding(source), self.config.dropout, self.training)  # (B, Ts, D)
-        if lengths is None:
-            return self.encoder(x)[1]
-        return self.encoder(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[1]
+        return self.encoder(packed(x, lengths))[1]
 
     def _write(self, target: Tensor, state: State) -> tuple[Tensor, State]:
         x = dropout(self.embedding(target), self.config.dropout, self.training)

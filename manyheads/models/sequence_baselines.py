@@ -20,11 +20,11 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pad_packed_sequence
 
 from manyheads.core.config import Classes, Config, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import LSTM, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import LSTM, TokenEmbedding, packed, xavier_uniform
 from manyheads.models.text_classifier import both_logits, units
 
 Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
@@ -101,19 +101,14 @@ class Recurrent(nn.Module):
                     nn.init.ones_(parameter[hidden : 2 * hidden])  # the forget gate's
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        if lengths is None:
-            _, states = self.layer(x)
-        else:
-            _, states = self.layer(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        _, states = self.layer(packed(x, lengths))
         last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
         return last[-self.directions :].transpose(0, 1).flatten(1)
 
     def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """x (B, T, D), lengths (B,) or None -> the states at every position (B, T, features)."""
-        if lengths is None:
-            return self.layer(x)[0]
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        states, _ = self.layer(packed(x, lengths))
+        return states if lengths is None else pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
 
 
 class Convolutional(nn.Module):

@@ -103,7 +103,10 @@ class Transformer(nn.Module):
         )
         self.positions = Positions(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
-            Stack([_block(c, heads, hidden, cross=cross) for _ in range(layers)], _final_norm(c))
+            Stack(
+                [_block(c, heads, hidden, cross=cross) for _ in range(layers)],
+                nn.LayerNorm(c.width, eps=c.norm_eps) if c.final_norm else None,
+            )
             for layers, heads, hidden, cross in (
                 (c.encoder_layers, c.encoder_heads, c.encoder_feed_forward, False),
                 (c.decoder_layers, c.decoder_heads, c.decoder_feed_forward, True),
@@ -202,7 +205,3 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
         attention(), FeedForward(c.width, feed_forward, c.activation, c.activation_dropout),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip
-
-
-def _final_norm(c: TransformerConfig) -> nn.LayerNorm | None:
-    return nn.LayerNorm(c.width, eps=c.norm_eps) if c.final_norm else None

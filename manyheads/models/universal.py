@@ -122,12 +122,6 @@ class Universal(_Universal):
         pondered = {"encoder": reading, "decoder": writing}
         return hidden, {stack: ponder for stack, ponder in pondered.items() if ponder is not None}
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
-        """The decoder's last states (B, Tt, D)."""
-        return self.think(source, source_lengths, target, target_lengths)[0]
-
     def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
         """The encoder's last states (B, Ts, D)."""
         return self._read(source, mask or Mask())[0]

@@ -153,7 +153,10 @@ def test_hub_style_configuration_is_read() -> None:
         ({"eos_token_id": [0, 1]}, r"'eos_token_id' is \[0, 1\]: expected an integer"),
         ({"d_model": "36"}, "'d_model' is '36': expected an integer"),
         ({"encoder_attention_heads": 0}, "'encoder_attention_heads' is 0: expected an integer from 1 to 4096"),
-        ({"encoder_attention_heads": 5}, r"'encoder_attention_heads' is 5: expected an integer that divides width \(36\)"),
+        (
+            {"encoder_attention_heads": 5},
+            r"'encoder_attention_heads' is 5: expected an integer that divides width \(36\)",
+        ),
         ({"decoder_layers": 2**40}, "expected an integer from 1 to 1000"),
         (
             {"vocab_size": 2**40, "decoder_vocab_size": 2**40},

@@ -79,7 +79,7 @@ def test_fixed_steps_are_a_tied_stack(norm: str, training: bool) -> None:
         y = decoder(y, x, tgt_mask=triangle, memory_key_padding_mask=outside)
     if model.decoder.norm is not None:
         y = nn.functional.layer_norm(y, (16,))
-    torch.testing.assert_close(model.hidden(source, LENGTHS, target), y, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.think(source, LENGTHS, target)[0], y, atol=1e-5, rtol=1e-5)
 
 
 def published(states: np.ndarray, p: np.ndarray, epsilon: float, how: str) -> tuple[np.ndarray, float, float]:
@@ -174,7 +174,7 @@ def test_a_bias_without_bound_is_one_step() -> None:
     fixed.load_state_dict({k: v for k, v in once.state_dict().items() if ".halt." not in k})
     source, target = sentences()
     hidden, thoughts = once.think(source, LENGTHS, target)
-    torch.testing.assert_close(hidden, fixed.hidden(source, LENGTHS, target))
+    torch.testing.assert_close(hidden, fixed.think(source, LENGTHS, target)[0])
     assert {name: float(ponder.mean_steps) for name, ponder in thoughts.items()} == {"encoder": 1.0, "decoder": 1.0}
     assert float(ponder_cost(once, thoughts)) == pytest.approx(0.01 * (2 + 2))
 
