@@ -8,7 +8,7 @@
         heads: Heads = 12               # divides `width`
         dropout: Rate = 0.1
 
-Every number has a largest value, so that a mistyped one is told before anything is read or allocated.
+Every number has a largest value, so that a mistyped one is refused before anything is read or allocated.
 """
 
 from __future__ import annotations

@@ -202,11 +202,11 @@ def check_shapes(
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
     def check(name: str, like: Tensor, *, exact: bool) -> None:
-        real, held = like.is_floating_point(), theirs[name].is_floating_point()
+        real, real_in_file = like.is_floating_point(), theirs[name].is_floating_point()
         if theirs[name].shape != like.shape:
             in_file, by_config = tuple(theirs[name].shape), tuple(like.shape)
             faults["misshapen"].append(f"{name} is {in_file} in the file, {by_config} by its configuration")
-        elif real > held or (exact and real != held):
+        elif real > real_in_file or (exact and real != real_in_file):
             dtype = str(theirs[name].dtype).removeprefix("torch.")
             faults["contradictory"].append(f"{name} holds {dtype}, not {'real numbers' if real else 'integers'}")
 
@@ -246,8 +246,8 @@ def weights_to_ours(
         ours |= zip(group, row.split(theirs[first]), strict=True)
     for name, value in known.items():
         if name in theirs and value is not None:
-            held = theirs[name]
-            if not torch.allclose(held, value.to(held.dtype), rtol=0, atol=1e-4):
+            in_file = theirs[name]
+            if not torch.allclose(in_file, value.to(in_file.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} is not what this architecture computes")
     if contradictory:
         raise ValueError(f"contradictory: {_first(contradictory)}")

@@ -45,7 +45,7 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     """What a directory's safetensors files hold, on the meta device: only their headers are read."""
 
     def read(file: Path) -> dict[str, Tensor]:
-        with _told(file), safe_open(file, framework="pt") as opened:
+        with _undamaged(file), safe_open(file, framework="pt") as opened:
             parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
             return {
                 name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
@@ -59,7 +59,7 @@ def read_safe(path: Path) -> dict[str, Tensor]:
     """The tensors of a directory's safetensors files."""
 
     def read(file: Path) -> dict[str, Tensor]:
-        with _told(file):
+        with _undamaged(file):
             with safe_open(file, framework="pt") as opened:
                 stated = (opened.metadata() or {}).get(CHECKSUM)
             tensors = load_file(file)
@@ -71,7 +71,8 @@ def read_safe(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _undamaged(file: Path) -> Iterator[None]:
+    """Whatever the library raises while the block runs becomes one line that names the file."""
     try:
         yield
     except (SafetensorError, OSError) as error:

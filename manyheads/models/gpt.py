@@ -82,7 +82,7 @@ class GPT(nn.Module):
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
 
     def think(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Thoughts]:
-        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed."""
+        """As `hidden`, and how long every position thought: empty, as the depth is fixed."""
         return self.hidden(tokens, lengths), {}
 
     def project(self, hidden: Tensor) -> Tensor:

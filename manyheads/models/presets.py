@@ -151,10 +151,10 @@ def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
 
 _TI, _S, _B, _L, _H = (192, 12, 3), (384, 12, 6), (768, 12, 12), (1024, 24, 16), (1280, 32, 16)
 _TEN = tuple("0123456789")
-# what learns soon: vit/2-8 tells 0.56 of the digits after 100 steps; with positions of 0.02, 0.29; with DeiT's
-# matrices too, 0.13
-_SOON: Settings = {"init": "xavier", "position_std": 0.5}
-_CIFAR: Settings = {"labels": _TEN, "image_size": 32, **_SOON}
+# A start from which small models learn faster: after 100 steps vit/2-8 has an accuracy of 0.56 on digits; with
+# positions of deviation 0.02 it has 0.29, and with DeiT's matrices as well 0.13.
+_FAST_START: Settings = {"init": "xavier", "position_std": 0.5}
+_CIFAR: Settings = {"labels": _TEN, "image_size": 32, **_FAST_START}
 _VIT: dict[str, Settings] = {
     # Dosovitskiy 2020, table 1; Ti and S: Touvron 2021, table 1
     **{
@@ -172,8 +172,8 @@ _VIT: dict[str, Settings] = {
     "vit/s4-32": _vit(_S, 4, **_CIFAR),
     "vit/b4-32": _vit(_B, 4, **_CIFAR),
     "vit/xs4-32": {**_vit((192, 9, 12), 4, **_CIFAR), "feed_forward": 384},
-    "vit/7-28": _vit((64, 6, 4), 7, labels=_TEN, image_size=28, channels=1, **_SOON),
-    "vit/2-8": _vit((64, 4, 4), 2, labels=_TEN, image_size=8, channels=1, **_SOON),
+    "vit/7-28": _vit((64, 6, 4), 7, labels=_TEN, image_size=28, channels=1, **_FAST_START),
+    "vit/2-8": _vit((64, 4, 4), 2, labels=_TEN, image_size=8, channels=1, **_FAST_START),
 }
 
 

@@ -164,7 +164,7 @@ class Residual(nn.Module):
                 (mixing(inner, inner, inner_stride, stage), inner),
                 (nn.Conv2d(inner, width, 1, bias=False), width),
             ]
-        self.layers = nn.ModuleList(Normed(mixer, given) for mixer, given in mixers)
+        self.layers = nn.ModuleList(Normed(mixer, outputs) for mixer, outputs in mixers)
         self.squeeze = None if c.squeeze is None else SqueezeExcitation(width, c.squeeze)
         changes = channels != width or stride != 1
         self.shortcut = Normed(nn.Conv2d(channels, width, 1, stride, bias=False), width) if changes else None

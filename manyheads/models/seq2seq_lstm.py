@@ -67,21 +67,17 @@ class Seq2SeqLSTM(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
         """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows."""
-        return self.project(self.hidden(source, source_lengths, target, target_lengths))
-
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
-        """The decoder's states (B, Tt, D). Nothing sees the padding behind a target, so its lengths are not read."""
-        return self._write(target, self._read(source, source_lengths))[0]
+        return self.project(self.think(source, source_lengths, target)[0])
 
     def think(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
-        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed. There are no
-        positions that an offset could move."""
-        return self.hidden(source, source_lengths, target), {}
+        """The decoder's states (B, Tt, D), and how long every position thought: empty, as the depth is fixed.
+
+        No state depends on the padding behind a target, or on positions: lengths of targets and offsets change nothing.
+        """
+        return self._write(target, self._read(source, source_lengths))[0], {}
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""

@@ -159,8 +159,10 @@ class Transformer(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
-        """As `hidden`, and how long every position thought: nothing is told where the depth is fixed. The target's
-        lengths are not needed."""
+        """As `hidden`, and how long every position thought: empty, as the depth is fixed.
+
+        The target's lengths are left out of the mask, which then is the plain triangle that fused kernels know.
+        """
         return self.hidden(source, source_lengths, target, None, offset), {}
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
