@@ -175,7 +175,11 @@ class _OffsetPositions(Setting):
 
 
 _ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
-_POSITIONS = Setting("max_positions", "max_position_embeddings", default=512)
+_TEXT: tuple[Row, ...] = (  # BERT's and DistilBERT's
+    Setting("vocab", "vocab_size", default=30_522),
+    Setting("pad", "pad_token_id", default=0),
+    Setting("max_positions", "max_position_embeddings", default=512),
+)
 _SIZES: tuple[Row, ...] = (  # BERT's and RoBERTa's
     *SIZES,
     FEED_FORWARD,
@@ -215,13 +219,7 @@ def _family(
 _NO_DECODER = {"is_decoder": False, "add_cross_attention": False}
 BERT = _family(
     "bert", _BERT,
-    (
-        Setting("vocab", "vocab_size", default=30_522),
-        Setting("pad", "pad_token_id", default=0),
-        _POSITIONS,
-        activation("hidden_act"),
-        *_SIZES,
-    ),
+    (*_TEXT, activation("hidden_act"), *_SIZES),
     _PLAIN, _NO_DECODER,
 )  # fmt: skip
 ROBERTA = _family(
@@ -238,9 +236,7 @@ ROBERTA = _family(
 DISTILBERT = _family(
     "distilbert", _DISTILBERT,
     (
-        Setting("vocab", "vocab_size", default=30_522),
-        Setting("pad", "pad_token_id", default=0),
-        _POSITIONS,
+        *_TEXT,
         activation("activation"),
         Setting("width", "dim", default=768),
         Setting("layers", "n_layers", default=6),

@@ -19,13 +19,8 @@ from torch import Tensor
 from manyheads.core.positions import sinusoidal
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ANY_TEXT_MODEL, activation
-from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
+from manyheads.interop.table import Choice, Row, Setting, Settings, Weight, weights_and_biases
 from manyheads.models.transformer import Transformer, TransformerConfig
-
-
-def _row(ours: str, theirs: str) -> list[Weight]:
-    return [Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}") for leaf in ("weight", "bias")]
-
 
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 _LAYER = {
@@ -40,11 +35,10 @@ _LAYER = {
 _STACKS = [
     row
     for stack in ("encoder", "decoder")
-    for ours, theirs in [
-        *((f"blocks.{{}}.{ours}", f"layers.{{}}.{theirs}") for ours, theirs in _LAYER.items()),
-        ("norm", "layer_norm"),  # Pegasus's
-    ]
-    for row in _row(f"{stack}.{ours}", f"model.{stack}.{theirs}")
+    for row in weights_and_biases(
+        {f"{stack}.blocks.{{}}.{ours}": f"model.{stack}.layers.{{}}.{theirs}" for ours, theirs in _LAYER.items()}
+        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # Pegasus's
+    )
 ]
 _SHARED, _SOURCE, _TARGET, _OUTPUT = (
     "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",

@@ -16,7 +16,7 @@ from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Setting, Settings, Weight
+from manyheads.interop.table import Choice, Setting, Settings, Weight, weights_and_biases
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 _BLOCK = "encoder.stages.{}.layers.{}"
@@ -35,7 +35,7 @@ def _weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
 
 
 def _rows(prefix: str) -> list[Weight]:
-    rows = [Weight(f"classifier.{leaf}", f"{_CLASSIFIER}.{leaf}") for leaf in ("weight", "bias")]
+    rows = weights_and_biases({"classifier": _CLASSIFIER})
     for ours, theirs in _NORMED.items():
         rows.append(Weight(f"{ours}.mixer.weight", f"{prefix}{theirs}.convolution.weight"))
         rows += [Weight(f"{ours}.norm.{leaf}", f"{prefix}{theirs}.normalization.{leaf}") for leaf in _OF_A_NORM]

@@ -177,6 +177,11 @@ class Weight:
         return [parts] if isinstance(parts, Tensor) else parts
 
 
+def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
+    """Weight and bias of each layer, by our name and theirs."""
+    return [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in names.items() for leaf in ("weight", "bias")]
+
+
 def slots(name: str) -> tuple[str, list[str]]:
     """A name with its numbers replaced by `{}`, and the numbers."""
     return re.sub(r"\.\d+\.", ".{}.", name), re.findall(r"\.(\d+)\.", name)

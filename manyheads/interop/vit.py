@@ -23,7 +23,7 @@ from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Row, Setting, Settings, Weight
+from manyheads.interop.table import Row, Setting, Settings, Weight, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig
 
 _BLOCK = "encoder.blocks.{}"
@@ -39,7 +39,6 @@ _LAYERS = {
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
-_LEAVES = ("weight", "bias")
 # Vectors and the table of positions have dimensions of 1 before them there.
 _TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
 _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
@@ -58,7 +57,7 @@ def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
         heads = ("cls_classifier", "distillation_classifier") if _with_teacher(config) else ("classifier", "")
         pairs = {ours: prefix + theirs for ours, theirs in _LAYERS.items()}
         pairs |= zip(("head", "distillation_head"), heads, strict=True)
-        return tokens + [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in pairs.items() for leaf in _LEAVES]
+        return tokens + weights_and_biases(pairs)
 
     return rows
 
@@ -173,7 +172,7 @@ def _dinov2(model_type: str, name: str, patch: int, registers: Row | None) -> Fa
             Weight("positions.table", "embeddings.position_embeddings", **_TABLE),
             Weight(f"{_BLOCK}.attention_scale", "encoder.layer.{}.layer_scale1.lambda1"),
             Weight(f"{_BLOCK}.feed_forward_scale", "encoder.layer.{}.layer_scale2.lambda1"),
-            *(Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in _DINOV2_LAYERS.items() for leaf in _LEAVES),
+            *weights_and_biases(_DINOV2_LAYERS),
         ]
 
     def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -236,14 +235,14 @@ def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
     fused = [
         Weight(tuple(f"{_BLOCK}.attention.{part}.{leaf}" for part in ("query", "key", "value")),
                f"blocks.{{}}.attn.qkv.{leaf}", to_theirs=lambda *parts: torch.cat(parts), to_ours=lambda t: t.chunk(3))
-        for leaf in _LEAVES
+        for leaf in ("weight", "bias")
     ]  # fmt: skip
     return [
         Weight("class_token", "cls_token", **_TOKEN),
         Weight("distillation_token", "dist_token", **_TOKEN),
         Weight("positions.table", "pos_embed", **_TABLE),
         *fused,
-        *(Weight(f"{ours}.{leaf}", f"{theirs}.{leaf}") for ours, theirs in _TIMM_LAYERS.items() for leaf in _LEAVES),
+        *weights_and_biases(_TIMM_LAYERS),
     ]
 
 
