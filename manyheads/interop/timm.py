@@ -18,6 +18,8 @@ _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that the model was made with: any value for those that are `free`, else the one of `fixed`."""
     given = settings.get("model_args") or {}
+    if not isinstance(given, dict):
+        raise ValueError(f"'model_args' is {str(given)[:80]}: expected a mapping")
     for key, value in given.items():
         if key not in free and not (key in fixed and value == fixed[key]):
             raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")

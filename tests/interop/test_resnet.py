@@ -147,6 +147,7 @@ def test_we_open_what_timm_saves(tmp_path: Path, name: str, settings: dict[str, 
     ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d': known are"),
     ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': of timm's"),
     ({"model_args": {"aa_layer": "blur"}}, "'model_args' has 'aa_layer'"),
+    ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]: expected a mapping"),
     ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}: expected input_size"),
     ({"global_pool": "max"}, "'global_pool' is 'max': only 'avg'"),
 ])  # fmt: skip
