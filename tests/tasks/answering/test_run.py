@@ -69,8 +69,8 @@ def run(data: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_the_record_and_the_evaluation_agree(run: Path, data: Path) -> None:
     record = json.loads((run / "result.json").read_text())
-    assert record["data"]["questions"]["test"] == 12
-    assert record["data"]["questions"]["train"] + record["data"]["questions"]["validation"] == 36
+    assert record["data"]["items"]["test"] == 12
+    assert record["data"]["items"]["train"] + record["data"]["items"]["validation"] == 36
     assert record["reading"] == {"max_length": 40, "stride": 16, "max_query": 16}
     assert record["flops"] > 0
     answerer = manyheads.load(run)
@@ -124,7 +124,7 @@ def test_questions_that_are_cut_are_told(
     [
         (["--context", " "], "the context is blank"),
         (["--context", "@nowhere.txt"], "nowhere.txt: No such file"),
-        (["--context", "x", "--nbest", "0"], "expected a positive integer"),
+        (["--context", "x", "--nbest", "0"], "expected a whole number from 1 to 1000"),
     ],
 )
 def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

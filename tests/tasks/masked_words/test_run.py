@@ -45,7 +45,7 @@ def test_a_run_is_recorded_and_scored_again_alike(run: Path, capsys: pytest.Capt
     record = json.loads((run / "result.json").read_text())
     assert record["steps"] == 6
     assert record["flops"] > 1e6
-    assert record["data"]["documents"]["train"] + record["data"]["documents"]["validation"] == 200
+    assert record["data"]["items"]["train"] + record["data"]["items"]["validation"] == 200
     assert set(record["metrics"]) == {"loss", "perplexity", "accuracy", "next_sentence_accuracy"}
     again = load(run).outcome().metrics
     for name, metric in record["metrics"].items():
@@ -114,7 +114,7 @@ def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
     settings = {**SMALL, "vocabulary": 600, "training.steps": 2}
     report = train("bert/pretraining", settings, out=tmp_path / "out")
     assert report["data"]["data"] is None
-    assert report["data"]["documents"]["train"] > 100
+    assert report["data"]["items"]["train"] > 100
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_record_and_the_evaluation_agree(run: Path, corpus: Path) -> None:
     record = json.loads((run / "result.json").read_text())
-    assert record["data"]["sentences"] == {"train": 20, "validation": 10, "test": 10}
-    assert record["data"]["test"] == [str(corpus / "test.txt")]
+    assert record["data"]["items"] == {"train": 20, "validation": 10, "test": 10}
+    assert record["data"]["test"] == str(corpus / "test.txt")
     assert record["flops"] > 0
     tagger = manyheads.load(run)
     metrics = evaluate(tagger)
