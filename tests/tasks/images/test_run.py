@@ -272,7 +272,7 @@ def test_bad_settings_are_told_before_any_image_is_decoded(
     def never(*_: Any, **__: Any) -> None:
         pytest.fail("images were read")
 
-    monkeypatch.setattr("manyheads.tasks.images.run.read_image_splits", never)
+    monkeypatch.setattr("manyheads.data.images.source.ImageSource.read", never)
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         train("image-classification", {**SMALL, "data": str(data), **setting}, out=tmp_path / "x")
 
@@ -289,7 +289,7 @@ def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path
 
 def test_more_items_than_there_are(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
-    assert "items=9999: all 80 training images are used" in capsys.readouterr().err
+    assert "items=9,999: all 80 training items are used" in capsys.readouterr().err
     assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 
