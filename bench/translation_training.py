@@ -32,7 +32,7 @@ from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import read_parallel
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.record import hardware
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3

@@ -90,6 +90,27 @@ def test_the_walk_sees_wrong_arrows(file: str, line: str) -> None:
     assert forbidden(PACKAGE / file, ast.parse(line))
 
 
+def arrows_between_tasks() -> set[tuple[str, str]]:
+    """(who imports, whom) of the rooms and files right below tasks/."""
+    arrows = set()
+    for file in (PACKAGE / "tasks").rglob("*.py"):
+        room = file.relative_to(PACKAGE / "tasks").parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("manyheads.tasks."):
+                arrows.add((room, (node.module or "").split(".")[2]))
+    return {(room, other) for room, other in arrows if room != other}
+
+
+def test_the_rooms_of_the_tasks_know_little_of_each_other() -> None:
+    arrows = arrows_between_tasks()
+    assert len(arrows) <= 30, sorted(arrows)
+    rooms = {room for arrow in arrows for room in arrow}
+    while rooms:  # those that import none of the others are taken away, until only a circle would be left
+        last = {room for room in rooms if not any(here == room and there in rooms for here, there in arrows)}
+        assert last, f"these rooms import each other in a circle: {sorted(rooms)}"
+        rooms -= last
+
+
 @pytest.mark.parametrize("room", ["core", "data"])
 def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
     roots = set()
@@ -171,6 +192,11 @@ def test_importing_the_package_or_the_command_line_is_light() -> None:
         "import sys, manyheads, manyheads.cli; print([m for m in ('torch', 'numpy', 'yaml') if m in sys.modules])"
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_recipes_are_listed_without_torch() -> None:
+    done = python("import sys; from manyheads.cli import main; main(['recipes']); print('torch' in sys.modules)")
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
 def test_the_facade_hands_out_its_names_and_no_others() -> None:

@@ -11,7 +11,7 @@ from manyheads.cli.probe import MINIMUM
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models import bert
 from manyheads.models.presets import preset
-from manyheads.tasks import probing
+from manyheads.tasks.heads import probing
 
 
 def sentence(*words: tuple[str, int, str]) -> str:

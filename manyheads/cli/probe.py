@@ -13,7 +13,7 @@ from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
     from manyheads.analysis.heads.selections import Selections
-    from manyheads.tasks.probing import Probe
+    from manyheads.tasks.heads.probing import Probe
 
 MINIMUM = 50  # words of a relation
 SUFFIXES = (".png", ".svg")
@@ -41,8 +41,8 @@ def _probe(options: argparse.Namespace) -> None:
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
         for file in (options.treebank, options.train)
     )  # before the model, which takes longer to load
+    from manyheads.tasks.heads.probing import probe
     from manyheads.tasks.loading import load
-    from manyheads.tasks.probing import probe
 
     assert treebank is not None
     results = probe(load(options.model), treebank, train=train)

@@ -43,7 +43,9 @@ def _about(name: str, recipe: Recipe, as_json: bool) -> None:
     from manyheads.recipes.overrides import as_dict, leaves, setting_words
     from manyheads.results import measured
 
-    about, settings = inspect.cleandoc(recipe.about), as_dict(recipe.config)
+    text = f"Trains {recipe.summary} ({recipe.paper}).\n{inspect.cleandoc(recipe.about)}".rstrip()
+    about = f"{recipe.command(name)}\n\n{text}"
+    settings = as_dict(recipe.config)
     if as_json:
         return document({"recipe": name, "paper": recipe.paper, "about": about, "needs": recipe.needs,
                          "settings": settings, "measured": measured(name)})  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -30,10 +30,13 @@ _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One value for one dotted key. `place` says where it was written, such as `run.yaml:3`."""
+    """One value for one dotted key: text, a list of texts, or a Python value.
+
+    place  where it was written, such as `run.yaml:3`
+    """
 
     key: str
-    value: str | list[Any]
+    value: Any
     place: str = ""
 
     def error(self, message: str, key: str | None = None) -> ValueError:
@@ -57,9 +60,7 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
 
 def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
     """Python values by dotted key or nested, as `manyheads.train` takes them."""
-    root = yaml.compose(yaml.safe_dump(_plain(values)), Loader=yaml.SafeLoader)
-    assert root is not None
-    return list(_flatten(root, "", None))
+    return [Setting(key, value) for key, value in leaves(_plain(values))]
 
 
 def from_file(path: str | Path) -> list[Setting]:
@@ -122,8 +123,8 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"valid are {', '.join(names)}"
 
 
-def _flatten(node: yaml.Node, prefix: str, file: str | None) -> Iterator[Setting]:
-    place = f"{file}:{node.start_mark.line + 1}" if file else ""
+def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
+    place = f"{file}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         seen = set()
         for key, value in node.value:
@@ -167,7 +168,7 @@ def _check_key(config: Any, setting: Setting) -> None:
         if not is_dataclass(node) or part not in {f.name for f in fields(node)}:
             raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
         node = getattr(node, part)
-    if is_dataclass(node) and setting.value != "{}":
+    if is_dataclass(node) and setting.value not in ("{}", {}):
         raise setting.error(f"is a group of settings: give one of {', '.join(_keys(node, setting.key + '.'))}")
 
 
@@ -221,8 +222,10 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
 
 
 def _convert(setting: Setting, value: Any, hint: Any) -> Any:
-    """Text, or a list of texts, read as what the type hint asks for."""
+    """Text, or a list of texts, read as what the type hint asks for. The config checks Python values itself."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if not isinstance(value, str | list):
+        return (value,) if origin is tuple else value  # one number for a list of them
     if origin in (Union, types.UnionType):
         if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
@@ -269,9 +272,9 @@ def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, 
 def _load(setting: Setting, value: Any) -> Any:
     if isinstance(value, list):
         return [_load(setting, item) for item in value]
-    text = cast(str, value)
-    if "," in text and text[:1] not in "[{(\"'":  # a list, as where a list is expected
-        text = f"[{text}]"
+    if not isinstance(value, str):
+        return value
+    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without its brackets
     try:
         return _numbers(yaml.safe_load(text))
     except yaml.YAMLError as error:

@@ -25,23 +25,32 @@ class Recipe:
     """What is trained, from which paper, and what the user has to bring.
 
     summary    what it trains, in a line
-    about      the command; then what comes out, what it takes, and what was published
     config     every setting and its value; its docstring says what they mean
-    with_init  the same for a run that starts from another model, where other settings suit it
     module     has `train(config, run)`, which gives a report, and, where one model is trained, `planned_model(config)`;
                it is named and not imported, as it needs PyTorch
-    requires   settings that have to be given, such as {"data": "DIR with train and test of IMDB"}
+    about      what the summary leaves out: what comes out, how long it takes, what was published
+    options    of the command, beside what has to be given
+    requires   settings that have to be given, such as {"data": "DIR with train and test of IMDB"}; the first word
+               stands for the value
     init       whether it starts from another model (`--init`): it may, it must, or it never does
+    with_init  the config of a run that does, where other settings suit it
     """
 
     summary: str
     paper: str
-    about: str
     config: Any
     module: str
-    with_init: Any = None
+    about: str = ""
+    options: str = ""
     requires: Mapping[str, str] = field(default_factory=dict)
     init: Literal["may", "must", "never"] = "never"
+    with_init: Any = None
+
+    def command(self, name: str) -> str:
+        """How it is run under that name."""
+        given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
+        model = ["--init MODEL"] if self.init == "must" else []
+        return " ".join(["manyheads train", name, *given, *model, self.options]).rstrip()
 
     @property
     def needs(self) -> str:

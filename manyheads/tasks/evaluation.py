@@ -6,11 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from manyheads.data.recorded import source_of
 from manyheads.data.source import Source
@@ -21,15 +22,20 @@ RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 
 
+def values(metrics: Metrics) -> dict[str, float]:
+    """The metrics without how they were measured."""
+    return {name: metric["value"] for name, metric in metrics.items()}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a model did on test data, item by item.
 
     quality  of each output, more is better: 1.0 or 0.0 for right or wrong, where nothing finer is said.
     metrics  on all of them.
+    unit     what the quality is
     """
 
-    unit: ClassVar[str] = "right"
     ranked_by: ClassVar[str] = ""  # what `ranks` are; "": the unit
 
     inputs: list[str]
@@ -37,6 +43,7 @@ class Outcome:
     references: list[str]
     quality: list[float]
     metrics: Metrics
+    unit: str = field(default="right", kw_only=True)
 
     @property
     def ranks(self) -> list[float]:
@@ -72,21 +79,31 @@ class LabelOutcome(Outcome):
 
     probabilities: list[float]
 
+    @classmethod
+    def of(
+        cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
+    ) -> LabelOutcome:
+        """From the right label of each item and the log-probabilities (N, L) of all labels."""
+        outputs = [labels[i] for i in scores.argmax(1)]
+        probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
+        right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
+        return cls(inputs, outputs, list(truth), right, metrics, probabilities)
+
     @property
     def ranks(self) -> list[float]:
         return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
         """Of each label: how many items have it, and precision, recall and F1 (0 where nothing is counted)."""
-        asked, given = Counter(self.references), Counter(self.outputs)
+        wanted, given = Counter(self.references), Counter(self.outputs)
         right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
         return [
             {
-                "label": label, "items": asked[label],
-                "precision": right[label] / max(given[label], 1), "recall": right[label] / max(asked[label], 1),
-                "f1": 2 * right[label] / (given[label] + asked[label]),
+                "label": label, "items": wanted[label],
+                "precision": right[label] / max(given[label], 1), "recall": right[label] / max(wanted[label], 1),
+                "f1": 2 * right[label] / (given[label] + wanted[label]),
             }
-            for label in sorted({*asked, *given}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
+            for label in sorted({*wanted, *given}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
         ]  # fmt: skip
 
 
@@ -141,10 +158,10 @@ def scored_data(
         raise ValueError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
-    read: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
-    for reason, count in read.skips.items():
+    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
+    for reason, count in items.skips.items():
         print(f"skipped {count:,} of {reason}", file=sys.stderr)
-    return read
+    return items
 
 
 def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:

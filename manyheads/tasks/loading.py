@@ -8,20 +8,7 @@ from typing import Any, NamedTuple
 
 from manyheads.core.runtime import Precision, prepare
 from manyheads.directory import load as load_directory
-from manyheads.models.bert import Bert
-from manyheads.models.bert_features import BertFeatures
-from manyheads.models.conv_attention import ConvAttention
-from manyheads.models.gpt import GPT
-from manyheads.models.local_attention import LocalAttentionNet
-from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.models.resnet import ResNet
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
-from manyheads.models.sequence_baselines import SequenceBaseline
-from manyheads.models.text_classifier import TextClassifier
-from manyheads.models.tfidf import Tfidf
-from manyheads.models.transformer import Transformer
-from manyheads.models.universal import Universal, UniversalSequence
-from manyheads.models.vit import ViT
+from manyheads.models.presets import FAMILIES, IMAGES
 from manyheads.tasks.evaluation import record_of
 
 
@@ -29,31 +16,31 @@ class Row(NamedTuple):
     """A predictor and the models that it takes.
 
     predictor  "file.below.tasks:Class", imported when it is wanted: a translator needs no images, and starts sooner
-    models     the classes of the models
+    families   of the models, as `models/presets.py` calls them
     heads      theirs, where they can have several
     data       what the record of the run's data names, where that makes the difference
     """
 
     predictor: str
-    models: tuple[type[Any], ...]
+    families: tuple[str, ...]
     heads: tuple[str | None, ...] = (None,)
     data: str | None = None
 
 
 # the first row that fits
 PREDICTORS = (
-    Row("digits.predictor:DigitTranslator", (Transformer, Universal, Seq2SeqLSTM), data="algorithm"),
-    Row("translation.predictor:Translator", (Transformer, Universal, Seq2SeqLSTM)),
-    Row("classification.predictor:Classifier", (TextClassifier, SequenceBaseline, Tfidf)),
-    Row("classification.predictor:Classifier", (Bert, BertFeatures), ("sequence",)),
-    Row("tagging.predictor:Tagger", (Bert, BertFeatures), ("token",)),
-    Row("answering.predictor:QuestionAnswerer", (Bert,), ("question",)),
-    Row("masked_words.predictor:MaskedLanguageModel", (Bert,), ("masked_lm", "pretraining")),
-    Row("language.predictor:LanguageModel", (GPT,)),
-    Row("language.predictor:LanguageModel", (UniversalSequence,), ("decoder",)),
-    Row("images.predictor:ImageClassifier", (ViT, ResNet, NonLocalNet, LocalAttentionNet, ConvAttention)),
-    Row("images.predictor:ImageEncoder", (ViT, ResNet, NonLocalNet, LocalAttentionNet, ConvAttention), ("none",)),
-    Row("predictor:Encoder", (Bert,), ("none", "pooler", "next_sentence", "choice")),
+    Row("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
+    Row("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
+    Row("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
+    Row("classification.predictor:Classifier", ("bert", "bert-features"), ("sequence",)),
+    Row("tagging.predictor:Tagger", ("bert", "bert-features"), ("token",)),
+    Row("answering.predictor:QuestionAnswerer", ("bert",), ("question",)),
+    Row("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
+    Row("language.predictor:LanguageModel", ("gpt", "gpt2")),
+    Row("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
+    Row("images.predictor:ImageClassifier", IMAGES),
+    Row("images.predictor:ImageEncoder", IMAGES, ("none",)),
+    Row("predictor:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
 )
 
 
@@ -63,7 +50,8 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     config = loaded.model.config
     head = getattr(config, "head", None if getattr(config, "labels", True) else "none")  # images: no labels, no head
     for row in PREDICTORS:
-        if type(loaded.model) not in row.models or head not in row.heads:
+        models = [FAMILIES[family].model for family in row.families]
+        if type(loaded.model).__name__ not in models or head not in row.heads:
             continue
         if row.data is None or row.data in _trained_on(loaded.path):
             module, name = row.predictor.split(":")
@@ -74,7 +62,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
 
 
 def _trained_on(path: Path) -> dict[str, Any]:
-    """What the record of a run tells of its data; a damaged record is an error when the model is scored, not before."""
+    """What the record of a run says of its data; a damaged record is an error when the model is scored, not before."""
     try:
         return record_of(path).get("data", {})
     except ValueError:

@@ -78,7 +78,7 @@ class TextPredictor(ModelWithTokenizer):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model can tell two texts apart."""
+        """Whether the model takes two texts; one with a single kind of segment knows them by the separator."""
         return hasattr(self.model.config, "segment_types")
 
     def attend(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from manyheads.analysis.costs import example
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import PRESETS, preset
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy
 
 V, T = 23, 9
 LENGTHS = torch.tensor([9, 4, 6])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy
 from tests.core.porting import port_stack, randomise
 
 V, PAD, END = 23, 22, 0

@@ -40,7 +40,7 @@ def language_model(path: Path) -> Any:
     return load(path)
 
 
-@pytest.mark.parametrize("row", PREDICTORS, ids=lambda row: f"{row.predictor} {row.models[0].__name__}")
+@pytest.mark.parametrize("row", PREDICTORS, ids=lambda row: f"{row.predictor} {row.families[0]}")
 def test_every_row_names_a_class(row: Any) -> None:
     module, name = row.predictor.split(":")
     assert isinstance(getattr(import_module(f"manyheads.tasks.{module}"), name), type)

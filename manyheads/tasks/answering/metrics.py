@@ -44,13 +44,13 @@ def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Me
     """squad_f1 and squad_em, means over the questions; an empty guess is no answer, no truths are none."""
     if not truths:
         raise ValueError("there is nothing to score: the test data are empty")
-    told = f"SQuAD's script, {len(truths):,} questions"
-    if impossible := sum(not several for several in truths):
-        told += f", {impossible:,} without an answer"
+    signature = f"SQuAD's script, {len(truths):,} questions"
+    if impossible := sum(not answers for answers in truths):
+        signature += f", {impossible:,} without an answer"
     return {
         name: {
             "value": sum(best(score, g, t) for g, t in zip(guesses, truths, strict=True)) / len(truths),
-            "signature": told,
+            "signature": signature,
         }
         for name, score in (("squad_f1", f1), ("squad_em", exact))
     }

@@ -14,19 +14,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad, token_batches
 from manyheads.data.windows import Frame, owners, windows
+from manyheads.tasks.outputs import outputs
 
 READING = {"max_length": 384, "stride": 128, "max_query": 64}  # tokens: those of the published code
 NULL = 0  # the position that stands for no answer
 MAX_ANSWER = 30  # tokens of an answer, as there
-BATCH_TOKENS = 8192  # padded tokens that are read at once
-
-
-def check_pairs(model: Any, name: object) -> None:
-    """Raises ValueError for a model that cannot tell a question from its context."""
-    if not hasattr(model.config, "segment_types"):
-        raise ValueError(f"{name}: this model reads single texts, not pairs")
 
 
 class Passage(NamedTuple):
@@ -61,35 +54,35 @@ def passages(
     if not frame.before:
         raise ValueError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
     contexts = list(dict.fromkeys(context for _, context in pairs))
-    several = tokenizer.encode_batch(contexts, add_special_tokens=False)
-    encoded = dict(zip(contexts, several, strict=True))
+    encodings = tokenizer.encode_batch(contexts, add_special_tokens=False)
+    encoded = dict(zip(contexts, encodings, strict=True))
     queries = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
     if cut := sum(len(query.ids) > max_query for query in queries):
         print(f"warning: {cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens", file=sys.stderr)
-    found = []
+    all_passages = []
     for number, ((_, context), query) in enumerate(zip(pairs, queries, strict=True)):
-        asked = query.ids[:max_query]
-        room = max_length - len(frame) - len(asked)
+        question = query.ids[:max_query]
+        room = max_length - len(frame) - len(question)
         if room < 1:
             raise ValueError(
-                f"max_length {max_length} leaves no room for the context of a question of {len(asked)} tokens: raise "
-                "it, or lower max_query"
+                f"max_length {max_length} leaves no room for the context of a question of {len(question)} tokens: "
+                "raise it, or lower max_query"
             )
         ids, offsets = encoded[context].ids, encoded[context].offsets
         parts = windows(len(ids), room, min(stride, room))
         owner = np.array(owners(parts), dtype=np.int64)
         spans = np.array(offsets, dtype=np.int32).reshape(-1, 2)
         for i, part in enumerate(parts):
-            both, segments = frame.around(asked, ids[part.start : part.end])
+            both, segments = frame.around(question, ids[part.start : part.end])
             inside = slice(part.start, part.end)
-            first = len(frame.before) + len(asked) + len(frame.between)
-            found.append(
+            first = len(frame.before) + len(question) + len(frame.between)
+            all_passages.append(
                 Passage(
                     np.array(both, np.int32), np.array(segments, np.int32), number, first, spans[inside],
                     owner[inside] == i,
                 )
             )  # fmt: skip
-    return found
+    return all_passages
 
 
 def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
@@ -102,23 +95,13 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
     return (passage.first + first, passage.first + last) if first <= last else (NULL, NULL)
 
 
-def collate(several: Sequence[Passage], padding: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids (B, T), lengths (B,) and segments (B, T)."""
-    ids, segments = pad([p.ids for p in several], padding), pad([p.segments for p in several], 0)
-    return torch.from_numpy(ids), torch.tensor([len(p.ids) for p in several]), torch.from_numpy(segments)
-
-
-def passage_logits(model: Any, several: Sequence[Passage], route: Route) -> list[Tensor]:
+def passage_logits(model: Any, passages: Sequence[Passage], route: Route) -> list[Tensor]:
     """Of being the first and the last token of the answer: (T, 2) float32 on the CPU for each passage."""
-    found: list[Tensor] = [torch.empty(0)] * len(several)
-    sizes = [len(p.ids) for p in several]
-    for rows in token_batches(sizes, sizes, max([BATCH_TOKENS, *sizes]), seed=0, epoch=0):
-        padded = collate([several[i] for i in rows], model.config.pad)
-        with torch.inference_mode(), route.computing():
-            logits = model(*(t.to(route.device) for t in padded))  # (B, T, 2)
-        for i, row in zip(rows, logits.float().cpu(), strict=True):
-            found[i] = row[: sizes[i]]
-    return found
+    logits: list[Tensor] = [torch.empty(0)] * len(passages)
+    ids, segments = [p.ids for p in passages], [p.segments for p in passages]
+    for i, output in outputs(model, route, ids, model.config.pad, segments):
+        logits[i] = output[: len(ids[i])]
+    return logits
 
 
 class FoundAnswer(NamedTuple):
@@ -132,7 +115,7 @@ class FoundAnswer(NamedTuple):
 
 
 def likeliest(
-    several: Sequence[Passage],
+    passages: Sequence[Passage],
     logits: Sequence[Tensor],
     contexts: Sequence[str],
     nbest: int,
@@ -142,11 +125,11 @@ def likeliest(
     """The n-best answers of each question, from those of all its windows; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
     null = [float("inf")] * len(contexts)  # the score of no answer: of the window that is least sure of it
-    for passage, pairs in zip(several, logits, strict=True):
+    for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
         spans[i] += _spans(passage, pairs, contexts[i], nbest, max_answer)
         null[i] = min(null[i], float(pairs[NULL].sum()))
-    return [_ranked(found, score, nbest, null_threshold) for found, score in zip(spans, null, strict=True)]
+    return [_ranked(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
 
 
 def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
@@ -158,11 +141,11 @@ def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answe
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).triu().tril(max_answer - 1)
     allowed &= torch.from_numpy(passage.owned)[:, None]
     values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
-    found = []
+    answers = []
     for value, place in zip(values.tolist(), at.tolist(), strict=True):
         first, last = (int(passage.spans[place // tokens, 0]), int(passage.spans[place % tokens, 1]))
-        found.append(FoundAnswer(context[first:last], 0.0, first, last, value))
-    return found
+        answers.append(FoundAnswer(context[first:last], 0.0, first, last, value))
+    return answers
 
 
 def _ranked(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:

@@ -16,7 +16,6 @@ from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
     READING,
     FoundAnswer,
-    check_pairs,
     likeliest,
     passage_logits,
     passages,
@@ -25,10 +24,6 @@ from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 MOST_ANSWERS, MOST_TOKENS = 1000, 1000
-
-
-class AnsweringOutcome(Outcome):
-    unit = "F1 of an answer"
 
 
 class QuestionAnswerer(TextPredictor):
@@ -83,7 +78,6 @@ class QuestionAnswerer(TextPredictor):
                 raise ValueError(f"{setting} is {count}: expected 1 to {most}")
         if null_threshold is not None and math.isnan(null_threshold):
             raise ValueError(f"null_threshold is {null_threshold}: expected a number, or None")
-        check_pairs(self.model, self.path)
         for number, pair in enumerate(pairs, 1):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
@@ -91,19 +85,19 @@ class QuestionAnswerer(TextPredictor):
         logits = passage_logits(self.model, windows, self.route)
         return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
-    def evaluate(self, questions: Questions) -> AnsweringOutcome:
+    def evaluate(self, questions: Questions) -> Outcome:
         """Answer the questions and score the best answers; none is an answer where the data have such questions."""
         items = questions.items
         threshold = 0.0 if questions.impossible else None
         answers = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
         outputs = [ranked[0].text for ranked in answers]
         truths = [[answer.text for answer in item.answers] for item in items]
-        return AnsweringOutcome(
+        return Outcome(
             [item.question for item in items], outputs, [" | ".join(texts) for texts in truths],
             [best(f1, guess, texts) for guess, texts in zip(outputs, truths, strict=True)],
-            squad_metrics(outputs, truths),
+            squad_metrics(outputs, truths), unit="F1 of an answer",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> AnsweringOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`: a JSON file as SQuAD's, or a directory with a test file."""
         return self.evaluate(scored_data(self.path, data, QuestionSource(), skip_bad_lines=skip_bad_lines))

@@ -51,28 +51,21 @@ class AnsweringConfig(Config):
 
 RECIPES = {
     "question-answering": Recipe(
-        "answers as spans of a text, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        """manyheads train question-answering data=DIR --init MODEL
-
-        The fine-tuning of Devlin 2018, section 4.2 (SQuAD 1.1's dev data with BERT base: F1 88.5, exact match 80.8),
-        three epochs with linear decay. Questions without an answer are those of SQuAD 2.0.
-        """,
+        "answers as spans of a text, fine-tuned from any BERT", "Devlin et al. 2018",
         AnsweringConfig(training=replace(FINE_TUNING, learning_rate=5e-5, accumulate=4)), RUN,
+        """Published for SQuAD 1.1's dev data with BERT base (section 4.2): F1 88.5, exact match 80.8. Questions without
+        an answer are those of SQuAD 2.0.""",
         requires={"data": "DIR with train and dev or test files as SQuAD's JSON"}, init="must",
     ),
     "xquad": Recipe(
-        "what a thousand questions teach, fine-tuned from any BERT",
-        "Artetxe et al. 2020",
-        """manyheads train xquad data=DIR --init MODEL
-
-        The English part of XQuAD (Artetxe 2020), 1,190 questions from SQuAD's dev data, split by article: far less
-        than a model needs, so this shows how little can be learnt from a thousand questions, and is no measure of it.
-        """,
+        "what a thousand questions teach, fine-tuned from any BERT", "Artetxe et al. 2020",
         AnsweringConfig(
             batch_tokens=2048,
             training=replace(FINE_TUNING, epochs=4, learning_rate=1e-4, warmup=30, log_every=10),
         ),
-        RUN, requires={"data": "DIR with train.json and test.json of XQuAD"}, init="must",
+        RUN,
+        """The English part of XQuAD, 1,190 questions from SQuAD's dev data, split by article: far less than a model
+        needs, so this shows how little can be learnt from a thousand questions, and is no measure of it.""",
+        requires={"data": "DIR with train.json and test.json of XQuAD"}, init="must",
     ),
 }  # fmt: skip

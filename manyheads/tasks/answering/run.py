@@ -43,9 +43,7 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
         )  # fmt: skip
 
         def score(held: Questions) -> Metrics:
-            return (
-                {} if held is None else QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
-            )
+            return QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
 
         def flops(summary: Summary) -> float:
             return costs.flops(model, task.mean_length)["training"] * summary.tokens

@@ -8,9 +8,9 @@ in one that does not hold the whole answer the answer is the first token, [CLS],
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,13 +28,13 @@ from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
     NULL,
     Passage,
-    check_pairs,
-    collate,
     likeliest,
     passage_logits,
     passages,
     target_of,
 )
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.outputs import padded
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Batch:
     tokens: int  # passages: each has one answer
 
 
+@dataclass(eq=False)
 class AnsweringTask:
     """What the training loop trains: the mean of the cross-entropies of the answer's first and last token.
 
@@ -55,31 +56,27 @@ class AnsweringTask:
     max_length, stride, max_query  as of `passages`
     """
 
-    unit = "passages"
+    unit: ClassVar = "passages"
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        train: Questions,
-        validation: Questions,
-        *,
-        route: Route,
-        batch_tokens: int,
-        max_length: int,
-        stride: int,
-        max_query: int,
-        seed: int,
-    ) -> None:
-        check_pairs(model, "question answering")
-        self.model, self.tokenizer, self.route = model.to(route.device), tokenizer, route
-        self.batch_tokens, self.seed = batch_tokens, seed
-        limits = {"max_length": max_length, "stride": stride, "max_query": max_query}
-        self._train, self._targets = _with_targets(tokenizer, train, limits)
-        self._questions = validation
-        self._validation, self._validation_targets = _with_targets(tokenizer, validation, limits)
-        self._lengths = [len(p.ids) for p in self._train]
-        self._forward = route.compile(self.model.forward)
+    model: Any
+    tokenizer: Tokenizer
+    train: Questions
+    validation: Questions
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    max_length: int
+    stride: int
+    max_query: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
+        limits = {"max_length": self.max_length, "stride": self.stride, "max_query": self.max_query}
+        self._passages, self._targets = _with_targets(self.tokenizer, self.train, limits)
+        self._lengths = [len(passage.ids) for passage in self._passages]
+        self._validation_passages, self._validation_targets = _with_targets(self.tokenizer, self.validation, limits)
+        self._forward = self.route.compile(self.model.forward)
 
     @property
     def mean_length(self) -> int:
@@ -91,8 +88,10 @@ class AnsweringTask:
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        padded = collate([self._train[i] for i in rows.tolist()], self.model.config.pad)
-        return Batch(*padded, torch.tensor([self._targets[i] for i in rows.tolist()]), len(rows))
+        passages = [self._passages[i] for i in rows]
+        ids, lengths = padded([p.ids for p in passages], self.model.config.pad)
+        segments, _ = padded([p.segments for p in passages], 0)
+        return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
     def loss(self, batch: Batch) -> Tensor:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
@@ -104,15 +103,20 @@ class AnsweringTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per passage, and SQuAD's F1 and exact match of the answers."""
-        several, items = self._validation, self._questions.items
-        logits = passage_logits(self.model, several, self.route)
-        pairs = zip(logits, self._validation_targets, strict=True)
-        total = sum(float(F.cross_entropy(each.T, torch.tensor(target), reduction="sum")) / 2 for each, target in pairs)
-        threshold = 0.0 if self._questions.impossible else None
-        found = likeliest(several, logits, [item.context for item in items], 1, MAX_ANSWER, threshold)
+        items = self.validation.items
+        logits = passage_logits(self.model, self._validation_passages, self.route)  # (T, 2) each
+        losses = [
+            float(F.cross_entropy(of_passage.T, torch.tensor(target)))  # the mean of first and last
+            for of_passage, target in zip(logits, self._validation_targets, strict=True)
+        ]
+        threshold = 0.0 if self.validation.impossible else None
+        contexts = [item.context for item in items]
+        answers = likeliest(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
         truths = [[answer.text for answer in item.answers] for item in items]
-        metrics = squad_metrics([answers[0].text for answers in found], truths)
-        return {"loss": total / len(several), **{name: metric["value"] for name, metric in metrics.items()}}
+        return {
+            "loss": sum(losses) / len(losses),
+            **values(squad_metrics([ranked[0].text for ranked in answers], truths)),
+        }
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)
@@ -122,12 +126,12 @@ def _with_targets(
     tokenizer: Tokenizer, questions: Questions, limits: dict[str, int]
 ) -> tuple[list[Passage], list[tuple[int, int]]]:
     """Passages and where the first of the answers stands in each."""
-    several = passages(tokenizer, [(item.question, item.context) for item in questions.items], **limits)
+    windows = passages(tokenizer, [(item.question, item.context) for item in questions.items], **limits)
     targets = []
-    for passage in several:
+    for passage in windows:
         answers = questions.items[passage.question].answers
         targets.append(target_of(passage, *_bare(answers[0])) if answers else (NULL, NULL))
-    return several, targets
+    return windows, targets
 
 
 def _bare(answer: Answer) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, overload
 
+from torch import Tensor
+
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.corpora import LabelledSource
@@ -28,11 +30,19 @@ class Label:
         return self.label
 
 
+def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
+    """The `top` most probable labels of each item, best first, from the log-probabilities (N, L) of all."""
+    best, indices = scores.exp().topk(min(top, len(labels)))
+    return [
+        [Label(labels[i], probability) for probability, i in zip(*row, strict=True)]
+        for row in zip(best.tolist(), indices.tolist(), strict=True)
+    ]
+
+
 class Classifier(TextPredictor):
     """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
 
     reads: ClassVar = "texts"
-
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
@@ -86,24 +96,17 @@ class Classifier(TextPredictor):
             if bool(pair.strip()) != bool(texts[i].strip()):
                 raise ItemError(i, "and its second text: one is blank, the other is not")
         scores = log_probabilities(self.model, self._encode(texts, pairs, truncate), self.route)
-        best, at = scores.exp().topk(min(top, len(self.labels)), dim=1)
-        return [
-            [Label(self.labels[j], value) for value, j in zip(values, indices, strict=True)] if text.strip() else []
-            for text, values, indices in zip(texts, best.tolist(), at.tolist(), strict=True)
-        ]
+        ranked = likeliest(scores, self.labels, top)
+        return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels)
-        encoded = self._encode(data.texts, data.pairs, truncate, data.place)
-        scores = log_probabilities(self.model, encoded, self.route)  # (N, L)
-        predicted = scores.argmax(1).tolist()
-        of_truth = scores.gather(1, truth[:, None]).squeeze(1).exp()  # (N,)
-        return LabelOutcome(
-            data.inputs, [self.labels[i] for i in predicted], list(data.labels),
-            [float(a == b) for a, b in zip(predicted, truth.tolist(), strict=True)],
-            classification_metrics(predicted, truth.tolist(), self.labels), of_truth.tolist(),
-        )  # fmt: skip
+        scores = log_probabilities(
+            self.model, self._encode(data.texts, data.pairs, truncate, data.place), self.route
+        )  # (N, L)
+        metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
+        return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)
 
     def outcome(
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,

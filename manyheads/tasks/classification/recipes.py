@@ -116,121 +116,72 @@ IMDB_1000 = replace(
 )
 
 
-def _on_imdb(name: str, summary: str, about: str, preset: str, **settings: Any) -> Recipe:
-    return Recipe(
-        summary, "Chollet 2021", f"manyheads train imdb/{name} data=DIR\n\n{about}",
-        replace(IMDB, preset=preset, **settings), RUN,
-        requires={"data": "DIR with train.parquet and test.parquet of IMDB, with the columns text and label"},
-    )  # fmt: skip
+IMDB_DATA = {"data": "DIR with train.parquet and test.parquet of IMDB, with the columns text and label"}
+
+
+def _on_imdb(summary: str, preset: str, about: str = "", **settings: Any) -> Recipe:
+    config = replace(IMDB, preset=preset, **settings)
+    return Recipe(summary, "Chollet 2021", config, RUN, about, requires=IMDB_DATA)
 
 
 RECIPES = {
     "bert/imdb-1000": Recipe(
-        "what bert/imdb is worth: its fine-tuning on 1,000 labelled reviews, or scratch=true",
-        "Devlin et al. 2018",
-        """manyheads train bert/imdb-1000 data=DIR --init RUN [scratch=true]
-
-        The model of `bert/imdb` fine-tuned on 1,000 labelled reviews, the epoch with the best validation accuracy
-        kept; with scratch=true the same model with new weights, on the same reviews. Some minutes each on one core.
-        """,
+        "what bert/imdb is worth: its fine-tuning on 1,000 labelled reviews, or scratch=true", "Devlin et al. 2018",
         IMDB_1000, RUN,
+        """The epoch with the best validation accuracy is kept; with scratch=true the same model has new weights, and
+        learns from the same reviews. Some minutes each on one core.""",
+        options="[scratch=true]", init="must",
         requires={"data": "DIR with train and test of IMDB, with the columns text and label"},
-        init="must",
     ),
     "text-classification": Recipe(
-        "which of 60 languages is a phrase in, or your labels",
-        "Chollet 2021",
-        """manyheads train text-classification [data=DIR] [preset=text-classifier/textbook]
-
-        Without data: which of 60 languages is a phrase of dates, amounts and names from Unicode CLDR in? What is
-        tested are combinations that training has not shown. About a minute. With --init it has the optimiser and
-        schedule of the fine-tunings.
-        """,
-        EMBEDDED, RUN, with_init=replace(EMBEDDED, training=FINE_TUNING), init="may",
+        "which of 60 languages is a phrase in, or your labels", "Chollet 2021", EMBEDDED, RUN,
+        """Without data, phrases of dates, amounts and names from Unicode CLDR; what is tested are combinations that
+        training has not shown. About a minute. With --init it has the optimiser and schedule of the fine-tunings.""",
+        options="[data=DIR] [preset=text-classifier/textbook]", init="may",
+        with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "text-classification/receptive-field": Recipe(
-        "nothing: how far stacked convolutions see, and attention, measured by gradient",
-        "Chollet 2021",
-        """manyheads train text-classification/receptive-field [layers=6 kernel=3]
-
-        Trains nothing: measures by gradient how many positions the middle output sees, prints the table, and draws it
-        into receptive-field.png. Seconds.
-        """,
+        "nothing: how far stacked convolutions see, and attention, measured by gradient", "Chollet 2021",
         ReceptiveFieldConfig(), "manyheads.tasks.classification.receptive_field",
+        """Measures by gradient how many positions the middle output sees, prints the table, and draws it into
+        receptive-field.png. Seconds.""",
+        options="[layers=6 kernel=3]",
     ),
     "imdb/textbook": _on_imdb(
-        "textbook", "the textbook's classifier as published",
-        """The chapter's classifier as published: 20,000 words, 600 of each review, padding that is read, no positions.
-        Adam instead of RMSprop, the epoch with the best validation loss kept. (Chollet, 8 times wider: accuracy
-        0.875.)""",
-        "text-classifier/textbook",
+        "the textbook's classifier as published", "text-classifier/textbook",
+        """20,000 words, 600 of each review, padding that is read, no positions. Adam instead of RMSprop, the epoch with
+        the best validation loss kept. (Chollet, 8 times wider: accuracy 0.875.)""",
     ),
-    "imdb/corrected": _on_imdb(
-        "corrected", "the textbook's classifier with positions and a mask",
-        "As `imdb/textbook`, but with learned positions, and padding that is not read.", "text-classifier/corrected",
-    ),
+    "imdb/corrected": _on_imdb("the textbook's classifier with positions and a mask", "text-classifier/corrected"),
     "imdb/rnn": _on_imdb(
-        "rnn", "a plain recurrent network instead", "Its last state; as `imdb/textbook` otherwise.",
-        "sequence-baseline/rnn", training=RECURRENT,
+        "a plain recurrent network instead", "sequence-baseline/rnn", training=RECURRENT
     ),
-    "imdb/lstm": _on_imdb(
-        "lstm", "an LSTM instead", "Its last state; as `imdb/textbook` otherwise.", "sequence-baseline/lstm",
-        training=RECURRENT,
-    ),
-    "imdb/bilstm": _on_imdb(
-        "bilstm", "an LSTM in both directions instead", "As `imdb/textbook` otherwise.", "sequence-baseline/bilstm",
-        training=RECURRENT,
-    ),
-    "imdb/conv1d": _on_imdb(
-        "conv1d", "convolutions along the words instead", "Two of them; as `imdb/textbook` otherwise.",
-        "sequence-baseline/conv1d",
-    ),
-    "imdb/conv2d": _on_imdb(
-        "conv2d", "convolutions along words and features instead", "Two of them; as `imdb/textbook` otherwise.",
-        "sequence-baseline/conv2d",
-    ),
+    "imdb/lstm": _on_imdb("an LSTM instead", "sequence-baseline/lstm", training=RECURRENT),
+    "imdb/bilstm": _on_imdb("an LSTM in both directions", "sequence-baseline/bilstm", training=RECURRENT),
+    "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
+    "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),
     "imdb/tfidf": _on_imdb(
-        "tfidf", "TF-IDF and logistic regression instead",
-        "Weighted words and logistic regression, on whole reviews (scikit-learn).", "tfidf",
+        "TF-IDF and logistic regression", "tfidf", "Whole reviews are read (by scikit-learn).",
         max_length=None, truncate=False,
     ),
     "sst2": Recipe(
-        "the sentiment of sentences, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        """manyheads train sst2 data=DIR --init MODEL [tuned=last-four]
-
-        The fine-tuning of Devlin 2018, section 4.1, on the sentences of SST-2 (BERT base: accuracy 0.935 on GLUE's
-        test).
-        """,
-        SST2, RUN,
+        "the sentiment of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, RUN,
+        "Published for BERT base on GLUE's test (section 4.1): accuracy 0.935.",
+        options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv, dev.tsv and test.tsv of SST-2, with the columns sentence and label"},
-        init="must",
     ),
     "mrpc": Recipe(
-        "whether two sentences say the same, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        """manyheads train mrpc data=DIR --init MODEL [tuned=last-four]
-
-        The fine-tuning of Devlin 2018, section 4.1, on the pairs of MRPC (BERT base: F1 0.889 on GLUE's test).
-        """,
-        MRPC, RUN,
+        "whether two sentences say the same, fine-tuned from any BERT", "Devlin et al. 2018", MRPC, RUN,
+        "Published for BERT base on GLUE's test (section 4.1): F1 0.889.",
+        options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv and test.tsv of MRPC, with the columns sentence1, sentence2 and label"},
-        init="must",
     ),
     "single-sentence": Recipe(
-        "labels of your texts, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        "manyheads train single-sentence data=DIR --init MODEL\n\nFine-tunes on your own texts and labels.",
-        YOURS, RUN,
+        "labels of your texts, fine-tuned from any BERT", "Devlin et al. 2018", YOURS, RUN, init="must",
         requires={"data": "DIR with train.tsv (or .csv, .jsonl, .parquet) with the columns text and label"},
-        init="must",
     ),
     "sentence-pair": Recipe(
-        "labels of your pairs of texts, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        "manyheads train sentence-pair data=DIR --init MODEL\n\nFine-tunes on your own pairs of texts and labels.",
-        YOURS, RUN,
+        "labels of your pairs of texts, fine-tuned from any BERT", "Devlin et al. 2018", YOURS, RUN, init="must",
         requires={"data": "DIR with train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label"},
-        init="must",
     ),
 }  # fmt: skip

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.labelled import Labelled
 from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import truncating
-from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.outputs import outputs, padded
 
 _CHUNK = 2000  # texts that are tokenised at a time
-PREDICTING_TOKENS = 8192  # padded tokens that are classified at once
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,8 @@ class Encoded:
 
     def batch(self, rows: Sequence[int], padding: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """tokens (B, T), lengths (B,), segments (B, T) or None."""
-        tokens = torch.from_numpy(pad([self.ids[i] for i in rows], padding))
-        lengths = torch.tensor([len(self.ids[i]) for i in rows])
-        segments = None if self.segments is None else torch.from_numpy(pad([self.segments[i] for i in rows], 0))
-        return tokens, lengths, segments
+        segments = None if self.segments is None else padded([self.segments[i] for i in rows], 0)[0]
+        return *padded([self.ids[i] for i in rows], padding), segments
 
 
 def encode(
@@ -117,6 +115,7 @@ class Batch:
         return len(self.labels)
 
 
+@dataclass(eq=False)
 class ClassificationTask:
     """What the training loop trains.
 
@@ -124,50 +123,49 @@ class ClassificationTask:
     max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
     """
 
-    unit = "texts"
+    unit: ClassVar = "texts"
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        train: Labelled,
-        validation: Labelled,
-        *,
-        route: Route,
-        batch_tokens: int,
-        batch_items: int | None,
-        max_length: int | None,
-        truncate: bool,
-        seed: int,
-    ) -> None:
-        self.model, self.tokenizer, self.route = model.to(route.device), tokenizer, route
-        self.batch_tokens, self.batch_items, self.seed = batch_tokens, batch_items, seed
-        labels = model.config.labels
+    model: Any
+    tokenizer: Tokenizer
+    train: Labelled
+    validation: Labelled
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    batch_items: int | None
+    max_length: int | None
+    truncate: bool
+    seed: int
 
-        def encoded(data: Labelled) -> Encoded:
-            texts = encode(tokenizer, data.texts, data.pairs, max_length, truncate=truncate, where=data.place)
-            if texts.cut:
-                note = f"{texts.cut:,} of {len(data):,} texts are cut to {max_length:,} tokens"
-                print(f"{data.file or 'the corpus'}: {note}", file=sys.stderr)
-            return texts
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
+        labels = self.model.config.labels
+        self._texts, self._labels = self._encoded(self.train), label_ids(self.train, labels)
+        self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
+        self._forward = self.route.compile(self.model.forward)
 
-        self._train, self._labels = encoded(train), label_ids(train, labels)
-        self._validation, self._validation_labels = encoded(validation), label_ids(validation, labels)
-        self._forward = route.compile(self.model.forward)
+    def _encoded(self, data: Labelled) -> Encoded:
+        texts = encode(
+            self.tokenizer, data.texts, data.pairs, self.max_length, truncate=self.truncate, where=data.place
+        )
+        if texts.cut:
+            note = f"{texts.cut:,} of {len(data):,} texts are cut to {self.max_length:,} tokens"
+            print(f"{data.file or 'the corpus'}: {note}", file=sys.stderr)
+        return texts
 
     @property
     def tokens_per_item(self) -> float:
-        return float(self._train.lengths.mean())
+        return float(self._texts.lengths.mean())
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        lengths = self._train.lengths
+        lengths = self._texts.lengths
         rows = token_batches(
             lengths, lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
         )
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._train.batch(rows.tolist(), self.model.config.pad), self._labels[rows])
+        return Batch(*self._texts.batch(rows.tolist(), self.model.config.pad), self._labels[rows])
 
     def loss(self, batch: Batch) -> Tensor:
         device = self.route.device
@@ -177,11 +175,12 @@ class ClassificationTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""
-        scores = log_probabilities(self.model, self._validation, self.route)
-        truth = self._validation_labels
-        metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.model.config.labels)
-        loss = float(F.nll_loss(scores, truth))
-        return {"loss": loss, **{name: metric["value"] for name, metric in metrics.items()}}
+        scores = log_probabilities(self.model, self._validation_texts, self.route)
+        metrics = classification_metrics(scores.argmax(1).tolist(), self._truth.tolist(), self.model.config.labels)
+        return {
+            "loss": float(F.nll_loss(scores, self._truth)),
+            **values(metrics),
+        }
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)
@@ -197,14 +196,11 @@ def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
 
 
 def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
-    """(N, L) float32 on the CPU, in batches of like length."""
-    lengths = encoded.lengths
-    found = torch.empty(len(encoded), len(model.config.labels))
-    for rows in token_batches(lengths, lengths, max([PREDICTING_TOKENS, *lengths]), seed=0, epoch=0):
-        batch = (t if t is None else t.to(route.device) for t in encoded.batch(rows.tolist(), model.config.pad))
-        with torch.inference_mode(), route.computing():
-            found[rows] = model(*batch).float().log_softmax(-1).cpu()
-    return found
+    """(N, L) float32 on the CPU."""
+    scores = torch.empty(len(encoded), len(model.config.labels))
+    for i, logits in outputs(model, route, encoded.ids, model.config.pad, encoded.segments):
+        scores[i] = logits.log_softmax(-1)
+    return scores
 
 
 def classification_metrics(predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str]) -> Metrics:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from manyheads.models.universal import Universal
 from manyheads.tasks.translation.predictor import Translator
 
 
@@ -36,16 +35,16 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     texts that it cannot read.
     """
     model = translator.model
-    if not isinstance(model, Universal):
+    if not hasattr(model.config, "steps"):
         raise ValueError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     read = [ids[0], [model.config.start, *ids[1][:-1]]]
-    given, written = (torch.tensor([each], device=translator.route.device) for each in read)
+    given, written = (torch.tensor([tokens], device=translator.route.device) for tokens in read)
     _, thoughts = model.think(given, None, written)
-    found = {}
-    for (tokenizer, _), stack, each in zip(sides, ("encoder", "decoder"), read, strict=True):
-        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(each)
-        found[stack] = list(zip(map(str, map(tokenizer.id_to_token, each)), steps, strict=True))
-    return Pondering(found)
+    stacks = {}
+    for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), read, strict=True):
+        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)
+        stacks[stack] = list(zip(map(str, map(tokenizer.id_to_token, tokens)), steps, strict=True))
+    return Pondering(stacks)

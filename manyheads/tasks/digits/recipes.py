@@ -47,25 +47,24 @@ class DigitsConfig(Config):
 
 
 def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
-    command = f"manyheads train universal/{algorithm} [model=universal|transformer|lstm] [offsets=false]"
-    config = DigitsConfig(algorithm)
-    return Recipe(summary, "Dehghani et al. 2018", f"{command}\n\n{about}", config, "manyheads.tasks.digits.run")
+    return Recipe(
+        summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "manyheads.tasks.digits.run", about,
+        options="[model=universal|transformer|lstm] [offsets=false]",
+    )  # fmt: skip
 
 
 RECIPES = {
     "universal/copy": _on(
         "copy", "digits copied, ten times as many as in training; or by a Transformer, an LSTM",
-        """Trained on up to 40 digits, tested on up to 400. Published at 400 (Dehghani 2018, table 4), characters /
-        strings: LSTM .45 / .09, Transformer .53 / .03, Universal Transformer .91 / .35.""",
+        """Trained on up to 40 digits, tested on up to 400. Published at 400 (table 4), characters / strings: LSTM .45 /
+        .09, Transformer .53 / .03, Universal Transformer .91 / .35.""",
     ),
     "universal/reverse": _on(
         "reverse", "digits reversed, likewise",
-        """The last digit first. Published at 400: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 /
-        .46.""",
+        "Published at 400: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 / .46.",
     ),
     "universal/addition": _on(
-        "addition", "numbers added, likewise",
-        """Two numbers, the least significant digit first. Published at 400: LSTM .08 / .00, Transformer .07 / .00,
-        Universal Transformer .34 / .02.""",
+        "addition", "two numbers added, the least significant digit first, likewise",
+        "Published at 400: LSTM .08 / .00, Transformer .07 / .00, Universal Transformer .34 / .02.",
     ),
 }  # fmt: skip

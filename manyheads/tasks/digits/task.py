@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,17 +39,16 @@ class _Shifted(Sequence[Batch]):
         return replace(batch, offset=torch.from_numpy(offsets))
 
 
+@dataclass(eq=False)
 class DigitTask(TranslationTask):
     """Translation, where a text may begin at any of `room` positions while training (Dehghani 2018, section 4.4), so
     that no position is new when longer ones are read. 0: it begins at the first, as published for the Transformer."""
 
-    def __init__(self, *inputs: Any, room: int, **settings: Any) -> None:
-        super().__init__(*inputs, **settings)
-        self.room = room
+    room: int = field(default=0, kw_only=True)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        found = super().batches(epoch)
-        return _Shifted(found, self.room, self.seed, epoch) if self.room else found
+        batches = super().batches(epoch)
+        return _Shifted(batches, self.room, self.seed, epoch) if self.room else batches
 
 
 @torch.inference_mode()
@@ -63,7 +62,7 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
     """
     model.eval()
     outputs: list[str] = []
-    forced, asked = 0, 0
+    forced, characters = 0, 0
     steps: dict[str, list[Tensor]] = {}
     rows = max(1, DECODED // max(map(len, pairs.sources)))
     for first in range(0, len(pairs), rows):
@@ -76,14 +75,14 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
             forced += int(((logits.argmax(-1) == write) & right).sum())
-            asked += int(right.sum())
+            characters += int(right.sum())
             outputs += _decoded(model, tokenizer, source, lengths)
-    together = list(zip(outputs, pairs.targets, strict=True))
+    answers = list(zip(outputs, pairs.targets, strict=True))
     values = {
-        "accuracy": sum(_placed(*each) for each in together) / sum(map(len, pairs.targets)),
-        "exact_match": sum(output == target for output, target in together) / len(pairs),
-        "forced_accuracy": forced / asked,
-        **{f"{stack}_steps": float(torch.cat(each).mean()) for stack, each in steps.items()},
+        "accuracy": sum(_placed(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
+        "exact_match": sum(output == target for output, target in answers) / len(pairs),
+        "forced_accuracy": forced / characters,
+        **{f"{stack}_steps": float(torch.cat(counts).mean()) for stack, counts in steps.items()},
     }
     return values, outputs
 
@@ -93,30 +92,24 @@ def _placed(output: str, target: str) -> int:
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 
-def length_metrics(found: Mapping[str, float], length: int, count: int) -> Metrics:
-    """Of what `measure` found on `count` inputs of a length, what is told beside other metrics."""
-    told = f"{count:,} inputs of {length} characters, greedy"
-    return {f"{name}_{length}": {"value": found[name], "signature": told} for name in ("accuracy", "exact_match")}
+def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metrics:
+    """Accuracy and exact matches, as `measure` gives them for `count` inputs of a length, under names of their own."""
+    signature = f"{count:,} inputs of {length} characters, greedy"
+    return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
 
-class DigitOutcome(Outcome):
-    """The quality of an output is the share of its characters that are in place."""
-
-    unit = "accuracy"
-
-
-def digit_outcome(model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route) -> DigitOutcome:
-    """On inputs of each length."""
+def digit_outcome(model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route) -> Outcome:
+    """On inputs of each length; the quality of an output is the share of its characters that are in place."""
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
-        found, written = measure(model, tokenizer, pairs, route)
-        metrics |= length_metrics(found, length, len(pairs))
+        values, written = measure(model, tokenizer, pairs, route)
+        metrics |= length_metrics(values, length, len(pairs))
         outputs += written
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
-    quality = [_placed(*each) / len(each[1]) for each in zip(outputs, references, strict=True)]
-    return DigitOutcome(inputs, outputs, references, quality, metrics)
+    quality = [_placed(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
+    return Outcome(inputs, outputs, references, quality, metrics, unit="accuracy")
 
 
 def _padded(
@@ -124,7 +117,7 @@ def _padded(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """source (B, Ts) with lengths (B,); what the decoder reads and should write (B, Tt), and which of it is real."""
     c = model.config
-    sources, targets = ([each.ids for each in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
+    sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
     shifted = [[c.start, *target[:-1]] for target in targets]
     source, read, write = (torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets))
     return source, (source != c.pad).sum(1), read, write, write != c.pad
@@ -136,5 +129,5 @@ def _decoded(model: Translating, tokenizer: Tokenizer, source: Tensor, lengths: 
     cache: Any = model.start(source, lengths, int(limits.max()) + 1)
     step: Any = model.step
     suppress = [token for token in {c.pad, c.start} if token != c.end]
-    found = greedy(step, cache, start=c.start, end=c.end, limits=limits, suppress=suppress)
-    return [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+    hypotheses = greedy(step, cache, start=c.start, end=c.end, limits=limits, suppress=suppress)
+    return [tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]

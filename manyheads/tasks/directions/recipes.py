@@ -39,13 +39,10 @@ class DirectionsConfig(Config):
 RECIPES = {
     "reading": Recipe(
         "the paper's figure 3: both directions at once, left to right, two LSTMs, compared by their features",
-        "Devlin et al. 2018",
-        """manyheads train reading [data=DIR] [training.steps=N]
-
-        The same texts are read in both directions at once (masked words), from left to right (the next word), and by
-        two LSTMs; then a linear classifier tags each word from its frozen features. Each encoder is resumable in a
-        directory of its own below --out. About eight minutes on one core.
-        """,
-        DirectionsConfig(), "manyheads.tasks.directions.run",
+        "Devlin et al. 2018", DirectionsConfig(), "manyheads.tasks.directions.run",
+        """Three encoders learn from the same texts: one predicts masked words, one the next word, one both neighbours
+        of a word with two LSTMs; then a linear classifier tags each word from their frozen features. Each encoder is
+        resumable in a directory of its own below --out. About eight minutes on one core.""",
+        options="[data=DIR] [training.steps=N]",
     ),
 }  # fmt: skip

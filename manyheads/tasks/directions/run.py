@@ -19,7 +19,7 @@ from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.directions.recipes import DirectionsConfig
-from manyheads.tasks.directions.task import ReadingTask, probe
+from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
 from manyheads.training.loop import Summary
@@ -98,7 +98,7 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
             documents = TokenisedDocuments.of([[" ".join(words)] for words in tagged.words], tokenizer)
             return PretrainingData(documents, rules, Special.of(tokenizer), vocabulary, seed=seed)
 
-        task = ReadingTask(
+        task = DirectionsTask(
             model, tokenizer, examples(splits.train), examples(splits.validation), route=route,
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Training a reader on plain text, and asking what its features know: a linear probe of the words' tags."""
+"""Training an encoder on plain text in one direction or both, and a linear probe of what its features know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,35 +14,36 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.windows import WordWindow, word_windows
+from manyheads.data.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.evaluation import Metrics
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
-
-TEXTS = 64  # that are read at once when nothing is trained
+from manyheads.training.loss import smoothed_cross_entropy
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded texts (B, T) with lengths (B,), as the reader sees them; for each direction of its features, the positions
-    (among the B * T) that it predicts from, and the words that it should predict, (N,) each."""
+    """Padded texts (B, T) with lengths (B,), as the encoder sees them.
+
+    predicted  for each direction of its features: the positions (N,), among the B * T, that it predicts from, and the
+               words (N,) that it should predict
+    """
 
     ids: Tensor
     lengths: Tensor
-    asked: list[tuple[Tensor, Tensor]]
+    predicted: list[tuple[Tensor, Tensor]]
 
     @property
     def tokens(self) -> int:
-        return sum(len(words) for _, words in self.asked)
+        return sum(len(words) for _, words in self.predicted)
 
     @classmethod
     def of(cls, examples: Sequence[Example], reading: Direction, padding: int) -> Batch:
-        lengths = torch.tensor([len(e.tokens) for e in examples])
-        ids = torch.from_numpy(pad([e.tokens for e in examples], padding))
+        ids, lengths = padded([e.tokens for e in examples], padding)
         starts = torch.arange(len(ids)) * ids.shape[1]
         masked = torch.cat([starts[row] + torch.tensor(e.positions) for row, e in enumerate(examples)])
         answers = torch.tensor([answer for e in examples for answer in e.answers])
@@ -50,52 +52,50 @@ class Batch:
         text = ids.flatten().scatter(0, masked, answers)  # as it was before words were masked
         at = torch.arange(ids.shape[1])
         before = (at < lengths[:, None] - 1).flatten().nonzero().flatten()  # all but the last token of each text
-        asked = [(before, text[before + 1])]
+        predicted = [(before, text[before + 1])]
         if reading == "two_lstms":
-            asked.append((before + 1, text[before]))
-        return cls(text.view_as(ids), lengths, asked)
+            predicted.append((before + 1, text[before]))
+        return cls(text.view_as(ids), lengths, predicted)
 
 
-class ReadingTask:
-    """What the training loop trains: the mean cross-entropy of what the way of reading predicts.
+@dataclass(eq=False)
+class DirectionsTask:
+    """What the training loop trains: the mean cross-entropy of the words that each direction predicts.
 
-    All readers are given the same texts in the same batches; which words are masked matters to one of them.
+    All encoders are given the same texts in the same batches; which words are masked matters to one of them.
     """
 
-    unit = "predictions"
+    unit: ClassVar = "predictions"
 
-    def __init__(
-        self,
-        model: DirectionalEncoder,
-        tokenizer: Tokenizer,
-        train: PretrainingData,
-        validation: PretrainingData,
-        *,
-        route: Route,
-        batch_tokens: int,
-        seed: int,
-    ) -> None:
-        self.model, self.tokenizer = model.to(route.device), tokenizer
-        self.train, self.validation = train, validation
-        self.route, self.batch_tokens, self.seed = route, batch_tokens, seed
+    model: DirectionalEncoder
+    tokenizer: Tokenizer
+    train: PretrainingData
+    validation: PretrainingData
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)
 
     def loss(self, batch: Batch) -> Tensor:
-        found = self.model.directions(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
+        directions = self.model.directions(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
         losses = [
             smoothed_cross_entropy(
                 self.model.transformed(features.flatten(0, 1)[at.to(self.route.device)], direction),
                 self.model.embedding.weight, self.model.output_bias, words.to(self.route.device),
                 smoothing=0.0, pad=None,
             )
-            for direction, (features, (at, words)) in enumerate(zip(found, batch.asked, strict=True))
+            for direction, (features, (at, words)) in enumerate(zip(directions, batch.predicted, strict=True))
         ]  # fmt: skip
         return torch.stack(losses).sum()
 
     def validate(self) -> dict[str, float]:
-        """The loss per predicted word. Losses of different readings are of different tasks."""
+        """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
         total, words = 0.0, 0
         for batch in self._batches(self.validation.epoch(0), 0, 0):
             total += self.loss(batch).item()
@@ -114,7 +114,7 @@ class ReadingTask:
     def _batches(self, examples: Epoch, seed: int, epoch: int) -> Sequence[Batch]:
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=seed, epoch=epoch)
         c = self.model.config
-        return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], c.reading, c.pad))
+        return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], c.reading, c.pad))
 
 
 def probe(
@@ -128,37 +128,35 @@ def probe(
     labels = sorted({tag for tags in (*train.tags, *test.tags) for tag in tags})
     index = {label: i for i, label in enumerate(labels)}
     known = torch.tensor([index[tag] for tags in train.tags for tag in tags])
-    features, asked = (word_features(model, tokenizer, each.words, route, context=context) for each in (train, test))
-    best = iter(linear_probe(features, known, asked, len(labels)).tolist())
+    features, test_features = (
+        word_features(model, tokenizer, tagged.words, route, context=context) for tagged in (train, test)
+    )
+    best = iter(linear_probe(features, known, test_features, len(labels)).tolist())
     return tagging_metrics([[labels[next(best)] for _ in words] for words in test.words], test.tags)
 
 
-@torch.no_grad()
 def word_features(
     model: DirectionalEncoder, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], route: Route, *, context: bool
 ) -> Tensor:
     """(words of all sentences, D), on the CPU."""
     c = model.config
-    found = [torch.zeros(len(sentence), c.width) for sentence in sentences]
-    windows: list[WordWindow] = word_windows(tokenizer, sentences, c.max_positions)
-    for first in range(0, len(windows), TEXTS):
-        part = windows[first : first + TEXTS]
-        ids = torch.from_numpy(pad([window.ids for window in part], c.pad)).to(route.device)
-        lengths = torch.tensor([len(window.ids) for window in part], device=route.device)
-        features = (model(ids, lengths) if context else model.embedding(ids)).float().cpu()  # (B, T, D)
-        for row, window in zip(features, part, strict=True):
-            found[window.sentence][window.words] = row[window.positions]
-    return torch.cat(found)
+    features = [torch.zeros(len(sentence), c.width) for sentence in sentences]
+    windows = word_windows(tokenizer, sentences, c.max_positions)
+    forward = model if context else (lambda ids, lengths: model.embedding(ids))
+    for i, output in outputs(forward, route, [window.ids for window in windows], c.pad):  # (T, D)
+        window = windows[i]
+        features[window.sentence][window.words] = output[window.positions]
+    return torch.cat(features)
 
 
-def linear_probe(features: Tensor, labels: Tensor, asked: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
-    """The likeliest label (M,) of each row of `asked` (M, D), by softmax regression on features (N, D) and labels (N,).
+def linear_probe(features: Tensor, labels: Tensor, test: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
+    """The likeliest label (M,) of each row of `test` (M, D), by softmax regression on features (N, D) and labels (N,).
 
     Features are scaled to zero mean and unit variance; `decay` is that of ridge regression. The loss is convex, and
     L-BFGS is run close to its minimum, so neither a seed nor a learning rate is chosen.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
-    known, asked = ((x - mean) / deviation for x in (features, asked))
+    known, test = ((x - mean) / deviation for x in (features, test))
     weight = torch.zeros(known.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
     optimiser = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -171,4 +169,4 @@ def linear_probe(features: Tensor, labels: Tensor, asked: Tensor, classes: int, 
 
     optimiser.step(closure)
     with torch.no_grad():
-        return (asked @ weight + bias).argmax(1)
+        return (test @ weight + bias).argmax(1)

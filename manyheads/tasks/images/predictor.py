@@ -22,7 +22,7 @@ from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.classification.predictor import Label
+from manyheads.tasks.classification.predictor import Label, likeliest
 from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
@@ -111,23 +111,18 @@ class ImageClassifier(ImageEncoder):
                 continue
             batch = torch.from_numpy(np.stack(list(arrays.values())))  # (B, C, Y, X)
             with torch.inference_mode(), self.route.computing():
-                probabilities = self.model(batch.to(self.route.device)).float().softmax(-1).cpu()  # (B, L)
-            best, ids = probabilities.topk(min(top, len(self.labels)))
-            for i, values, numbers in zip(arrays, best.tolist(), ids.tolist(), strict=True):
-                labels[i] = [Label(self.labels[j], value) for value, j in zip(values, numbers, strict=True)]
+                scores = self.model(batch.to(self.route.device)).float().log_softmax(-1).cpu()  # (B, L)
+            for i, ranked in zip(arrays, likeliest(scores, self.labels, top), strict=True):
+                labels[i] = ranked
         return labels
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
         scores = log_probabilities(self.model, loader, self.route)  # (N, L)
-        predicted, truth = scores.argmax(1).tolist(), torch.from_numpy(loader.labels)
-        of_truth = scores.gather(1, truth[:, None]).squeeze(1).exp()  # (N,)
-        return LabelOutcome(
-            [data.place(i) for i in range(len(data))], [self.labels[i] for i in predicted], list(data.labels),
-            [float(a == b) for a, b in zip(predicted, truth.tolist(), strict=True)],
-            image_metrics(scores, truth), of_truth.tolist(),
-        )  # fmt: skip
+        places = [data.place(i) for i in range(len(data))]
+        metrics = image_metrics(scores, torch.from_numpy(loader.labels))
+        return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
         """On the run's test data, or on `data`: images in any form that training reads, or a directory with tests."""

@@ -75,20 +75,8 @@ class TheoremConfig(Config):
 
     kernels: tuple[Annotated[int, Range(1, 99)], ...] = (3, 5, 7)
     alphas: tuple[Annotated[float, Range(0, 10**6)], ...] = (
-        1.0,
-        2.0,
-        5.0,
-        10.0,
-        15.0,
-        20.0,
-        25.0,
-        30.0,
-        35.0,
-        40.0,
-        46.0,
-        60.0,
-        100.0,
-    )
+        1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0,
+    )  # fmt: skip
     size: Annotated[int, Range(1, 1024)] = 16
     channels: Annotated[int, Range(1, 1024)] = 4
     images: Annotated[int, Range(1, 10_000)] = 2
@@ -125,95 +113,74 @@ PAPER = ImageConfig(
 )  # fmt: skip
 
 
+CIFAR_DATA = {"data": "DIR with train and test of CIFAR-10, with the columns image and label"}
+
+
 def _on_cifar10(
-    name: str, paper: str, summary: str, about: str, config: ImageConfig, *, teacher: bool = False
+    summary: str, paper: str, config: ImageConfig, about: str = "", options: str = "", **more: str
 ) -> Recipe:
-    command = f"manyheads train cifar10/{name} data=DIR"
-    requires = {"data": "DIR with train and test of CIFAR-10, with the columns image and label"}
-    if teacher:
-        command, requires = f"{command} teacher=RUN", {**requires, "teacher": "RUN, such as a run of cifar10/resnet"}
-    return Recipe(summary, paper, f"{command}\n\n{about}", config, RUN, requires=requires, init="may")
+    return Recipe(summary, paper, config, RUN, about, options, requires={**CIFAR_DATA, **more}, init="may")
 
 
 RECIPES = {
     "conv-attention/theorem": Recipe(
         "nothing: how exactly attention computes 3 x 3, 5 x 5 and 7 x 7 convolutions, by its sharpness",
-        "Cordonnier et al. 2020",
-        """manyheads train conv-attention/theorem [kernels=3,5,7 alphas=5,20,46]
-
-        Trains nothing: writes convolutions as attention with the paper's construction and measures in float64 how far
-        the two are apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json,
-        whose metrics are the decimal logarithms of the errors at the highest alpha. Seconds.
-        """,
-        TheoremConfig(), "manyheads.tasks.images.theorem",
+        "Cordonnier et al. 2020", TheoremConfig(), "manyheads.tasks.images.theorem",
+        """Writes convolutions as attention with the paper's construction and measures in float64 how far the two are
+        apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json, whose metrics
+        are the decimal logarithms of the errors at the highest alpha. Seconds.""",
+        options="[kernels=3,5,7 alphas=5,20,46]",
     ),
     "image-classification": Recipe(
-        "a small ViT of handwritten digits, or of your images",
-        "Dosovitskiy et al. 2020",
-        """manyheads train image-classification [data=DIR] [preset=vit/7-28] [--init MODEL]
-
-        Without data: a small ViT on the handwritten digits that scikit-learn has, in less than two minutes.
-        """,
-        DIGITS, RUN, init="may",
+        "a small ViT of handwritten digits, or of your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
+        "Without data, the handwritten digits that scikit-learn has, in less than two minutes.",
+        options="[data=DIR] [preset=vit/7-28] [--init MODEL]", init="may",
     ),
     "mnist/vit": Recipe(
-        "a small ViT on MNIST",
-        "Dosovitskiy et al. 2020",
-        """manyheads train mnist/vit data=DIR
-
-        A ViT with patches of 7 x 7 pixels on MNIST, moved by up to two pixels.
-        """,
-        MNIST, RUN,
+        "a small ViT on MNIST", "Dosovitskiy et al. 2020", MNIST, RUN,
+        "Patches of 7 x 7 pixels; images are moved by up to two pixels.",
         requires={"data": "DIR with train and test of MNIST, with the columns image and label, or as IDX files"},
         init="may",
     ),
     "cifar10/resnet": _on_cifar10(
-        "resnet", "He et al. 2015", "a small ResNet, also as a teacher",
-        "ResNet-20 (He 2015, section 4.2: 91.25% after 164 epochs).", CIFAR,
+        "a small ResNet, also as a teacher", "He et al. 2015", CIFAR,
+        "ResNet-20 (section 4.2: 91.25% after 164 epochs).",
     ),
     "cifar10/vit": _on_cifar10(
-        "vit", "Dosovitskiy et al. 2020", "a small ViT",
-        """A ViT with patches of 4 x 4 pixels; with teacher=RUN its class token learns from both (the paper's formula
-        without a distillation token).""",
-        CIFAR_VIT,
+        "a small ViT", "Dosovitskiy et al. 2020", CIFAR_VIT,
+        """Patches of 4 x 4 pixels; with teacher=RUN its class token learns from both (Touvron's formula without a
+        distillation token).""",
     ),
     "cifar10/deit": _on_cifar10(
-        "deit", "Touvron et al. 2021", "the same with a distillation token",
-        """With teacher=RUN [distillation=soft]: the same ViT with a distillation token, which learns what the teacher
-        says (Touvron 2021, section 4).""",
-        replace(CIFAR_VIT, model={**CIFAR_VIT.model, "distilled": True}), teacher=True,
+        "the small ViT with a distillation token, which learns what a teacher says", "Touvron et al. 2021",
+        replace(CIFAR_VIT, model={**CIFAR_VIT.model, "distilled": True}),
+        options="[distillation=soft]", teacher="RUN, such as a run of cifar10/resnet",
     ),
     "cifar10/se": _on_cifar10(
-        "se", "Hu et al. 2017", "the ResNet with squeeze-and-excitation", "The ResNet with squeeze-and-excitation.",
+        "the ResNet with squeeze-and-excitation", "Hu et al. 2017",
         replace(CIFAR, preset="resnet/20-small-se", model={"squeeze": 4}),
     ),
     "cifar10/nonlocal": _on_cifar10(
-        "nonlocal", "Wang et al. 2018", "the ResNet with non-local blocks", "The ResNet with non-local blocks.",
-        replace(CIFAR, preset="nonlocal/20-small"),
+        "the ResNet with non-local blocks", "Wang et al. 2018", replace(CIFAR, preset="nonlocal/20-small")
     ),
     "cifar10/local-attention": _on_cifar10(
-        "local-attention", "Ramachandran et al. 2019", "local attention instead of convolutions",
-        "Local self-attention instead of 3 x 3 convolutions.",
+        "a ResNet with local self-attention instead of 3 x 3 convolutions", "Ramachandran et al. 2019",
         replace(
             CIFAR, preset="local-attention/18-small",
             model={"depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, "heads": 4, "window": 5},
         ),
     ),
     "cifar10/conv-attention": _on_cifar10(
-        "conv-attention", "Cordonnier et al. 2020", "attention that can be a convolution",
-        """Attention that can be a convolution (Cordonnier 2020), by quadratic positions, learned ones, or those and
-        content (preset=conv-attention/content-small).""",
+        "a ViT whose attention can be a convolution", "Cordonnier et al. 2020",
         replace(CIFAR_VIT, preset="conv-attention/quadratic-small", model={}),
+        "By quadratic positions; or by learned ones (relative-small), or those and content (content-small).",
+        "[preset=conv-attention/content-small]",
     ),
     "deit": Recipe(
-        "the paper's whole recipe, for ImageNet",
-        "Touvron et al. 2021",
-        """manyheads train deit data=DIR [teacher=MODEL] [augmentation.randaugment=0]
-
-        The whole recipe of Touvron 2021 (table 9) for ImageNet: 300 epochs, RandAugment, mixup, cutmix, erasing,
-        repeated augmentation, stochastic depth; each part can be switched off. Published: DeiT-S 79.9, with
-        distillation 81.2.
-        """,
-        PAPER, RUN, requires={"data": "DIR with train and val of ImageNet, a folder for each class"}, init="may",
+        "the paper's whole recipe, for ImageNet", "Touvron et al. 2021", PAPER, RUN,
+        """Table 9: 300 epochs, RandAugment, mixup, cutmix, erasing, repeated augmentation, stochastic depth; each part
+        can be switched off. Published: DeiT-S 79.9, with distillation 81.2.""",
+        options="[teacher=MODEL] [augmentation.randaugment=0]",
+        requires={"data": "DIR with train and val of ImageNet, a folder for each class"}, init="may",
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
-from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.images.distillation import Teacher
 
 TOP = 5  # the right label among so many is a success for `top5`
@@ -79,8 +79,7 @@ class ImageClassificationTask:
     def validate(self) -> dict[str, float]:
         """The loss per image, top1 and, of more than five labels, top5."""
         scores = log_probabilities(self.model, self._validation, self.route)
-        metrics = image_metrics(scores, torch.from_numpy(self._validation.labels))
-        return {name: metric["value"] for name, metric in metrics.items()}
+        return values(image_metrics(scores, torch.from_numpy(self._validation.labels)))
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
@@ -108,9 +107,9 @@ def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
         raise ValueError("there is nothing to score: the test data are empty")
     counted = f"{scores.shape[1]} labels, {len(truth):,} images"
     right = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
-    values = F.nll_loss(scores, truth), right[:, 0].double().mean(), right.any(1).double().mean()
+    measures = F.nll_loss(scores, truth), right[:, 0].double().mean(), right.any(1).double().mean()
     names = metric_names(scores.shape[1])
-    return {name: {"value": float(value), "signature": counted} for name, value in zip(names, values, strict=False)}
+    return {name: {"value": float(value), "signature": counted} for name, value in zip(names, measures, strict=False)}
 
 
 def metric_names(labels: int) -> tuple[str, ...]:

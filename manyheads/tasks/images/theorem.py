@@ -20,20 +20,21 @@ def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
         return asdict(config)
     claim(run.out, resume=run.resume)
     began = time.monotonic()
-    found = convolution_errors(**asdict(config))
+    errors = convolution_errors(**asdict(config))
     seconds = time.monotonic() - began
-    draw(found, run.out / "error.png")
-    (run.out / "table.txt").write_text(f"{found}\n", encoding="utf-8")
-    highest = max(range(len(found.alphas)), key=lambda i: found.alphas[i])
+    draw(errors, run.out / "error.png")
+    (run.out / "table.txt").write_text(f"{errors}\n", encoding="utf-8")
+    highest = max(range(len(errors.alphas)), key=lambda i: errors.alphas[i])
     return write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data={},
         metrics={
             f"log10_error_{kernel}x{kernel}": {
-                "value": log10(max(errors[highest], 1e-300)),  # no error at all has no logarithm
-                "signature": f"float64, inside the image, alpha {found.alphas[highest]:g}",
+                "value": log10(max(by_alpha[highest], 1e-300)),  # no error at all has no logarithm
+                "signature": f"float64, inside the image, alpha {errors.alphas[highest]:g}",
             }
-            for kernel, errors in found.errors.items()
+            for kernel, by_alpha in errors.errors.items()
         },
-        wall_seconds=seconds, flops=None, parameters=sum(found.parameters.values()), seed=config.seed,
-        alphas=list(found.alphas), errors={f"{kernel}x{kernel}": each for kernel, each in found.errors.items()},
+        wall_seconds=seconds, flops=None, parameters=sum(errors.parameters.values()), seed=config.seed,
+        alphas=list(errors.alphas),
+        errors={f"{kernel}x{kernel}": by_alpha for kernel, by_alpha in errors.errors.items()},
     )  # fmt: skip

@@ -45,10 +45,6 @@ P = TypeVar("P", str, list[str])
 Tell = Callable[[int, str], None]  # the number of a text, and a piece of it
 
 
-class TextOutcome(Outcome):
-    unit = "log2 probability a byte"  # minus the bits: more is better
-
-
 class LanguageModel(ModelWithTokenizer):
     """A trained language model with its tokenizer: what `manyheads.load` gives for GPT and GPT-2."""
 
@@ -177,7 +173,7 @@ class LanguageModel(ModelWithTokenizer):
         with self.route.computing():
             return [token for step in steps for _, token in step]
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TextOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How many bits the test texts, or those of `data`, take; compared piece by piece."""
         record = record_of(self.path)
         windows = record.get("windows", {})
@@ -187,7 +183,7 @@ class LanguageModel(ModelWithTokenizer):
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
 
-    def score(self, texts: Texts, *, context: int, stride: int) -> TextOutcome:
+    def score(self, texts: Texts, *, context: int, stride: int) -> Outcome:
         """Predict every token of the texts, in windows of `context` tokens, one every `stride` (see `token_losses`)."""
         pieces: list[str] = []
         ids: list[int] = []
@@ -210,7 +206,8 @@ class LanguageModel(ModelWithTokenizer):
         bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits a byte" for size in bits]
-        return TextOutcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics)
+        # minus the bits: more is better
+        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
 
     @property
     def _end(self) -> int | None:

@@ -74,37 +74,26 @@ TINY_SHAKESPEARE_GPU = replace(
     training=replace(TINY_SHAKESPEARE.training, steps=5000, validate_every=250, metric="loss"),
 )
 
+TEXT_OF_SHAKESPEARE = {"data": "FILE, tiny-shakespeare's input.txt, or its directory"}
+
 RECIPES = {
     "language-modelling": Recipe(
-        "a small language model of Python's source text, or of your texts",
-        "Radford et al. 2019",
-        """manyheads train language-modelling [data=FILE|DIR] [--init MODEL]
-
-        Without data, the source text of Python's standard library, byte-level BPE: about three minutes on two cores.
-        """,
-        LanguageModellingConfig(), RUN, init="may",
+        "a small language model of Python's source text, or of your texts", "Radford et al. 2019",
+        LanguageModellingConfig(), RUN,
+        "Byte-level BPE. Without data, the standard library's source text, in about three minutes on two cores.",
+        options="[data=FILE|DIR] [--init MODEL]", init="may",
     ),
     "language-modelling/tiny-shakespeare": Recipe(
-        "a 0.8 M parameter character model, for a CPU",
-        "Karpathy 2022, nanoGPT",
-        """manyheads train language-modelling/tiny-shakespeare data=FILE
-
-        nanoGPT's character model for a CPU (github.com/karpathy/nanoGPT, README, "I only have a macbook"): 0.8 M
-        parameters, 2,000 steps of 12 blocks of 64, the last tenth of the text for validation. Published validation
-        loss: 1.88, estimated on 20 random batches; here on every token of it, in blocks of 64.
-        training.learning_rate=3e-3 does better.
-        """,
-        TINY_SHAKESPEARE, RUN, requires={"data": "FILE, tiny-shakespeare's input.txt, or its directory"}, init="may",
+        "a 0.8 M parameter character model, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,
+        """As in nanoGPT's README, "I only have a macbook" (github.com/karpathy/nanoGPT): 2,000 steps of 12 blocks of
+        64, the last tenth of the text for validation. Published validation loss: 1.88, estimated on 20 random batches;
+        here on every token of it, in blocks of 64. training.learning_rate=3e-3 does better.""",
+        requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
     "language-modelling/tiny-shakespeare-gpu": Recipe(
-        "a 10.7 M parameter character model, for a GPU",
-        "Karpathy 2022, nanoGPT",
-        """manyheads train language-modelling/tiny-shakespeare-gpu data=FILE --precision bf16
-
-        nanoGPT's character model for a GPU (README, "quick start"): 10.7 M parameters, dropout 0.2, 5,000 steps of 64
-        blocks of 256, the best weights by validation loss. Published: 1.4697.
-        """,
-        TINY_SHAKESPEARE_GPU, RUN,
-        requires={"data": "FILE, tiny-shakespeare's input.txt, or its directory"}, init="may",
+        "a 10.7 M parameter character model, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, RUN,
+        """As in nanoGPT's README, "quick start": dropout 0.2, 5,000 steps of 64 blocks of 256, the best weights by
+        validation loss. Published: 1.4697.""",
+        options="--precision bf16", requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
 }  # fmt: skip

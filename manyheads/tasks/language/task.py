@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from manyheads.data.blocks import Stream, block_starts
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
-from manyheads.tasks.evaluation import Metrics
-from manyheads.tasks.loss import CHUNK, smoothed_cross_entropy
+from manyheads.tasks.evaluation import Metrics, values
+from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
 
@@ -40,6 +40,7 @@ class Batch:
         return self.write.numel()
 
 
+@dataclass(eq=False)
 class LanguageModellingTask:
     """What the training loop trains: the cross-entropy of every next token, and what a Universal one's thinking costs.
 
@@ -48,30 +49,27 @@ class LanguageModellingTask:
     random             blocks from anywhere, or one behind the other (see `block_starts`)
     """
 
-    unit = "tokens"
+    unit: ClassVar = "tokens"
 
-    def __init__(
-        self,
-        model: GPT | UniversalSequence,
-        tokenizer: Tokenizer,
-        train: Stream,
-        validation: Stream,
-        validation_bytes: int,
-        *,
-        route: Route,
-        block: int,
-        rows: int,
-        random: bool,
-        seed: int,
-    ) -> None:
-        if block > model.config.max_positions:
-            raise ValueError(f"blocks of {block} tokens do not fit a model of {model.config.max_positions} positions")
-        self.model = model.to(route.device)
-        self.tokenizer, self.train, self.validation = tokenizer, train, validation
-        self.validation_bytes = validation_bytes
-        self.route, self.block, self.rows, self.random, self.seed = route, block, rows, random, seed
+    model: GPT | UniversalSequence
+    tokenizer: Tokenizer
+    train: Stream
+    validation: Stream
+    validation_bytes: int
+    _: KW_ONLY
+    route: Route
+    block: int
+    rows: int
+    random: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        room = self.model.config.max_positions
+        if self.block > room:
+            raise ValueError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
+        self.model.to(self.route.device)
         think: Any = self.model.think
-        self._think: Any = route.compile(think)
+        self._think: Any = self.route.compile(think)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -93,8 +91,7 @@ class LanguageModellingTask:
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""
         losses = token_losses(self.model, self.validation, self.route, context=self.block, stride=self.block)
-        found = text_metrics(losses, self.validation_bytes, "")
-        return {name: metric["value"] for name, metric in found.items()}
+        return values(text_metrics(losses, self.validation_bytes, ""))
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)
@@ -127,8 +124,8 @@ def token_losses(
         with route.computing():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
-        found = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
-        for begin, row in zip(group, found.view(len(group), length).double().cpu().numpy(), strict=True):
+        of_group = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
+        for begin, row in zip(group, of_group.view(len(group), length).double().cpu().numpy(), strict=True):
             first = context - stride if begin else 0
             losses[begin + first : begin + length] = row[first:]
     return losses
@@ -141,10 +138,10 @@ def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
         raise ValueError("there is nothing to score: the text has no token after another")
     total = float(losses.sum())
     loss = total / len(losses)
-    values: dict[str, tuple[float, str]] = {
+    measures: dict[str, tuple[float, str]] = {
         "loss": (loss, "nats a token"),
         "perplexity": (math.exp(loss) if loss < 700 else math.inf, "a token"),
         "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
     }
     tokens = f"{len(losses):,} tokens{how}"
-    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in values.items()}
+    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in measures.items()}

@@ -50,10 +50,6 @@ class Fill(NamedTuple):
         return self.text
 
 
-class FillOutcome(Outcome):
-    unit = "share of the masked words that are right"
-
-
 class MaskedLanguageModel(TextPredictor):
     """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
 
@@ -92,13 +88,13 @@ class MaskedLanguageModel(TextPredictor):
                 fills.append([self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)])
         return fills
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> FillOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
         epoch = self._masked(data, skip_bad_lines)
         examples = list(scores(self.model, epoch, self.route, 128 * TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
-        return FillOutcome(
+        return Outcome(
             [self._decode(score.example.tokens) for score in examples],
             [self._decode(score.words) for score in examples],
             [self._decode(score.example.answers) for score in examples],

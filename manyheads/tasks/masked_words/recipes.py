@@ -89,24 +89,16 @@ IMDB = PretrainingConfig(
 
 RECIPES = {
     "bert/pretraining": Recipe(
-        "a tiny BERT on the standard library's documentation, or any BERT on your text",
-        "Devlin et al. 2018",
-        """manyheads train bert/pretraining [data=TEXT] [next_sentence=false] [preset=base-uncased]
-
-        Masked words and the next sentence (Devlin 2018, section 3.1). Without data, on the documentation inside
-        Python's standard library, about three minutes on two cores. The paper: preset=base-uncased vocabulary=30522,
-        batches of 256 examples, a million steps, of which 900,000 with length=128 and the rest with length=512 and
-        --init.
-        """,
-        EMBEDDED, RUN, init="may",
+        "a tiny BERT on the standard library's documentation, or any BERT on your text", "Devlin et al. 2018",
+        EMBEDDED, RUN,
+        """Masked words and the next sentence (section 3.1); the documentation takes about three minutes on two cores.
+        The paper: preset=base-uncased vocabulary=30522, batches of 256 examples, a million steps, of which 900,000 with
+        length=128 and the rest with length=512 and --init.""",
+        options="[data=TEXT] [next_sentence=false] [preset=base-uncased]", init="may",
     ),
     "bert/imdb": Recipe(
-        "a small BERT on film reviews, to start classifiers from",
-        "Devlin et al. 2018",
-        """manyheads train bert/imdb data=imdb/unsupervised.parquet
-
-        A small BERT on the 50,000 reviews that nobody has labelled, to start `bert/imdb-1000` from; almost an hour.
-        """,
-        IMDB, RUN, requires={"data": "PATH of IMDB's unsupervised.parquet"}, init="may",
+        "a small BERT on film reviews, to start classifiers from", "Devlin et al. 2018", IMDB, RUN,
+        "The 50,000 reviews that nobody has labelled, to start `bert/imdb-1000` from; almost an hour.",
+        requires={"data": "PATH of IMDB's unsupervised.parquet"}, init="may",
     ),
 }  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.tasks.outputs import padded
+from manyheads.training.loss import smoothed_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,13 @@ class Batch:
 
     @classmethod
     def of(cls, examples: Sequence[Example], padding: int) -> Batch:
-        ids = torch.from_numpy(pad([e.tokens for e in examples], padding))
-        width = ids.shape[1]
+        ids, lengths = padded([e.tokens for e in examples], padding)
         follows = [e.follows for e in examples]
         return cls(
             ids,
-            torch.tensor([len(e.tokens) for e in examples]),
-            torch.from_numpy(pad([e.segments for e in examples], 0)),
-            torch.tensor([row * width + at for row, e in enumerate(examples) for at in e.positions]),
+            lengths,
+            padded([e.segments for e in examples], 0)[0],
+            torch.tensor([row * ids.shape[1] + at for row, e in enumerate(examples) for at in e.positions]),
             torch.tensor([answer for e in examples for answer in e.answers]),
             None if None in follows else torch.tensor([int(not f) for f in follows]),
         )
@@ -62,6 +62,7 @@ class Batch:
         return Batch(ids, lengths, segments, at, answers, follows)
 
 
+@dataclass(eq=False)
 class MaskedLMTask:
     """What the training loop trains: the mean cross-entropy of the masked words, and that of the next sentence.
 
@@ -69,29 +70,26 @@ class MaskedLMTask:
     batch_tokens  padded tokens of a micro-batch
     """
 
-    unit = "predictions"
+    unit: ClassVar = "predictions"
 
-    def __init__(
-        self,
-        model: Bert,
-        tokenizer: Tokenizer,
-        train: PretrainingData,
-        validation: PretrainingData,
-        *,
-        route: Route,
-        batch_tokens: int,
-        seed: int,
-    ) -> None:
-        assert model.config.head == ("pretraining" if train.rules.next_sentence else "masked_lm")
-        self.model, self.tokenizer = model.to(route.device), tokenizer
-        self.train, self.validation = train, validation
-        self.route, self.batch_tokens, self.seed = route, batch_tokens, seed
-        self._encode = route.compile(model.encode)
+    model: Bert
+    tokenizer: Tokenizer
+    train: PretrainingData
+    validation: PretrainingData
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        assert self.model.config.head == ("pretraining" if self.train.rules.next_sentence else "masked_lm")
+        self.model.to(self.route.device)
+        self._encode = self.route.compile(self.model.encode)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda each: Batch.of([examples[i] for i in each.tolist()], self.model.config.pad))
+        return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Tensor:
         """Of the masked words; that of the next sentence is weighted so that the means of both are added."""
@@ -109,7 +107,7 @@ class MaskedLMTask:
         return words + batch.tokens * follows
 
     def validate(self) -> dict[str, float]:
-        """Of the masked words: the loss, its exponential, the share that is right; of pairs, the share told right."""
+        """As `mean_scores`, on the first epoch of the validation data."""
         return mean_scores(list(scores(self.model, self.validation.epoch(0), self.route, self.batch_tokens)))
 
     def save(self, out: Path) -> str:
@@ -123,7 +121,7 @@ class Score(NamedTuple):
     example: Example
     loss: float
     words: list[int]
-    told: bool | None  # whether it is told right that the second text follows
+    next_right: bool | None  # whether the prediction that the second text follows is right; None: no pair
 
     @property
     def right(self) -> int:
@@ -141,22 +139,24 @@ def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterat
             logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)
         losses = F.cross_entropy(logits.float(), batch.answers, reduction="none").cpu()
         best = logits.argmax(-1).cpu()
-        told: list[bool | None] = [None] * len(examples)
+        next_right: list[bool | None] = [None] * len(examples)
         if batch.follows is not None and model.next_sentence is not None:
-            told = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
+            next_right = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
         counts = [len(example.answers) for example in examples]
-        for each in zip(examples, losses.split(counts), best.split(counts), told, strict=True):
-            yield Score(each[0], float(each[1].sum()), each[2].tolist(), each[3])
+        for example, loss, words, follows in zip(
+            examples, losses.split(counts), best.split(counts), next_right, strict=True
+        ):
+            yield Score(example, float(loss.sum()), words.tolist(), follows)
 
 
-def mean_scores(found: Sequence[Score]) -> dict[str, float]:
+def mean_scores(scores: Sequence[Score]) -> dict[str, float]:
     """Over all masked words: `loss`, `perplexity`, `accuracy`; over all pairs `next_sentence_accuracy`."""
-    masked = sum(len(score.words) for score in found)
-    loss = sum(score.loss for score in found) / masked
-    told = [score.told for score in found if score.told is not None]
+    masked = sum(len(score.words) for score in scores)
+    loss = sum(score.loss for score in scores) / masked
+    pairs = [score.next_right for score in scores if score.next_right is not None]
     return {
         "loss": loss,
         "perplexity": float(torch.tensor(loss).exp()),
-        "accuracy": sum(score.right for score in found) / masked,
-        **({"next_sentence_accuracy": sum(told) / len(told)} if told else {}),
+        "accuracy": sum(score.right for score in scores) / masked,
+        **({"next_sentence_accuracy": sum(pairs) / len(pairs)} if pairs else {}),
     }

@@ -47,29 +47,30 @@ class Counts:
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities that IOB2 tags mark. As in conlleval an I- that goes on with nothing of its kind begins one: a
     model may write what an annotator may not. Tags of another form (parts of speech) mark none."""
-    found: list[Entity] = []
+    spans: list[Entity] = []
     start, before = 0, ""  # where the entity before a word began, and its kind
     for i, tag in enumerate([*tags, OUTSIDE]):
         kind = tag[2:] if tag.startswith(("B-", "I-")) else ""
         goes_on = tag.startswith("I-") and kind == before
         if before and not goes_on:
-            found.append(Entity(before, start, i))
+            spans.append(Entity(before, start, i))
         if not goes_on:
             start = i
         before = kind
-    return found
+    return spans
 
 
 def count_entities(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, Counts]:
     """By kind of entity, and all kinds together under ""."""
-    right, found, asked = Counter[str](), Counter[str](), Counter[str]()
+    right, predictions, truths = Counter[str](), Counter[str](), Counter[str]()
     for guess, truth in zip(predicted, wanted, strict=True):
         assert len(guess) == len(truth)
         guessed, true = set(entities(guess)), set(entities(truth))
-        for counter, several in ((right, guessed & true), (found, guessed), (asked, true)):
-            counter.update(entity.kind for entity in several)
-            counter[""] += len(several)
-    return {kind: Counts(right[kind], found[kind], asked[kind]) for kind in sorted({"", *found, *asked})}
+        for counter, spans in ((right, guessed & true), (predictions, guessed), (truths, true)):
+            counter.update(entity.kind for entity in spans)
+            counter[""] += len(spans)
+    kinds = sorted({"", *predictions, *truths})
+    return {kind: Counts(right[kind], predictions[kind], truths[kind]) for kind in kinds}
 
 
 def tagging_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> Metrics:
@@ -81,8 +82,8 @@ def tagging_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequenc
     right = sum(
         g == t for guess, truth in zip(predicted, wanted, strict=True) for g, t in zip(guess, truth, strict=True)
     )
-    told = f"precision {together.precision:.4f}, recall {together.recall:.4f}, {together.wanted:,} entities"
+    counts = f"precision {together.precision:.4f}, recall {together.recall:.4f}, {together.wanted:,} entities"
     return {
-        "entity_f1": {"value": together.f1, "signature": f"whole spans, IOB2, micro average (conlleval): {told}"},
+        "entity_f1": {"value": together.f1, "signature": f"whole spans, IOB2, micro average (conlleval): {counts}"},
         "accuracy": {"value": right / max(1, words), "signature": f"tags of {words:,} words, O among them"},
     }

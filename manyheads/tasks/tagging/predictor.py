@@ -59,10 +59,6 @@ class TaggedText:
         return " ".join(f"{word.text}/{word.tag}" for word in self.words)
 
 
-class TaggingOutcome(Outcome):
-    unit = "entity F1 of a sentence"
-
-
 class Tagger(TextPredictor):
     """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
 
@@ -103,7 +99,7 @@ class Tagger(TextPredictor):
             tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
         return tagged
 
-    def evaluate(self, tagged: Tagged) -> TaggingOutcome:
+    def evaluate(self, tagged: Tagged) -> Outcome:
         """Tag the sentences and score the tags against those given."""
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
@@ -117,9 +113,12 @@ class Tagger(TextPredictor):
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
         ]
         metrics = tagging_metrics(predicted, tagged.tags)
-        return TaggingOutcome([text.text for text in outputs], list(map(str, outputs)), references, quality, metrics)
+        return Outcome(
+            [text.text for text in outputs], list(map(str, outputs)), references, quality, metrics,
+            unit="entity F1 of a sentence",
+        )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> TaggingOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
         labels = self.model.config.labels
         return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))

@@ -60,26 +60,20 @@ CONLL2003 = TaggingConfig(
 
 RECIPES = {
     "tagging": Recipe(
-        "a small tagger of dates, times, amounts, places and languages, or of your tags",
-        "Devlin et al. 2018",
-        """manyheads train tagging [locale=en] [data=DIR] [--init MODEL]
-
-        Without data, phrases of dates, amounts and names from Unicode CLDR, with tags of their parts; what is tested
+        "a small tagger of dates, times, amounts, places and languages, or of your tags", "Devlin et al. 2018",
+        EMBEDDED, RUN,
+        """Without data, phrases of dates, amounts and names from Unicode CLDR, with tags of their parts; what is tested
         are combinations that training has not shown. About two minutes on two cores. With --init it has the optimiser
-        and schedule of `conll2003`.
-        """,
-        EMBEDDED, RUN, with_init=replace(EMBEDDED, training=CONLL2003.training), init="may",
+        and schedule of `conll2003`.""",
+        options="[locale=en] [data=DIR] [--init MODEL]", init="may",
+        with_init=replace(EMBEDDED, training=CONLL2003.training),
     ),
     "conll2003": Recipe(
-        "named entities, fine-tuned from any BERT",
-        "Devlin et al. 2018",
-        """manyheads train conll2003 data=DIR --init MODEL [tuned=last-four]
-
-        The fine-tuning of Devlin 2018, section 5.3 (entity F1 92.4 on the test data with BERT base, which also read
-        the text around each sentence; here a sentence is read by itself): linear decay, three epochs. `tuned` is the
-        paper's ablation: a BiLSTM reads the states of the frozen BERT (on validation 94.9 from its last layer, 96.1
-        from four).
-        """,
-        CONLL2003, RUN, requires={"data": "DIR with train, valid and test files of CoNLL-2003 columns"}, init="must",
+        "named entities, fine-tuned from any BERT", "Devlin et al. 2018", CONLL2003, RUN,
+        """Published for BERT base (section 5.3): entity F1 92.4 on the test data; it also read the text around each
+        sentence, here a sentence is read by itself. `tuned` is the paper's ablation: a BiLSTM reads the states of the
+        frozen BERT (on validation 94.9 from its last layer, 96.1 from four).""",
+        options="[tuned=last-four]", init="must",
+        requires={"data": "DIR with train, valid and test files of CoNLL-2003 columns"},
     ),
 }  # fmt: skip

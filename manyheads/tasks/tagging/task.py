@@ -7,9 +7,9 @@ any length do: what is longer than the model takes is read in overlapping window
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.conll import Tagged
 from manyheads.data.windows import WordWindow, word_windows
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 
 IGNORED = -100  # the label of tokens that no word is read from
@@ -38,6 +40,7 @@ class Batch:
     tokens: int  # words that are read
 
 
+@dataclass(eq=False)
 class TaggingTask:
     """What the training loop trains: the cross-entropy of the tags.
 
@@ -45,32 +48,28 @@ class TaggingTask:
     max_length    tokens of a window
     """
 
-    unit = "words"
+    unit: ClassVar = "words"
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        train: Tagged,
-        validation: Tagged,
-        *,
-        route: Route,
-        batch_tokens: int,
-        max_length: int,
-        seed: int,
-    ) -> None:
-        self.model, self.tokenizer, self.route = model.to(route.device), tokenizer, route
-        self.batch_tokens, self.seed = batch_tokens, seed
-        labels = model.config.labels
-        for tagged in (train, validation):
+    model: Any
+    tokenizer: Tokenizer
+    train: Tagged
+    validation: Tagged
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    max_length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
+        labels = self.model.config.labels
+        for tagged in (self.train, self.validation):
             tagged.check_labels(labels)
-        index = {label: i for i, label in enumerate(labels)}
-        self._windows = word_windows(tokenizer, train.words, max_length)
-        self._labels = [[index[tag] for tag in tags] for tags in train.tags]
+        self._index = {label: i for i, label in enumerate(labels)}
+        self._windows = word_windows(self.tokenizer, self.train.words, self.max_length)
         self._lengths = [len(window.ids) for window in self._windows]
-        self._validation = validation
-        self._validation_windows = word_windows(tokenizer, validation.words, max_length)
-        self._forward = route.compile(self.model.forward)
+        self._validation_windows = word_windows(self.tokenizer, self.validation.words, self.max_length)
+        self._forward = self.route.compile(self.model.forward)
 
     @property
     def mean_length(self) -> int:
@@ -87,13 +86,13 @@ class TaggingTask:
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        chosen = [self._windows[i] for i in rows.tolist()]
-        ids = pad([w.ids for w in chosen], self.model.config.pad)
-        labels = np.full_like(ids, IGNORED)
-        for row, window in zip(labels, chosen, strict=True):
-            row[window.positions] = [self._labels[window.sentence][word] for word in window.words]
-        lengths = torch.tensor([len(w.ids) for w in chosen])
-        return Batch(torch.from_numpy(ids), lengths, torch.from_numpy(labels), sum(len(w.words) for w in chosen))
+        windows = [self._windows[i] for i in rows]
+        ids, lengths = padded([window.ids for window in windows], self.model.config.pad)
+        labels = torch.full_like(ids, IGNORED)
+        for row, window in zip(labels, windows, strict=True):
+            tags = self.train.tags[window.sentence]
+            row[window.positions] = torch.tensor([self._index[tags[word]] for word in window.words])
+        return Batch(ids, lengths, labels, sum(len(window.words) for window in windows))
 
     def loss(self, batch: Batch) -> Tensor:
         ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))
@@ -102,33 +101,25 @@ class TaggingTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per word, entity F1, and the accuracy of single tags."""
-        wanted, names = self._validation.tags, self.model.config.labels
-        scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, wanted)), self.route)
-        index = {label: i for i, label in enumerate(names)}
-        true = torch.tensor([index[tag] for tags in wanted for tag in tags])
-        loss = -torch.cat(scores).gather(1, true[:, None]).mean()
-        metrics = tagging_metrics([[names[i] for i in each.argmax(1)] for each in scores], wanted)
-        return {"loss": float(loss), **{name: metric["value"] for name, metric in metrics.items()}}
+        truth, labels = self.validation.tags, self.model.config.labels
+        scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.route)
+        loss = F.nll_loss(torch.cat(scores), torch.tensor([self._index[tag] for tags in truth for tag in tags]))
+        metrics = tagging_metrics([[labels[i] for i in sentence.argmax(1)] for sentence in scores], truth)
+        return {"loss": float(loss), **values(metrics)}
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)
 
 
 def tag_log_probabilities(
-    model: Any, several: Sequence[WordWindow], lengths: Sequence[int], route: Route, batch_tokens: int = 4096
+    model: Any, windows: Sequence[WordWindow], words: Sequence[int], route: Route
 ) -> list[Tensor]:
     """How probable each label is for each word of each sentence: natural logarithms, (words, L) float32 on the CPU.
 
-    lengths  words of each sentence; `several` are the windows of all
+    words  how many each sentence has; `windows` are those of all sentences
     """
-    found = [torch.zeros(length, len(model.config.labels)) for length in lengths]
-    sizes = [len(window.ids) for window in several]
-    for rows in token_batches(sizes, sizes, max([batch_tokens, *sizes]), seed=0, epoch=0):
-        chosen = [several[i] for i in rows]
-        ids = torch.from_numpy(pad([w.ids for w in chosen], model.config.pad)).to(route.device)
-        with torch.inference_mode(), route.computing():
-            logits = model(ids, torch.tensor([len(w.ids) for w in chosen], device=route.device))  # (B, T, L)
-        scores = logits.float().log_softmax(-1).cpu()
-        for row, window in zip(scores, chosen, strict=True):
-            found[window.sentence][window.words] = row[window.positions]
-    return found
+    scores = [torch.zeros(count, len(model.config.labels)) for count in words]
+    for i, logits in outputs(model, route, [window.ids for window in windows], model.config.pad):  # (T, L)
+        window = windows[i]
+        scores[window.sentence][window.words] = logits[window.positions].log_softmax(-1)
+    return scores

@@ -21,25 +21,25 @@ def rows(config: TranslationConfig) -> dict[str, tuple[dict[str, Any], dict[str,
         return {f"encoder_{name}": value, f"decoder_{name}": value}
 
     layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
-    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"base": ({}, {})}
+    changes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"base": ({}, {})}
     for count in (1, heads // 2, heads * 2, heads * 4):  # the paper: 1, 4, 16, 32 beside 8
         if count and width % count == 0:
-            found[f"A heads={count}"] = (both("heads", count), {})
+            changes[f"A heads={count}"] = (both("heads", count), {})
     for size in (width // heads // 4, width // heads // 2):  # 16, 32 beside 64
         if size:
-            found[f"B key_width={size}"] = ({"key_width": size}, {})
+            changes[f"B key_width={size}"] = ({"key_width": size}, {})
     for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):  # 2, 4, 8 beside 6
-        found[f"C layers={count}"] = (both("layers", count), {})
+        changes[f"C layers={count}"] = (both("layers", count), {})
     for size in (width // 2, width * 2):
-        found[f"C width={size}"] = ({"width": size}, {})
+        changes[f"C width={size}"] = ({"width": size}, {})
     for size in (hidden // 2, hidden * 2):
-        found[f"C feed_forward={size}"] = (both("feed_forward", size), {})
+        changes[f"C feed_forward={size}"] = (both("feed_forward", size), {})
     for rate in (0.0, 0.2):
-        found[f"D dropout={rate}"] = ({"dropout": rate}, {})
+        changes[f"D dropout={rate}"] = ({"dropout": rate}, {})
     for share in (0.0, 0.2):
-        found[f"D smoothing={share}"] = ({}, {"smoothing": share})
-    found["E learned positions"] = ({"positions": "learned"}, {})
-    return found
+        changes[f"D smoothing={share}"] = ({}, {"smoothing": share})
+    changes["E learned positions"] = ({"positions": "learned"}, {})
+    return changes
 
 
 def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:

@@ -61,19 +61,19 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         n_samples=1000,
     )
     signatures, scores = test()
-    found: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for name in ("BLEU", "chrF2"):
         one, two = scores[name]
         assert isinstance(one, Result)
         assert isinstance(two, Result)
         # sacreBLEU counts differences above the observed one: of two equal systems it would say p = 0.001
         p_value = 1.0 if list(first) == list(second) else float(two.p_value or 0.0)
-        found[name] = {
+        comparison[name] = {
             "first": float(one.score), "second": float(two.score), "difference": float(two.score - one.score),
             "p_value": p_value, "confidence_95": [float(one.ci or 0.0), float(two.ci or 0.0)],
             "signature": str(signatures[name]),
         }  # fmt: skip
-    return found
+    return comparison
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:

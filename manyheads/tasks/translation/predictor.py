@@ -33,8 +33,6 @@ SPLIT = "split it, or have it cut with truncate (--truncate)"
 class TranslationOutcome(Outcome):
     """Two systems differ by what the whole test set scores, not by the mean of its sentences."""
 
-    unit = "chrF"
-
     def bootstrap(self, other: Outcome) -> dict[str, Any]:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
@@ -192,7 +190,8 @@ class Translator(ModelWithTokenizer):
         """Translate the sources and score against the targets; `language` is the target's."""
         outputs = self.translate(pairs.sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, pairs.targets, language)
-        return TranslationOutcome(pairs.sources, outputs, pairs.targets, sentence_chrf(outputs, pairs.targets), metrics)
+        quality = sentence_chrf(outputs, pairs.targets)
+        return TranslationOutcome(pairs.sources, outputs, pairs.targets, quality, metrics, unit="chrF")
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`, decoded as the run's recipe says."""

@@ -93,55 +93,38 @@ ABLATE = replace(
     training=replace(EMBEDDED.training, learning_rate=1.5e-3, steps=400, warmup=100, validate_every=None),
 )
 
+WMT14_DATA = {"data": "DIR with WMT14's train, validation and test files"}
+
 RECIPES = {
     "translation": Recipe(
-        "a small translator of dates, amounts and names, any two locales",
-        "Vaswani et al. 2017",
-        """manyheads train translation [source=en target=de] [data=CORPUS]
-
-        Without data, phrases of dates, amounts and names from Unicode CLDR in two locales; what is tested are
-        combinations that training has not shown. About three minutes on two cores.
-        """,
-        EMBEDDED, RUN, init="may",
+        "a small translator of dates, amounts and names, any two locales", "Vaswani et al. 2017", EMBEDDED, RUN,
+        """Without data, phrases from Unicode CLDR in two locales; what is tested are combinations that training has not
+        shown. About three minutes on two cores.""",
+        options="[source=en target=de] [data=CORPUS]", init="may",
     ),
     "translation/multi30k": Recipe(
-        "a 2.6 M parameter translator of image captions",
-        "Wu et al. 2021",
-        """manyheads train translation/multi30k data=DIR [source=en target=de]
-
-        Transformer-Tiny of Wu et al. 2021 (2.6 M parameters, BLEU 41.02 lowercased and tokenised, en-de), on raw cased
-        text and with a smaller vocabulary, smaller batches and fewer tokens, to suit two processor cores.
-        """,
-        MULTI30K, RUN, requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"}, init="may",
+        "a 2.6 M parameter translator of image captions", "Wu et al. 2021", MULTI30K, RUN,
+        """Transformer-Tiny of Wu et al. 2021 (BLEU 41.02 lowercased and tokenised, en-de), on raw cased text and with a
+        smaller vocabulary, smaller batches and fewer tokens, to suit two processor cores.""",
+        options="[source=en target=de]", init="may",
+        requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/wmt14-base": Recipe(
-        "the paper's base model, 100,000 steps",
-        "Vaswani et al. 2017",
-        """manyheads train translation/wmt14-base data=DIR source=en target=de
-
-        The base model of Vaswani 2017 (table 2: BLEU 27.3 en-de): 100,000 steps of 25,000 source and target tokens,
-        joint vocabulary of 37,000, the last five checkpoints averaged.
-        """,
-        WMT14_BASE, RUN, requires={"data": "DIR with WMT14's train, validation and test files"}, init="may",
+        "the paper's base model, 100,000 steps", "Vaswani et al. 2017", WMT14_BASE, RUN,
+        """Published (table 2): BLEU 27.3 en-de. Steps of 25,000 source and target tokens, joint vocabulary of 37,000,
+        the last five checkpoints averaged.""",
+        options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/wmt14-big": Recipe(
-        "the paper's big model, 300,000 steps",
-        "Vaswani et al. 2017",
-        """manyheads train translation/wmt14-big data=DIR source=en target=de
-
-        The big model of Vaswani 2017 (table 2: BLEU 28.4 en-de): 300,000 steps, dropout 0.3, the last twenty
-        checkpoints averaged.
-        """,
-        WMT14_BIG, RUN, requires={"data": "DIR with WMT14's train, validation and test files"}, init="may",
+        "the paper's big model, 300,000 steps", "Vaswani et al. 2017", WMT14_BIG, RUN,
+        "Published (table 2): BLEU 28.4 en-de. Dropout 0.3, the last twenty checkpoints averaged.",
+        options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/ablate": Recipe(
-        "the rows of the paper's table 3 at a small budget, on any corpus",
-        "Vaswani et al. 2017",
-        """manyheads train translation/ablate [data=CORPUS] [training.steps=N]
-
-        A small run for every row, each resumable in a directory of its own below --out, and the table of validation
-        perplexity and BLEU. At this budget only large effects show; equal rows are equal within a seed's noise.
-        """,
+        "the rows of the paper's table 3 at a small budget, on any corpus", "Vaswani et al. 2017",
         ABLATE, "manyheads.tasks.translation.ablation",
+        """A small run for every row, each resumable in a directory of its own below --out, and the table of validation
+        perplexity and BLEU. At this budget only large effects show; equal rows are equal within a seed's noise.""",
+        options="[data=CORPUS] [training.steps=N]",
     ),
 }  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy
 
 Translating = Transformer | Universal | Seq2SeqLSTM
 
@@ -58,13 +58,13 @@ class Corpus:
             over = np.flatnonzero(store.lengths > self.limit)
             if len(over):
                 name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
-                told = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
+                excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise ValueError(
-                        f"{told}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
+                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
                         "max_length, remove them, or cut them with truncate=true"
                     )
-                print(f"{told} and are cut", file=sys.stderr)
+                print(f"{excess} and are cut", file=sys.stderr)
         return self
 
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -91,6 +91,7 @@ class Corpus:
         return ids if len(ids) <= self.limit else np.append(ids[: self.limit - 1], ids[-1])
 
 
+@dataclass(eq=False)
 class TranslationTask:
     """What the training loop trains: the smoothed cross-entropy of the target given the source.
 
@@ -101,32 +102,28 @@ class TranslationTask:
     vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
     """
 
-    unit = "tokens"
+    unit: ClassVar = "tokens"
 
-    def __init__(
-        self,
-        model: Translating,
-        tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer | None,
-        train: Corpus,
-        validation: Corpus,
-        *,
-        route: Route,
-        batch_tokens: int,
-        smoothing: float,
-        seed: int,
-        vocabulary: Mapping[str, bytes] | None = None,
-    ) -> None:
-        self.model = model.to(route.device)
-        self.tokenizer, self.target_tokenizer, self.vocabulary = tokenizer, target_tokenizer, vocabulary
-        self.train, self.validation = train, validation
-        self.route, self.batch_tokens, self.smoothing, self.seed = route, batch_tokens, smoothing, seed
+    model: Translating
+    tokenizer: Tokenizer
+    target_tokenizer: Tokenizer | None
+    train: Corpus
+    validation: Corpus
+    _: KW_ONLY
+    route: Route
+    batch_tokens: int
+    smoothing: float
+    seed: int
+    vocabulary: Mapping[str, bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
         think: Any = self.model.think
-        self._think: Any = route.compile(think)
+        self._think: Any = self.route.compile(think)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda each: self.train.batch(each, self.model))
+        return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
     def loss(self, batch: Batch) -> Tensor:
         loss, thoughts = self._loss(batch, self.smoothing)
@@ -138,8 +135,8 @@ class TranslationTask:
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
         total, tokens = 0.0, 0
         steps: dict[str, float] = {}
-        for each in rows:
-            batch = corpus.batch(each, self.model)
+        for numbers in rows:
+            batch = corpus.batch(numbers, self.model)
             with self.route.computing():
                 loss, thoughts = self._loss(batch, 0.0)
             total += float(loss)
@@ -147,8 +144,8 @@ class TranslationTask:
             for stack, ponder in thoughts.items():
                 steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * batch.tokens
         loss = torch.tensor(total / tokens)
-        thought = {f"{stack}_steps": each / tokens for stack, each in steps.items()}
-        return {"loss": float(loss), "perplexity": float(loss.exp()), **thought}
+        mean_steps = {f"{stack}_steps": total / tokens for stack, total in steps.items()}
+        return {"loss": float(loss), "perplexity": float(loss.exp()), **mean_steps}
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)

@@ -124,7 +124,7 @@ def test_questions_that_are_cut_are_told(
     [
         (["--context", " "], "the context is blank"),
         (["--context", "@nowhere.txt"], "nowhere.txt: No such file"),
-        (["--context", "x", "--nbest", "0"], "expected a whole number from 1"),
+        (["--context", "x", "--nbest", "0"], "expected a whole number from 1 to 1000"),
     ],
 )
 def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,11 +266,6 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
             answerer.answer(*half)
     with pytest.raises(ValueError, match="question 2 has half a character"):
         answerer.answers([("Who?", "x"), ("\ud800", "x")])
-    single = reader(tokenizer, segments=1)
-    with pytest.raises(ValueError, match="this model reads single texts, not pairs"):
-        saved(tmp_path / "single", single, tokenizer).answer("Who?", "Ada")
-    with pytest.raises(ValueError, match="reads single texts, not pairs"):
-        task_for(single, tokenizer, prepare())
     with pytest.raises(ValueError, match="the context is blank to the tokenizer: give a text"):
         answerer.answer("Who?", "\u0000")
     assert answerer.answers([("Who?", "\u0000")])[0][0].text == ""  # nothing that the tokenizer would see
@@ -280,7 +275,7 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
             answerer.answer("Who?", "Ada", **{setting: value})
     with pytest.raises(ValueError, match="leaves no room for the context"):
         passages(tokenizer, PAIRS, max_length=8)
-    with pytest.raises(ValueError, match="trained without test data|no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
         answerer.outcome()
     bare = Tokenizer.from_str(tokenizer.to_str())
     bare.post_processor = None
@@ -290,8 +285,19 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
     content = {"data": [{"title": "t", "paragraphs": [{"context": CONTEXTS[0], "qas": [item]}]}]}
     (tmp_path / "test.json").write_text(json.dumps(content))
     (tmp_path / "run" / "result.json").write_text(
-        json.dumps({"data": {"test": [str(tmp_path / "test.json")], "fingerprints": {"test": "0" * 16}}})
+        json.dumps(
+            {"data": {"kind": "questions", "test": str(tmp_path / "test.json"), "fingerprints": {"test": "0" * 16}}}
+        )
     )
     assert len(answerer.outcome(str(tmp_path)).outputs) == 1
     with pytest.raises(ValueError, match="not those of the run any more"):
         answerer.outcome()
+
+
+def test_a_model_without_kinds_of_segments_tells_the_texts_apart_by_their_separator(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    answerer = saved(tmp_path / "run", reader(tokenizer, segments=1), tokenizer)
+    answer = answerer.answer("Who?", CONTEXTS[0])[0]
+    assert answer.text == CONTEXTS[0][answer.start : answer.end]
+    assert answerer.attend("Who?", CONTEXTS[0]).axes

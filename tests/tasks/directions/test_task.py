@@ -17,7 +17,7 @@ from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Example, PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
-from manyheads.tasks.directions.task import Batch, ReadingTask, linear_probe, probe, word_features
+from manyheads.tasks.directions.task import Batch, DirectionsTask, linear_probe, probe, word_features
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
 TEXTS = ["two dogs see one cat", "one cat sleeps", "two cats see", "some dogs sleep here today"]
@@ -31,19 +31,19 @@ def examples() -> list[Example]:
 def test_each_reading_is_asked_what_it_predicts() -> None:
     masked, before, both = (Batch.of(examples(), reading, 0) for reading in DIRECTIONS)
     assert masked.ids.tolist() == [[2, 11, 4, 13, 3], [2, 4, 3, 0, 0]]
-    assert [(at.tolist(), words.tolist()) for at, words in masked.asked] == [([2, 6], [12, 14])]
+    assert [(at.tolist(), words.tolist()) for at, words in masked.predicted] == [([2, 6], [12, 14])]
     for batch in (before, both):
         assert batch.ids.tolist() == [[2, 11, 12, 13, 3], [2, 14, 3, 0, 0]]
-        at, words = batch.asked[0]
+        at, words = batch.predicted[0]
         assert at.tolist() == [0, 1, 2, 3, 5, 6]
         assert words.tolist() == [11, 12, 13, 3, 14, 3]
-    at, words = both.asked[1]
+    at, words = both.predicted[1]
     assert at.tolist() == [1, 2, 3, 4, 6, 7]
     assert words.tolist() == [2, 11, 12, 13, 2, 14]
     assert [batch.tokens for batch in (masked, before, both)] == [2, 6, 12]
 
 
-def task(reading: Direction) -> ReadingTask:
+def task(reading: Direction) -> DirectionsTask:
     tokenizer = train_wordpiece(TEXTS * 3, 60)
     torch.manual_seed(0)
     model = DirectionalEncoder(
@@ -52,7 +52,7 @@ def task(reading: Direction) -> ReadingTask:
     rules = Rules(next_sentence=False, short=0.0)
     documents = TokenisedDocuments.of([[text] for text in TEXTS], tokenizer)
     data = PretrainingData(documents, rules, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
-    return ReadingTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
+    return DirectionsTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)

@@ -161,7 +161,7 @@ def test_published_recipes() -> None:
         train("language-modelling/tiny-shakespeare", {}, out="nowhere")
     for name in RECIPES:
         if name.startswith("language-modelling"):
-            assert RECIPES[name].about.startswith(f"manyheads train {name}")
+            assert RECIPES[name].command(name).startswith(f"manyheads train {name}")
 
 
 def test_tiny_shakespeare_is_split_and_counted_as_published(

@@ -233,5 +233,5 @@ def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> Non
     assert outcome.metrics["accuracy"]["value"] == sum(outcome.quality) / 4  # one word of each text is masked
     assert outcome.quality == [float(a == b) for a, b in zip(outcome.outputs, outcome.references, strict=True)]
     assert any("[MASK]" in text for text in outcome.inputs)
-    with pytest.raises(ValueError, match="no result.json that tells its validation data: name some with --data"):
+    with pytest.raises(ValueError, match="no result.json that tells its validation data: name some with --data PATH"):
         filler.outcome()

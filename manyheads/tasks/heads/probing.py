@@ -21,7 +21,7 @@ from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependen
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.data.treebank import Sentence, Treebank, read_treebank
-from manyheads.tasks.word_maps import LoadedModel, WordReader, Words
+from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # tokens of a document that are read at once for coreference, as in the paper
 MINIMUM = 50  # words of a relation that is told of

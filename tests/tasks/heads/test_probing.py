@@ -20,8 +20,8 @@ from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.data.treebank import read_treebank
 from manyheads.models import bert, gpt, sequence_baselines, transformer, universal
 from manyheads.models.presets import preset
-from manyheads.tasks.probing import probe
-from manyheads.tasks.word_maps import WordReader, Words
+from manyheads.tasks.heads.probing import probe
+from manyheads.tasks.heads.word_maps import WordReader, Words
 
 WORDS = ("the", "dog", "sees", "a", "cat", "big", "old")
 TREE = {"the": ("dog", "det"), "a": ("cat", "det"), "big": ("dog", "amod"), "old": ("cat", "amod"),

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.tasks import loss as module
-from manyheads.tasks.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy
 
 D, V = 6, 11
 
