@@ -37,8 +37,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         run.refuse(("names", "validation", "test"), "of the data, which are not given: name them with data=PATH")
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
-    if config.training.metric not in (None, *metric_names(TOP + 1)):
-        raise ValueError(f"training.metric is {config.training.metric}: expected {' or '.join(metric_names(TOP + 1))}")
+    _check_metric(config, TOP + 1)
 
     source = ImageSource(
         **located(config, run),
@@ -57,6 +56,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
     def build(splits: SplitData[ImageData], route: Route) -> Job[ImageData]:
         labels = splits.train.names
+        _check_metric(config, len(labels))
         model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
@@ -82,6 +82,14 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
     return carry_out(run, config, source, plan, build, beside=("workers", "columns"))
+
+
+def _check_metric(config: ImageConfig, labels: int) -> None:
+    """Raises ValueError for a metric that the validation of a model of so many labels does not have."""
+    metric, names = config.training.metric, metric_names(labels)
+    if metric not in (None, *names):
+        reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
+        raise ValueError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
 def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:
