@@ -331,7 +331,7 @@ def save_for_ever(path: Path) -> None:
     while True:
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter += 1
+                parameter.add_(1)
         directory.save(path, model, None)
 
 

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.rows import TABLES, table
+from manyheads.data.source import HUB
 from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
 
 _PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-HUB = "hub:"
 _LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
@@ -79,7 +79,9 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
     """The training, validation and test data of a directory or of a data set on the Hub; else `data` is for training.
 
-    `validation` and `test` take precedence over those found. Raises FileNotFoundError or ValueError.
+    A directory holds a corpus for each split: `train`, `val`|`valid`|`validation`|`dev`, `test` (or `t10k...`); a
+    folder of class folders alone is training data. `validation` and `test` take precedence over what it holds. Raises
+    FileNotFoundError or ValueError.
     """
     splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:

@@ -15,7 +15,7 @@ from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.runtime import Route
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, count_images
+from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from manyheads.models.presets import FAMILIES, IMAGES, build, preset
@@ -48,7 +48,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     )
 
     def plan() -> Plan:
-        items, labels = _counted(config, run) if run.dry_run else (config.items, config.names)
+        items, labels = source.count() if run.dry_run else (config.items, config.names)
         if run.init is not None:
             return Plan(_started(config, run)[0], config.batch_items, "image", items)
         with torch.device("meta"):
@@ -90,18 +90,6 @@ def _check_metric(config: ImageConfig, labels: int) -> None:
     if metric not in (None, *names):
         reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
         raise ValueError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
-
-
-def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:
-    """(training images, their labels), as far as they are known without reading them."""
-    counted = None if config.data is None else count_images(
-        config.data, names=config.names, columns=config.columns, validation=config.validation,
-        skip_bad_lines=run.skip_bad_lines,
-    )  # fmt: skip
-    if counted is None:
-        return config.items, config.names
-    count, labels = counted
-    return min(config.items or count, count), labels
 
 
 def planned_model(config: ImageConfig) -> Any:

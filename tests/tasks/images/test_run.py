@@ -272,7 +272,7 @@ def test_bad_settings_are_told_before_any_image_is_decoded(
     def never(*_: Any, **__: Any) -> None:
         pytest.fail("images were read")
 
-    monkeypatch.setattr("manyheads.data.images.source.read_image_splits", never)
+    monkeypatch.setattr("manyheads.data.images.source.read_images", never)
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         train("image-classification", {**SMALL, "data": str(data), **setting}, out=tmp_path / "x")
 
