@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
-import signal
-import subprocess
 import sys
 import time
 from functools import cache
@@ -23,6 +22,7 @@ from transformers import AutoModelForImageClassification, AutoModelForSeq2SeqLM,
 
 from manyheads import directory, export, files
 from manyheads.data.tokenizers import train_bpe
+from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT, ViTConfig
 from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
@@ -325,33 +325,28 @@ def test_a_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
     directory.load(tmp_path)
 
 
-KILLED = """
-import sys, torch
-from manyheads import directory
-from manyheads.models.transformer import Transformer
-from manyheads.models.presets import preset
-torch.set_num_threads(1)
-model = Transformer(preset("transformer/tiny", source_vocab=9, target_vocab=9, pad=8, end=0, start=8, width=256))
-print("ready", flush=True)
-while True:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1
-    directory.save(sys.argv[1], model, None)
-"""
+def save_for_ever(path: Path) -> None:
+    torch.set_num_threads(1)
+    model = Transformer(preset("transformer/tiny", source_vocab=9, target_vocab=9, pad=8, end=0, start=8, width=256))
+    while True:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+        directory.save(path, model, None)
 
 
 def test_a_killed_save_never_leaves_half_a_model(tmp_path: Path) -> None:
     for attempt, delay in enumerate((0.05, 0.117, 0.233)):
         path = tmp_path / str(attempt)
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
+        # a fork, which has torch imported already
+        process = multiprocessing.get_context("fork").Process(target=save_for_ever, args=(path,))
+        process.start()
         while not (path / "config.json").is_file():
+            assert process.is_alive()
             time.sleep(0.001)
         time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         model = directory.load(path).model
         norms = [weight for name, weight in model.named_parameters() if name.endswith("norm.weight")]
         assert len({float(weight.detach().mean()) for weight in norms}) == 1, "weights of several steps"

@@ -10,10 +10,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pytest
-from PIL import Image
-
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
 

@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from manyheads.data.rows import Cells, Fault, Row, sift, table, text_fault
+
+D = TypeVar("D", bound=Any)  # labelled texts or images
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -107,8 +109,11 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))  # 1 and 01 are two
 
 
-def with_labels(data: Labelled, known: Collection[str], *, skip_bad_lines: bool = False) -> Labelled:
-    """`data`, whose labels are all among the known ones; else a ValueError, or the others are left out and counted."""
+def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
+    """`data`, whose labels are all among the known ones; else a ValueError, or the others are left out and counted.
+
+    unit  what is left out
+    """
     unknown = [i for i, label in enumerate(data.labels) if label not in known]
     if not unknown:
         return data
@@ -116,12 +121,12 @@ def with_labels(data: Labelled, known: Collection[str], *, skip_bad_lines: bool 
     if not skip_bad_lines:
         raise ValueError(
             f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which have "
-            f"{shown} ({len(unknown):,} such rows); correct it, or skip such lines with --skip-bad-lines"
+            f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
         )
     left_out = set(unknown)
     kept = data.subset([i for i in range(len(data)) if i not in left_out])
     if not len(kept):
-        raise ValueError(f"{data.file}: no row has a label of the training data, which have {shown}")
+        raise ValueError(f"{data.file}: none of the {unit} has a label of the training data, which have {shown}")
     return replace(kept, skips={**data.skips, f"{data.file}: labels not in the training data": len(unknown)})
 
 

@@ -50,7 +50,6 @@ class SplitData(NamedTuple, Generic[D]):
     train: D
     validation: D
     test: D | None
-    test_paths: tuple[str, ...] = ()
     held_out: int = 0
 
     @property
@@ -132,14 +131,13 @@ def read_splits(
     test = splits.test[0] if first_test and splits.test else only_test(Path(splits.train).parent, splits.test)
     train = read(splits.train)
     tested = None if test is None else read(test)
-    paths = tuple(map(absolute, splits.test))
     if splits.validation is not None:
-        return SplitData(train, read(splits.validation), tested, paths)
+        return SplitData(train, read(splits.validation), tested)
     try:
         train, validation = hold_out(train)
     except ValueError as error:
         raise ValueError(f"{splits.train}: {error}") from None
-    return SplitData(train, validation, tested, paths, len(validation))
+    return SplitData(train, validation, tested, len(validation))
 
 
 def absolute(corpus: str) -> str:

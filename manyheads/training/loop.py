@@ -80,7 +80,7 @@ def train(
         raise ValueError("there are no training batches: the training data are empty")
     claim(out, resume=resume)
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with locked(out), _full_disks_told(out), route.settings():
+    with locked(out), _full_disk_as_one_line(out), route.settings():
         remove_leftovers(out)
         write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
@@ -128,7 +128,7 @@ def _train(
         if resume:
             say(f"{out}: nothing to resume, starting from the beginning")
         if config.metric is not None:
-            _watched(config, _validate(task))  # a name that it does not have is told now, not after an epoch
+            _watched(config, _validate(task))  # an unknown metric is an error now, not after an epoch
         seed_all(config.seed)
 
     started, seconds_before = time.monotonic(), counters.seconds
@@ -224,8 +224,8 @@ def _train(
 
 
 @contextmanager
-def _full_disks_told(out: Path) -> Iterator[None]:
-    """A full disk, wherever it was met, as one line for the user."""
+def _full_disk_as_one_line(out: Path) -> Iterator[None]:
+    """Turns the error of a full disk, wherever it occurs, into a ValueError for the user."""
     remedy = "make room and --resume"
     try:
         yield
@@ -307,9 +307,10 @@ def _judge(
     counters.validated = counters.step
     if config.metric is None:
         return
-    if counters.best is None or _better(config, _watched(config, values), counters.best["value"]):
-        best = checkpoints.snapshot(counters.step, weights(model))
-        counters.best, counters.without_best = {"value": _watched(config, values), **best}, 0
+    value = _watched(config, values)
+    if counters.best is None or _better(config, value, counters.best["value"]):
+        counters.best = {"value": value, **checkpoints.snapshot(counters.step, weights(model))}
+        counters.without_best = 0
     else:
         counters.without_best += 1
 

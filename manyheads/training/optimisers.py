@@ -13,8 +13,8 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
     """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; or SGD with the Nesterov
     momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay 1e-4).
 
-    Those with decay decay matrices and embeddings, not biases and norms (Devlin 2018, Radford 2018), nor what the model
-    names in `undecayed`.
+    Weight decay applies to matrices and embeddings, not to biases and norms (Devlin 2018, Radford 2018), nor to the
+    parameters that the model lists in `undecayed`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:

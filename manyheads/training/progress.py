@@ -13,7 +13,13 @@ from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
-SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")  # of metrics, those that loss.png shows
+SHARES = (
+    "top1",
+    "accuracy",
+    "entity_f1",
+    "squad_f1",
+    "exact_match",
+)  # metrics between 0 and 1: loss.png shows the first that was measured
 
 
 def say(message: str) -> None:
@@ -38,7 +44,7 @@ class Display:
         self._unit = unit
         self._start: tuple[float, float] | None = None  # time and fraction after the first step
         self._shown = time.monotonic()
-        self._counted = 0  # since then
+        self._counted = 0  # target tokens, images, ... since the first step
         self.loss: float | None = None
 
     def __enter__(self) -> Self:
@@ -153,7 +159,7 @@ def draw_losses(out: Path) -> None:
         points = [(step, values[share]) for step, values in validations if share in values]
         right.plot(*zip(*points, strict=True), color="C2", marker="s", markersize=3)
         axes.plot([], [], color="C2", marker="s", markersize=3, label=share)  # for the one legend
-    if training or validations:
+    if training or validation or share is not None:
         axes.legend(loc="center right")
     axes.grid(alpha=0.3)
     figure.savefig(out / "loss.png", dpi=120)

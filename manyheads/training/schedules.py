@@ -30,11 +30,8 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
     """`shape` falls from 1 to 0 while its argument, the progress of the decay, rises from 0 to 1."""
     if step < warmup:
         return constant(step, peak=peak, warmup=warmup)
-    return peak * (floor + (1 - floor) * shape(_progress(step, total, warmup)))
-
-
-def _progress(step: int, total: int, warmup: int) -> float:
-    return min(1.0, (step - warmup) / max(1, total - warmup))
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return peak * (floor + (1 - floor) * shape(progress))
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:

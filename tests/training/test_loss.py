@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.tasks import loss as module
+from manyheads.training import loss as module
 from manyheads.training.loss import smoothed_cross_entropy
 
 D, V = 6, 11

@@ -78,7 +78,7 @@ def strongest_arrows(
     pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # of a cell
     ends = (places + 0.5) * torch.tensor(step) * pixels
     start = (torch.tensor(cell) + 0.5) * pixels
-    ends[:, 0], start[0] = places[:, 0], cell[0]  # frames are counted, not measured
+    ends[:, 0], start[0] = places[:, 0], cell[0]  # numbers of frames, which are not scaled
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
     arrows = Arrows(name, tuple(start.tolist()), ends, strongest.values, frames)
     if out is not None:

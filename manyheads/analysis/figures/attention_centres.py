@@ -16,7 +16,7 @@ from torch import Tensor
 from manyheads.analysis.drawing import save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
-from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
+from manyheads.models.conv_attention import ConvAttention
 
 SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
 LINES = ("-", ":")  # of the circles
@@ -67,18 +67,6 @@ class MeanMaps:
         return Centres(self.layers, centres, ((weights * distances).sum(-1) / 2).sqrt())
 
 
-def set_centres(model: ConvAttention) -> Centres:
-    """The centres and widths that are parameters of a model of the kind "quadratic"."""
-    layers = {name: m for name, m in tapped(model).items() if isinstance(m, QuadraticAttention)}
-    if not layers:
-        raise ValueError(
-            f"a model of the kind {model.config.kind!r} has no centres as parameters: take those of its mean maps"
-        )
-    centres = torch.stack([layer.centres.detach() for layer in layers.values()])
-    widths = torch.stack([layer.sharpness.detach().abs().reciprocal() for layer in layers.values()])
-    return Centres(tuple(layers), centres, widths)
-
-
 def mean_maps(
     model: ConvAttention, images: Tensor, query: tuple[int, int] | None = None, *, batch: int = 25
 ) -> MeanMaps:
@@ -101,7 +89,7 @@ def mean_maps(
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
-            # a map that does not depend on the images was recorded once for all of them
+            # a map that does not depend on the images has a batch of one, so the mean over the batch holds for it, too
             total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 

@@ -12,8 +12,6 @@ from torch import nn
 from manyheads.analysis.drawing import save
 from manyheads.models.conv_attention import attention_of
 
-ALPHAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0)
-
 
 @dataclass(frozen=True)
 class Errors:
@@ -33,8 +31,8 @@ class Errors:
 
 
 def convolution_errors(
-    kernels: Sequence[int] = (3, 5, 7),
-    alphas: Sequence[float] = ALPHAS,
+    kernels: Sequence[int],
+    alphas: Sequence[float],
     *,
     size: int = 16,
     channels: int = 4,

@@ -4,7 +4,7 @@ Every head is taken as a parser: the word that a word attends to most, itself le
 head. Both directions are scored: the dependent looks at its head, or the head at its dependent. Beside the best head of
 each relation stands the best fixed offset, such as "the word before".
 
-The root has no head among the words and is left out, of "all" too, where the authors' code counts it as wrong.
+The root has no head among the words and is left out, also of "all"; the authors' code counts it there as wrong.
 Relations are named as in the treebank; the paper's Stanford Dependencies have other names, and others' heads: `pobj`
 goes from the preposition to its noun, Universal Dependencies' `case` the other way round.
 """

@@ -38,8 +38,8 @@ class Best(NamedTuple):
 
     layer, head  counted from 0, as `record` counts
     low, high    where the accuracy lies with 95% confidence
-    held_out     the accuracy where the head is chosen on one half of the texts and scored on the other: what is left
-                 when the luck of the best of many is gone
+    held_out     the accuracy where the head is chosen on one half of the texts and scored on the other, so that the
+                 best of many heads does not look better than it is
     baseline     the name of the best one, and `base` its accuracy; `baselines` has all of them
     """
 

@@ -126,7 +126,7 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
 
 
 def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    if layers is None or len(names) == 1:  # of one layer it is known only when it has run: see `_chosen_steps`
+    if layers is None or len(names) == 1:  # `layers` may count the runs of a single layer: see `_chosen_steps`
         return names
     return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
 

@@ -149,15 +149,20 @@ def resized_crop_box(
 ) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of a part of an image: area and proportions at random, else the middle."""
     for _ in range(10):
-        area = random.uniform(*scale) * width * height
-        proportion = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        wide, high = round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
+        wide, high = _sides(width * height, scale, 4 / 3, random)
         if 0 < wide <= width and 0 < high <= height:
             left, top = int(random.integers(width - wide + 1)), int(random.integers(height - high + 1))
             return left, top, left + wide, top + high
     wide, high = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
     left, top = (width - wide) // 2, (height - high) // 2
     return left, top, left + wide, top + high
+
+
+def _sides(pixels: int, shares: tuple[float, float], longest: float, random: Generator) -> tuple[int, int]:
+    """Sides of a rectangle: a share of so many pixels, the first side up to `longest` times the other, or the other."""
+    area = random.uniform(*shares) * pixels
+    proportion = math.exp(random.uniform(math.log(1 / longest), math.log(longest)))
+    return round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
 
 
 def cutmix_box(height: int, width: int, share: float, random: Generator) -> tuple[slice, slice]:
@@ -174,9 +179,7 @@ def erase(pixels: NDArray[np.float32], random: Generator) -> None:
     """Fills a rectangle of an image (C, Y, X) with normal noise, in place."""
     channels, height, width = pixels.shape
     for _ in range(10):
-        area = random.uniform(0.02, 1 / 3) * height * width
-        proportion = math.exp(random.uniform(math.log(0.3), math.log(1 / 0.3)))
-        high, wide = round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
+        high, wide = _sides(height * width, (0.02, 1 / 3), 1 / 0.3, random)
         if high < height and wide < width:
             top, left = int(random.integers(height - high + 1)), int(random.integers(width - wide + 1))
             noise = random.standard_normal((channels, high, wide), dtype=np.float32)

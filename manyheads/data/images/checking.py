@@ -1,7 +1,6 @@
-"""Every image is decoded once before it is used, in threads, so that one that cannot be used is told at once.
+"""Every image is decoded once, in threads, before any is used, so that a faulty one stops a run before it trains.
 
-What that tells may be remembered in a file, so that a run that starts again, or goes on, need not decode all of them a
-second time.
+The outcomes may be kept in a file, so that a run that starts again, or is resumed, need not decode all images again.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ _AT_ONCE = 16  # images that a thread decodes at a time
 
 
 class Check(NamedTuple):
-    """What decoding an image tells: a hash of its pixels, (width, height) upright, the mode of its file."""
+    """What is known of a decoded image: a hash of its pixels, (width, height) upright, the mode of its file."""
 
     key: str
     size: tuple[int, int]
     mode: str
     nbytes: int  # of its pixels
     notes: list[str]
-    stamp: str = ""  # by which it is remembered; empty: not at all
-    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image, where they are wanted
+    stamp: str = ""  # identifies the image in the file of checks; empty: it is not kept there
+    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3), of a small image that is to stay decoded
 
 
 def remembered(file: Path) -> dict[str, Check]:
@@ -69,11 +68,12 @@ def remember(file: Path, checks: Iterable[Check]) -> None:
 def checked(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
-    """Each entry and what it holds, decoded in threads (Pillow lets go of Python's lock), few at a time.
+    """Each entry with its check or its fault. A few images at a time are decoded in threads, as Pillow releases
+    Python's lock.
 
-    known  earlier checks
-    room   bytes of pixels to hand out; from the first image on that is not small or does not fit, there are none, and
-           what is known is not decoded again
+    known  earlier checks, by their stamps
+    room   bytes of pixels that the checks may hold together. The first image that is not small or does not fit ends
+           this: it and all later ones come without pixels, and those in `known` are not decoded again.
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
 
@@ -171,7 +171,7 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     """Why an entry cannot be used, as far as that is known without opening the image."""
     label = entry.label
     if entry.fault:
-        return ImageFault(entry.fault, entry.remedy)
+        return entry.fault
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
         return ImageFault(f"the label is {label!r}", "write a name or an integer from 0 on")
     if str(label) == "-1":

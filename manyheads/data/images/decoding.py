@@ -1,4 +1,4 @@
-"""From the bytes of any image file to 8-bit pixels, grey or red, green and blue; faults are told in one line.
+"""From the bytes of any image file to 8-bit pixels, grey or red, green and blue; a fault is one line.
 
 How each kind becomes one of two modes, L or RGB:
 
@@ -57,7 +57,7 @@ def decode(data: bytes) -> Decoded:
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
         raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels")) from None
-    except Exception:  # as below
+    except Exception:  # a parser given garbage raises whatever it stumbles upon
         raise _not_opened(data) from None
     mode, plain = image.mode, _upright(image, notes)
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data):
@@ -88,13 +88,13 @@ def _upright(image: Image.Image, notes: list[str]) -> Image.Image:
         return _plain(upright)
     except ImageFault:
         raise
-    except Exception as error:  # a parser given garbage raises whatever it stumbles upon
+    except Exception as error:  # any, as above
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         kind = f"a {image.format} image" if image.format else "an image"
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
-_one_at_a_time = threading.Lock()  # what Python does with warnings is set for all threads
+_one_at_a_time = threading.Lock()  # Python has one setting of warnings for all threads
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def _not_opened(data: bytes) -> ImageFault:
 
 
 def _may_lack_rows(image: Image.Image) -> bool:
-    """Rows that are missing in a PNG stay black, and Pillow does not tell. An interlaced image ends with every other
-    row, hence the last two."""
+    """Whether one of the last two rows is black: Pillow fills missing rows with black and reports nothing. Two, because
+    the last pass of an interlaced image holds every other row only."""
     end = np.asarray(image.crop((0, max(image.height - 2, 0), image.width, image.height)))
     return getattr(image, "n_frames", 1) == 1 and not all(row.any() for row in end)
 

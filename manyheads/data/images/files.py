@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.data.images.decoding import ImageFault
 from manyheads.data.rows import TABLES, table
+from manyheads.data.source import HUB
 from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
 
 _PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-HUB = "hub:"
 _LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
@@ -48,9 +49,8 @@ class Entry(NamedTuple):
 
     place: str  # as an error names it
     source: bytes | Path | NDArray[np.uint8] | None  # an encoded image, its file, or its pixels (Y, X)
-    label: Any
-    fault: str = ""
-    remedy: str = ""
+    label: Any = None
+    fault: ImageFault | None = None
 
 
 def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple[Iterator[Entry], tuple[str, ...]]:
@@ -79,7 +79,9 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
     """The training, validation and test data of a directory or of a data set on the Hub; else `data` is for training.
 
-    `validation` and `test` take precedence over those found. Raises FileNotFoundError or ValueError.
+    A directory holds a corpus for each split: `train`, `val`|`valid`|`validation`|`dev`, `test` (or `t10k...`); a
+    folder of class folders alone is training data. `validation` and `test` take precedence over what it holds. Raises
+    FileNotFoundError or ValueError.
     """
     splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
@@ -130,24 +132,26 @@ def _folders(folder: Path) -> Iterator[Entry]:
         if path.is_dir():
             yield from _class_folder(path)
         elif not path.exists():
-            yield _broken(path, None)
+            yield _broken(path)
         elif path.suffix.lower() in _PICTURES:
-            yield Entry(_shown(path), None, None, "an image beside the class folders", "move it into one, or remove it")
+            yield _faulty(_shown(path), "an image beside the class folders", "move it into one, or remove it")
+
+
+def _faulty(place: str, fault: str, remedy: str) -> Entry:
+    return Entry(place, None, fault=ImageFault(fault, remedy))
 
 
 def _class_folder(folder: Path) -> Iterator[Entry]:
     label = folder.name
     if _shown(Path(label)) != label:
-        yield Entry(
-            _shown(folder.parent), None, None, f"the class folder {label!r}: its name is not UTF-8", "rename it"
-        )
+        yield _faulty(_shown(folder.parent), f"the class folder {label!r}: its name is not UTF-8", "rename it")
         return
     empty = True
     for entry in _below(folder, label, [folder.resolve()]):
         yield entry
         empty = False
     if empty:
-        yield Entry(str(folder), None, label, "the class folder is empty", "put images into it, or remove it")
+        yield _faulty(str(folder), "the class folder is empty", "put images into it, or remove it")
 
 
 def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
@@ -156,17 +160,17 @@ def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
         if path.is_dir():
             real = path.resolve()
             if any(place.is_relative_to(real) for place in above):
-                yield Entry(_shown(path), None, label, f"a link back to {real}, which holds it", "remove it")
+                yield _faulty(_shown(path), f"a link back to {real}, which holds it", "remove it")
             else:
                 yield from _below(path, label, [*above, real])
         elif path.is_file():
             yield Entry(_shown(path), path, label)
         else:
-            yield _broken(path, label)
+            yield _broken(path)
 
 
-def _broken(path: Path, label: str | None) -> Entry:
-    return Entry(_shown(path), None, label, "a broken link" if path.is_symlink() else "no regular file", "remove it")
+def _broken(path: Path) -> Entry:
+    return _faulty(_shown(path), "a broken link" if path.is_symlink() else "no regular file", "remove it")
 
 
 def _shown(path: Path) -> str:
@@ -185,14 +189,14 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
         try:
             exists = path.is_file()
         except (OSError, ValueError):  # such as a name of a thousand characters, or with a zero byte
-            return Entry(place, None, label, f"{value[:40]!r}... is no path of an image", "write its bytes or its path")
-        if not exists:
-            return Entry(place, None, label, f"{path}: no such image file", "correct the path")
-        return Entry(place, path, label)
+            return _faulty(place, f"{value[:40]!r}... is no path of an image", "write its bytes or its path")
+        return (
+            Entry(place, path, label) if exists else _faulty(place, f"{path}: no such image file", "correct the path")
+        )
     if not images:
         return Entry(place, None, label)
     kind = "empty" if value == "" else type(value).__name__
-    return Entry(place, None, label, f"the image is {kind}", "write its bytes or its path")
+    return _faulty(place, f"the image is {kind}", "write its bytes or its path")
 
 
 def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
@@ -210,12 +214,12 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
     for row in table(file, columns=wanted):
         chosen = _chosen(columns, row.cells) if images or file.suffix != ".parquet" else ("", label)
         if row.fault:
-            yield Entry(row.place, None, None, row.fault, row.remedy)
+            yield _faulty(row.place, row.fault, row.remedy)
         elif not isinstance(chosen, str):
             image, label = chosen
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
         elif file.suffix == ".jsonl":
-            yield Entry(row.place, None, None, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
+            yield _faulty(row.place, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
         else:
             raise ValueError(_without(file, chosen, next(table(file)).cells))  # in all columns
 

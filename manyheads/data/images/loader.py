@@ -102,8 +102,6 @@ class ImageLoader:
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        if batch_items < 1 or workers < 0 or seed < 0:
-            raise ValueError(f"batch_items {batch_items}, workers {workers}, seed {seed}: expected at least 1, 0 and 0")
         index = {label: i for i, label in enumerate(labels)}
         for i, label in enumerate(data.labels):
             if label not in index:
@@ -169,10 +167,7 @@ def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
 def _start(maker: _Maker) -> None:
     global _maker_here
     _maker_here = maker
-    for number in (
-        signal.SIGINT,
-        signal.SIGHUP,
-    ):  # Ctrl-C and a closed terminal are for the loop, which ends its workers
+    for number in (signal.SIGINT, signal.SIGHUP):  # the loop handles Ctrl-C and a closed terminal, and ends its workers
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -146,6 +146,6 @@ class Preprocessing(Config):
         factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
             raise ValueError(f"{_FILE}: rescale_factor is {factor}: expected a number above 0, such as 1/255")
-        white = 255 * factor  # what mean and std are told for; here white is 1
+        white = 255 * factor  # the white that the file's mean and std are meant for; here it is 1
         mean, std = (tuple(value / white for value in values) for values in (mean, std))
         return cls(size, size / edge, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""Images with a label each, read strictly, and the splits of a directory or of a data set on the Hub.
+"""Images with a label each, read strictly.
 
 `files.py` names the forms that are read, `decoding.py` says how each kind of image becomes grey or RGB, `checking.py`
-how every image is looked at once. A directory holds a corpus per split: `train`, `val`|`valid`|`validation`|`dev`,
-`test` (or `t10k...`); a folder of class folders alone is training data.
+how every image is looked at once.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.data.images import checking
-from manyheads.data.images.checking import checked, fault_of, label_name, listed
+from manyheads.data.images.checking import checked, fault_of, label_name
 from manyheads.data.images.decoding import ImageFault
-from manyheads.data.images.files import Columns, Entry, entries, find_splits
-from manyheads.data.images.store import Store, Stored, clear
+from manyheads.data.images.files import HUB, Columns, Entry, entries
+from manyheads.data.images.store import Store, Stored
 from manyheads.data.labelled import label_order
 from manyheads.data.splits import SplitData, held_out
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph
 _MEMORY = "checked.jsonl"  # file of the folder `kept`
-HELD_OUT = 0.05  # of the training images, where there are no validation data
 
 
 class Item(NamedTuple):
@@ -95,7 +93,7 @@ def read_images(
     names           what the labels 0, 1, ... are called, if `labels.txt` does not say so
     columns         of a table, where they are not named as usual
     skip_bad_lines  leave out what cannot be used and count it
-    kept            folder for what was told of the images, so that the same ones need not be decoded again, and for
+    kept            folder for what is known of the images, so that the same ones need not be decoded again, and for
                     images that have no files of their own. None: nothing is remembered
 
     Raises FileNotFoundError or a one-line ValueError that names file, row and remedy.
@@ -103,16 +101,14 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     items, notes, skips = list[Item](), list[str](), Counter[str]()
-    encoded, decoded = Store(kept), Store(kept)
-    pixels: list[Stored] | None = []
+    encoded, decoded, pixels = Store(kept), Store(kept), list[Stored]()
     known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
     try:
         for entry, check in checked(rows, names, known, KEPT_DECODED):
             if isinstance(check, ImageFault):
                 _skip_or_raise(path, entry, check, skips, skip_bad_lines)
                 continue
-            pixels = None if check.pixels is None else pixels
-            if pixels is not None and check.pixels is not None:
+            if check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
             if check.stamp not in known:
                 fresh.append(check._replace(pixels=None))
@@ -124,13 +120,30 @@ def read_images(
         if kept is not None:
             checking.remember(kept / _MEMORY, fresh)
     if not items:
-        first = next(iter(skips), "").removeprefix(f"{path}: ")
-        skipped = f" (skipped: {skips.total():,}, such as {first})" if skips else ""
-        raise ValueError(f"{path}: no usable image in it{skipped}; give data that have some")
-    if pixels is not None:
+        raise _nothing(path, skips)
+    if len(pixels) == len(items):  # all are small, and fit together
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
-    file = None if str(path).startswith("hub:") else Path(path)
+    file = None if str(path).startswith(HUB) else Path(path)
     return ImageData(items, names or label_order(item.label for item in items), file, dict(skips), notes)
+
+
+def read_labels(
+    path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool
+) -> tuple[list[str], tuple[str, ...]]:
+    """(the label of each image; the different ones in the order that a model counts them): no image is opened.
+
+    Raises as `read_images` does, as far as faults can be seen.
+    """
+    rows, own_names = entries(path, columns, images=False)
+    names, labels, skips = tuple(names) or own_names, list[str](), Counter[str]()
+    for entry in rows:
+        if fault := fault_of(entry, names):
+            _skip_or_raise(path, entry, fault, skips, skip_bad_lines)
+        else:
+            labels.append(label_name(entry.label, names))
+    if not labels:
+        raise _nothing(path, skips)
+    return labels, names or label_order(labels)
 
 
 def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
@@ -140,85 +153,10 @@ def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Cou
     skips[f"{path}: {fault.fault}"] += 1
 
 
-def read_image_splits(
-    data: str,
-    *,
-    names: Sequence[str] = (),
-    columns: Columns | None = None,
-    validation: str | None = None,
-    test: str | None = None,
-    skip_bad_lines: bool = False,
-    kept: Path | None = None,
-) -> SplitData[ImageData]:
-    """The splits of a directory or of `hub:NAME`, or one corpus as the training data.
-
-    Without validation data 5% of the training data are held out by a hash of their pixels. Labels of validation or test
-    data that training does not have are a fault: no model could answer them. `kept` is as for `read_images`; no other
-    process may use it.
-    """
-    splits = find_splits(str(data), validation=validation, test=test)
-    assert splits.train is not None
-    if kept is not None:
-        clear(kept)
-
-    def read(path: str) -> ImageData:
-        return read_images(path, names=names, columns=columns, skip_bad_lines=skip_bad_lines, kept=kept)
-
-    train = read(splits.train)
-    if len(set(train.labels)) < 2:
-        raise ValueError(f"{splits.train}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
-    tests = [with_labels_of(train, read(path), skip_bad_lines) for path in splits.test]
-    paths = tuple(path if path.startswith("hub:") else str(Path(path).absolute()) for path in splits.test)
-    test_data = tests[0] if tests else None
-    if splits.validation is not None:
-        return SplitData(train, with_labels_of(train, read(splits.validation), skip_bad_lines), test_data, paths)
-    try:
-        kept_rows, held = held_out(train.keys, HELD_OUT, what="image")
-    except ValueError as error:
-        raise ValueError(f"{splits.train}: {error}") from None
-    return SplitData(train.subset(kept_rows), train.subset(held), test_data, paths, len(held))
-
-
-def count_images(
-    data: str,
-    *,
-    names: Sequence[str] = (),
-    columns: Columns | None = None,
-    validation: str | None = None,
-    skip_bad_lines: bool = False,
-) -> tuple[int, tuple[str, ...]] | None:
-    """(how many training images there are, about; their labels as a model would count them), for a plan: no image is
-    opened. None for data on the Hub, which would have to be fetched. Raises as `read_image_splits` does."""
-    if data.startswith("hub:"):
-        return None
-    splits = find_splits(data, validation=validation)
-    assert splits.train is not None
-    rows, own_names = entries(splits.train, columns or Columns(), images=False)
-    names, labels, skips = tuple(names) or own_names, list[str](), Counter[str]()
-    for entry in rows:
-        if fault := fault_of(entry, names):
-            _skip_or_raise(splits.train, entry, fault, skips, skip_bad_lines)
-        else:
-            labels.append(label_name(entry.label, names))
-    if not labels:
-        raise ValueError(f"{splits.train}: no usable image in it; give data that have some")
-    count = len(labels) if splits.validation else round(len(labels) * (1 - HELD_OUT))
-    return count, names or label_order(labels)
-
-
-def with_labels_of(train: ImageData, data: ImageData, skip_bad_lines: bool = False) -> ImageData:
-    """`data`, whose labels the training data all have; else a ValueError, or those without are left out."""
-    known = set(train.labels)
-    unseen = {i for i, label in enumerate(data.labels) if label not in known}
-    if not unseen:
-        return replace(data, names=train.names)
-    if not skip_bad_lines or len(unseen) == len(data):
-        first, shown = min(unseen), listed([name for name in train.names if name in known])
-        fault = f"label {data.labels[first]!r} does not occur in the training data, which have {shown}"
-        raise ValueError(f"{data.place(first)}: {fault} (such images: {len(unseen):,}); correct it")
-    known_ones = data.subset([i for i in range(len(data)) if i not in unseen])
-    skips = {**data.skips, f"{data.file}: labels not in the training data": len(unseen)}
-    return replace(known_ones, names=train.names, skips=skips)
+def _nothing(path: str | Path, skips: Counter[str]) -> ValueError:
+    first = next(iter(skips), "").removeprefix(f"{path}: ")
+    skipped = f" (skipped: {skips.total():,}, such as {first})" if skips else ""
+    return ValueError(f"{path}: no usable image in it{skipped}; give data that have some")
 
 
 def digits(seed: int = 0) -> SplitData[ImageData]:

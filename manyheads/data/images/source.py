@@ -1,16 +1,22 @@
-"""Images with labels as the data of a run."""
+"""Images with labels as the data of a run. Images are the same where their pixels are."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from manyheads.data.images.checking import listed
 from manyheads.data.images.files import Columns, find_splits
-from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
-from manyheads.data.images.report import image_report
+from manyheads.data.images.reading import ImageData, digits, read_images, read_labels
+from manyheads.data.images.store import clear
+from manyheads.data.labelled import with_labels
+from manyheads.data.report import Report
 from manyheads.data.source import HUB, Source, existing
-from manyheads.data.splits import SplitData, Splits
+from manyheads.data.splits import SplitData, Splits, hold_out
+
+HELD_OUT = 0.05  # of the training images, where there are no validation data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +24,7 @@ class ImageSource(Source[ImageData]):
     """Images, whose labels are called `names` where they are 0, 1, ...; without data, scikit-learn's digits.
 
     sample  training images that are used, drawn at random; None: all
-    kept    where what was checked is remembered; see `read_images`
+    kept    folder where what was checked is remembered, which no other process may use; see `read_images`
     """
 
     kind = "images"
@@ -29,23 +35,53 @@ class ImageSource(Source[ImageData]):
     sample: int | None = None
     kept: Path | None = None
 
-    def report(self, splits: SplitData[ImageData]) -> str:
-        return image_report(splits)
-
-    def embedded(self) -> SplitData[ImageData]:
-        return digits(self.seed).sampled(self.sample, self.seed)
-
     def read(self) -> SplitData[ImageData]:
-        if self.data is None:
-            return self.embedded()
-        return read_image_splits(
-            self.data, names=self.names, columns=self.columns, validation=self.validation, test=self.test,
-            skip_bad_lines=self.skip_bad_lines, kept=self.kept,
-        ).sampled(self.sample, self.seed)  # fmt: skip
+        if self.kept is not None:
+            clear(self.kept)
+        return super().read().sampled(self.sample, self.seed)
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
-        return read_images(corpus, names=names, columns=self.columns, skip_bad_lines=self.skip_bad_lines)
+        return read_images(
+            corpus, names=names, columns=self.columns, skip_bad_lines=self.skip_bad_lines, kept=self.kept
+        )
+
+    def embedded(self) -> SplitData[ImageData]:
+        return digits(self.seed)
+
+    def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
+        return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
+
+    def fitting(self, splits: SplitData[ImageData]) -> SplitData[ImageData]:
+        """With labels that the training data have, those held out among them: no model could answer others."""
+        train = splits.train
+        known = {*train.labels, *(splits.validation.labels if splits.held_out else ())}
+        if len(known) < 2:
+            raise ValueError(
+                f"{train.file or self.data}: one label only, {train.labels[0]!r}: there is nothing to tell apart"
+            )
+
+        def like(data: ImageData) -> ImageData:
+            fitting = with_labels(data, known, skip_bad_lines=self.skip_bad_lines, unit="images")
+            return replace(fitting, names=train.names)
+
+        return splits._replace(validation=like(splits.validation), test=splits.test and like(splits.test))
+
+    def report(self, splits: SplitData[ImageData]) -> str:
+        """A table of sizes, modes, labels, duplicates and overlap with training, with warnings below."""
+        report, train = Report(splits.known, "images"), splits.train
+        report.row("pixels (smallest / largest)", _sizes)
+        report.row("modes", _modes)
+        report.labels(lambda images: images.labels, train.names)
+        report.repetitions(lambda images: images.keys)
+        report.contradictions(train.keys, train.labels)
+        known = set(train.labels)
+        if without := [label for label in train.names if label not in known]:
+            report.warnings.append(f"no training image of {listed(without)}")
+        if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):
+            others = f" (and of {len(notes) - 1:,} more)" if len(notes) > 1 else ""
+            report.warnings.append(f"Pillow says of {notes[0]}{others}; used all the same")
+        return str(report)
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         return find_splits(data, validation=validation, test=test)
@@ -64,6 +100,27 @@ class ImageSource(Source[ImageData]):
             return data
 
     def peek(self) -> None:
-        """Finds the splits and decodes nothing, for all images are looked at before a training begins; fetches nothing."""
-        if self.data is None or not self.data.startswith(HUB):
+        """Finds the splits, but for the Hub's, and decodes nothing: a training looks at all images before it begins."""
+        if not (self.data or "").startswith(HUB):
             self.splits()
+
+    def count(self) -> tuple[int | None, tuple[str, ...]]:
+        """(training images, about; their labels as a model would count them), for a plan: no image is opened. Of the
+        digits, and of what would have to be fetched from the Hub, no more is known than is set."""
+        if self.data is None or self.data.startswith(HUB):
+            return self.sample, self.names
+        splits = self.splits()
+        assert splits.train is not None
+        labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines)
+        count = len(labels) if splits.validation else round(len(labels) * (1 - HELD_OUT))
+        return min(self.sample or count, count), names
+
+
+def _modes(images: ImageData) -> str:
+    return ", ".join(f"{mode} {n:,}" for mode, n in Counter(item.mode for item in images.items).most_common())
+
+
+def _sizes(images: ImageData) -> str:
+    by_area = sorted({item.size for item in images.items}, key=lambda size: size[0] * size[1])
+    ends = [f"{width:,} x {height:,}" for width, height in dict.fromkeys((by_area[0], by_area[-1]))]
+    return " / ".join(ends)

@@ -1,6 +1,6 @@
 """Images that lie in no file of their own, in one scratch file that all processes of a run map into memory.
 
-The system keeps in memory what of it is in use, once for all workers, and gives it up where memory is short.
+So the workers share one copy of what they use, and the operating system drops pages of it when memory is short.
 """
 
 from __future__ import annotations

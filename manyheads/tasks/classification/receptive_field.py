@@ -11,7 +11,7 @@ from manyheads.files import write
 from manyheads.recipes.run import Run
 from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claim
+from manyheads.training.run_directory import claim, locked
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
@@ -19,14 +19,15 @@ def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume)
-    began = time.monotonic()
-    fields = growth(**asdict(config))
-    draw(fields, run.out / "receptive-field.png")
-    write(run.out / "table.txt", f"{fields}\n")
-    _, seen, _ = fields.fields[-1]
-    write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data={},
-        metrics={"positions": {"value": seen, "signature": f"of {config.length}, {config.layers} convolutions"}},
-        wall_seconds=time.monotonic() - began, flops=None, parameters=0, seed=config.seed,
-    )  # fmt: skip
+    with locked(run.out):
+        began = time.monotonic()
+        fields = growth(**asdict(config))
+        draw(fields, run.out / "receptive-field.png")
+        write(run.out / "table.txt", f"{fields}\n")
+        _, seen, _ = fields.fields[-1]
+        write_result(
+            run.out, recipe=run.recipe, overrides=run.overrides, data={},
+            metrics={"positions": {"value": seen, "signature": f"of {config.length}, {config.layers} convolutions"}},
+            wall_seconds=time.monotonic() - began, flops=None, parameters=0, seed=config.seed,
+        )  # fmt: skip
     return str(fields)

@@ -15,7 +15,7 @@ from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.runtime import Route
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, count_images
+from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from manyheads.models.presets import FAMILIES, IMAGES, build, preset
@@ -37,8 +37,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         run.refuse(("names", "validation", "test"), "of the data, which are not given: name them with data=PATH")
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
-    if config.training.metric not in (None, *metric_names(TOP + 1)):
-        raise ValueError(f"training.metric is {config.training.metric}: expected {' or '.join(metric_names(TOP + 1))}")
+    _check_metric(config, TOP + 1)
 
     source = ImageSource(
         **located(config, run),
@@ -49,7 +48,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     )
 
     def plan() -> Plan:
-        items, labels = _counted(config, run) if run.dry_run else (config.items, config.names)
+        items, labels = source.count() if run.dry_run else (config.items, config.names)
         if run.init is not None:
             return Plan(_started(config, run)[0], config.batch_items, "image", items)
         with torch.device("meta"):
@@ -57,6 +56,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
     def build(splits: SplitData[ImageData], route: Route) -> Job[ImageData]:
         labels = splits.train.names
+        _check_metric(config, len(labels))
         model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
@@ -84,16 +84,12 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, beside=("workers", "columns"))
 
 
-def _counted(config: ImageConfig, run: Run) -> tuple[int | None, tuple[str, ...]]:
-    """(training images, their labels), as far as they are known without reading them."""
-    counted = None if config.data is None else count_images(
-        config.data, names=config.names, columns=config.columns, validation=config.validation,
-        skip_bad_lines=run.skip_bad_lines,
-    )  # fmt: skip
-    if counted is None:
-        return config.items, config.names
-    count, labels = counted
-    return min(config.items or count, count), labels
+def _check_metric(config: ImageConfig, labels: int) -> None:
+    """Raises ValueError for a metric that the validation of a model of so many labels does not have."""
+    metric, names = config.training.metric, metric_names(labels)
+    if metric not in (None, *names):
+        reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
+        raise ValueError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
 def planned_model(config: ImageConfig) -> Any:

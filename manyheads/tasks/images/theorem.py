@@ -11,7 +11,7 @@ from manyheads.analysis.figures.convolution_error import convolution_errors, dra
 from manyheads.recipes.run import Run
 from manyheads.tasks.images.recipes import TheoremConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claim
+from manyheads.training.run_directory import claim, locked
 
 
 def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
@@ -19,22 +19,23 @@ def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
     if run.dry_run:
         return asdict(config)
     claim(run.out, resume=run.resume)
-    began = time.monotonic()
-    errors = convolution_errors(**asdict(config))
-    seconds = time.monotonic() - began
-    draw(errors, run.out / "error.png")
-    (run.out / "table.txt").write_text(f"{errors}\n", encoding="utf-8")
-    highest = max(range(len(errors.alphas)), key=lambda i: errors.alphas[i])
-    return write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data={},
-        metrics={
-            f"log10_error_{kernel}x{kernel}": {
-                "value": log10(max(by_alpha[highest], 1e-300)),  # no error at all has no logarithm
-                "signature": f"float64, inside the image, alpha {errors.alphas[highest]:g}",
-            }
-            for kernel, by_alpha in errors.errors.items()
-        },
-        wall_seconds=seconds, flops=None, parameters=sum(errors.parameters.values()), seed=config.seed,
-        alphas=list(errors.alphas),
-        errors={f"{kernel}x{kernel}": by_alpha for kernel, by_alpha in errors.errors.items()},
-    )  # fmt: skip
+    with locked(run.out):
+        began = time.monotonic()
+        measured = convolution_errors(**asdict(config))
+        seconds = time.monotonic() - began
+        draw(measured, run.out / "error.png")
+        (run.out / "table.txt").write_text(f"{measured}\n", encoding="utf-8")
+        highest = max(range(len(measured.alphas)), key=lambda i: measured.alphas[i])
+        return write_result(
+            run.out, recipe=run.recipe, overrides=run.overrides, data={},
+            metrics={
+                f"log10_error_{kernel}x{kernel}": {
+                    "value": log10(max(errors[highest], 1e-300)),  # no error at all has no logarithm
+                    "signature": f"float64, inside the image, alpha {measured.alphas[highest]:g}",
+                }
+                for kernel, errors in measured.errors.items()
+            },
+            wall_seconds=seconds, flops=None, parameters=sum(measured.parameters.values()), seed=config.seed,
+            alphas=list(measured.alphas),
+            errors={f"{kernel}x{kernel}": errors for kernel, errors in measured.errors.items()},
+        )  # fmt: skip

@@ -22,7 +22,8 @@ from manyheads.data.images.decoding import decode
 from manyheads.data.images.files import Columns
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import count_images, read_image_splits, read_images
+from manyheads.data.images.reading import read_images
+from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Store, Stored
 from tests.data.images.pictures import (
     GREY,
@@ -117,7 +118,7 @@ def test_a_scratch_file_goes_with_its_data(tmp_path: Path) -> None:
     assert not list(kept.glob("images-*"))
     (kept / "images-of-a-killed-run").write_bytes(b"x")
     many(tmp_path / "d")
-    read_image_splits(str(tmp_path / "d"), kept=kept)
+    ImageSource(data=str(tmp_path / "d"), kept=kept).read()
     gc.collect()
     assert not list(kept.glob("images-*"))
 
@@ -209,7 +210,7 @@ def test_rows_of_paths_and_labels(tmp_path: Path, separator: str) -> None:
     (tmp_path / "train").mkdir()
     file.rename(tmp_path / "train" / f"train{file.suffix}")
     (tmp_path / "i").rename(tmp_path / "train" / "i")
-    assert count_images(str(tmp_path / "train"), skip_bad_lines=True) == (4, ("cat", "dog"))
+    assert ImageSource(data=str(tmp_path / "train"), skip_bad_lines=True).count() == (4, ("cat", "dog"))
 
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
@@ -225,20 +226,20 @@ def test_images_are_counted_without_being_opened(
     tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
 ) -> None:
     path = str(form(tmp_path))
-    assert count_images(path, validation="elsewhere") == (4, ("cat", "dog"))
+    assert ImageSource(data=path, validation="elsewhere").count() == (4, ("cat", "dog"))
     assert not decoded
-    assert count_images("hub:o/n") is None
+    assert ImageSource(data="hub:o/n", sample=7, names=("a", "b")).count() == (7, ("a", "b"))
 
 
 def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
     many(tmp_path / "d", 100)
-    assert count_images(str(tmp_path / "d")) == (95, ("a", "b"))
+    assert ImageSource(data=str(tmp_path / "d")).count() == (95, ("a", "b"))
     table = pyarrow.table({"image": PNGS, "label": [0, 1, -1, 1]})
     pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
     with pytest.raises(ValueError, match=r"p\.parquet:3: the label -1 means"):
-        count_images(str(tmp_path / "p.parquet"))
+        ImageSource(data=str(tmp_path / "p.parquet")).count()
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
-        count_images(str(tmp_path / "nowhere"))
+        ImageSource(data=str(tmp_path / "nowhere")).count()
 
 
 def test_damaged_pages_of_a_table_are_told(tmp_path: Path) -> None:

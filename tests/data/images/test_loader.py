@@ -97,8 +97,6 @@ def test_bad_input(tmp_path: Path) -> None:
         ImageLoader(data(), LABELS[:2], GREY, batch_items=6)
     with pytest.raises(ValueError, match="0, 1, 2, 3, 4, 5, 6, 7, ...; correct it"):
         ImageLoader(data(), "0123456789", GREY, batch_items=6)
-    with pytest.raises(ValueError, match="batch_items 0"):
-        ImageLoader(data(), LABELS, GREY, batch_items=0)
     gone = ImageData([Item(tmp_path / "gone.png", "a", "0", (8, 8), "L")], LABELS)
     with pytest.raises(ValueError, match="gone.png: no such file; give"):
         ImageLoader(gone, LABELS, GREY, batch_items=1).epoch()[0]

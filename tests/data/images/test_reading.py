@@ -15,8 +15,8 @@ from PIL import Image
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, Item, read_image_splits, read_images, with_labels_of
-from manyheads.data.images.report import image_report
+from manyheads.data.images.reading import ImageData, Item, read_images
+from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from tests.data.images.pictures import (
     GREY,
@@ -282,7 +282,7 @@ def test_classes_may_be_named_like_splits(tmp_path: Path, classes: tuple[str, ..
         (tmp_path / classes[number % len(classes)]).mkdir(exist_ok=True)
         pixels = np.full((2, 2), number, np.uint8)
         Image.fromarray(pixels).save(tmp_path / classes[number % len(classes)] / f"{number}.png")
-    splits = read_image_splits(str(tmp_path))
+    splits = ImageSource(data=str(tmp_path)).read()
     assert splits.train.names == tuple(sorted(classes))
     assert splits.test is None
 
@@ -293,12 +293,12 @@ def test_what_may_be_a_class_or_a_split_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match="no training data.*taken for other splits: test_card; rename what is a"
     ):
-        read_image_splits(str(tmp_path / "d"))
+        ImageSource(data=str(tmp_path / "d")).read()
     for name in ("train", "test"):
         (tmp_path / "e" / name).mkdir(parents=True)
         Image.fromarray(GREY[0]).save(tmp_path / "e" / name / "1.png")
     with pytest.raises(ValueError, match="train: no class folders in it; expected .*; if it is a class itself, rename"):
-        read_image_splits(str(tmp_path / "e"))
+        ImageSource(data=str(tmp_path / "e")).read()
 
 
 def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
@@ -306,7 +306,7 @@ def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.Wa
     broken = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0\x01\0"
     (folder / "cat" / "odd.jpg").write_bytes(encoded(RGB, "JPEG", exif=broken))
     train = read_images(folder)
-    (line,) = [line for line in image_report(SplitData(train, train, None)).splitlines() if "Pillow" in line]
+    (line,) = [line for line in ImageSource().report(SplitData(train, train, None)).splitlines() if "Pillow" in line]
     assert line.startswith(f"warning: Pillow says of {folder / 'cat' / 'odd.jpg'}: Corrupt EXIF data.")
     open_image(folder / "cat" / "odd.jpg")
     with pytest.raises(ValueError, match="more than"):
@@ -341,8 +341,8 @@ def test_bad_folders_and_files(tmp_path: Path) -> None:
         ImageData([Item(GREY[0], label, "", (5, 6), "L") for label in labels], ("cat", "dog", "fox"))
         for labels in (["cat", "dog"], ["fox"])
     )
-    with pytest.raises(ValueError, match=r"'fox' does not occur in the training data, which have cat, dog \(such"):
-        with_labels_of(train, other)
+    with pytest.raises(ValueError, match=r"'fox' does not occur in the training data, which have cat, dog \(1 such"):
+        ImageSource().fitting(SplitData(train, other, None))
     (tmp_path / "c.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     with pytest.raises(ValueError, match=r"c\.zip: cannot tell what it is.*unpack"):
         read_images(tmp_path / "c.zip")

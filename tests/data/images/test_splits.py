@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.images.reading import ImageData, digits, read_image_splits, read_images
-from manyheads.data.images.report import image_report
+from manyheads.data.images.reading import ImageData, digits, read_images
+from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
@@ -19,23 +19,23 @@ from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, enco
 def test_the_splits_of_a_directory(tmp_path: Path) -> None:
     many(tmp_path / "d" / "train")
     many(tmp_path / "d" / "test", 10, first=100)
-    splits = read_image_splits(str(tmp_path / "d"))
+    splits = ImageSource(data=str(tmp_path / "d")).read()
     assert splits.held_out == len(splits.validation) > 0
     assert len(splits.train) + len(splits.validation) == 60
     assert not set(splits.train.keys) & set(splits.validation.keys)
     assert splits.test is not None
-    assert (len(splits.test), splits.test_paths) == (10, (str(tmp_path / "d" / "test"),))
-    alone = read_image_splits(str(tmp_path / "d" / "train"))
+    assert len(splits.test) == 10
+    alone = ImageSource(data=str(tmp_path / "d" / "train")).read()
     assert alone.test is None
     assert alone.validation.keys == splits.validation.keys
     many(tmp_path / "d" / "val", 10, first=200)
-    assert read_image_splits(str(tmp_path / "d")).held_out == 0
+    assert ImageSource(data=str(tmp_path / "d")).read().held_out == 0
     (tmp_path / "d" / "test" / "b").rename(tmp_path / "d" / "test" / "c")
     with pytest.raises(
-        ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(such images: 5\)"
+        ValueError, match=r"label 'c' does not occur in the training data, which have a, b \(5 such images\)"
     ):
-        read_image_splits(str(tmp_path / "d"))
-    test = read_image_splits(str(tmp_path / "d"), skip_bad_lines=True).test
+        ImageSource(data=str(tmp_path / "d")).read()
+    test = ImageSource(data=str(tmp_path / "d"), skip_bad_lines=True).read().test
     assert test is not None
     assert (len(test), list(test.skips.values())) == (5, [5])
 
@@ -45,16 +45,16 @@ def test_mnists_own_files(tmp_path: Path) -> None:
     for kind in ("images-idx3", "labels-idx1"):
         data = (tmp_path / f"train-{kind}-ubyte.gz").read_bytes()
         (tmp_path / f"t10k-{kind}-ubyte.gz").write_bytes(data)
-    splits = read_image_splits(str(tmp_path))
+    splits = ImageSource(data=str(tmp_path)).read()
     assert splits.test is not None
     assert (len(splits.test), splits.train.names) == (4, ("cat", "dog"))
 
 
 def test_one_label_or_one_image_cannot_be_split(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one label only, 'cat'"):
-        read_image_splits(str(as_parquet(tmp_path, image=PNGS, label=["cat"] * 4)))
+        ImageSource(data=str(as_parquet(tmp_path, image=PNGS, label=["cat"] * 4))).read()
     with pytest.raises(ValueError, match="one distinct image cannot be split"):
-        read_image_splits(str(as_parquet(tmp_path, image=PNGS[:1] * 4, label=LABELS)))
+        ImageSource(data=str(as_parquet(tmp_path, image=PNGS[:1] * 4, label=LABELS))).read()
 
 
 def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return rows if split else datasets.DatasetDict(train=rows, test=rows)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    splits = read_image_splits("hub:o/n@main")
+    splits = ImageSource(data="hub:o/n@main").read()
     assert asked == [("o/n", None, "main"), ("o/n", "train", "main"), ("o/n", "test", "main")]
     assert splits.test is not None
-    assert (splits.test.labels, splits.test_paths) == (LABELS, ("hub:o/n@main#test",))
+    assert splits.test.labels == LABELS
     assert read_images("hub:o/n#train").keys == splits.test.keys == read_images(as_parquet(tmp_path)).keys
     with pytest.raises(ValueError, match=r"hub:o/n: name a split, as hub:o/n#train: it has train, test"):
         read_images("hub:o/n")
     with pytest.raises(ValueError, match=r"hub:x: cannot be fetched \(no such\)"):
-        read_image_splits("hub:x")
+        ImageSource(data="hub:x").read()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[hub\]'"):
         read_images("hub:o/n")
@@ -104,7 +104,7 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
     jpegs = [encoded(Image.open(io.BytesIO(png)), "BMP") for png in PNGS]  # the same pixels otherwise encoded
     train = read_images(as_parquet(tmp_path, image=[*PNGS, jpegs[0]], label=[*LABELS, "dog"]))
     other = read_images(as_parquet(tmp_path, image=[jpegs[1], encoded(noise("RGB"))], label=["dog", "cat"]))
-    report = image_report(SplitData(train, other, None))
+    report = ImageSource().report(SplitData(train, other, None))
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in report.splitlines()]
     rows = {name: values for name, *values in filter(None, cells)}
     assert rows["images"] == ["5", "2"]

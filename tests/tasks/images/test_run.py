@@ -272,9 +272,15 @@ def test_bad_settings_are_told_before_any_image_is_decoded(
     def never(*_: Any, **__: Any) -> None:
         pytest.fail("images were read")
 
-    monkeypatch.setattr("manyheads.data.images.source.ImageSource.read", never)
+    monkeypatch.setattr("manyheads.data.images.source.read_images", never)
     with pytest.raises((ValueError, FileNotFoundError), match=match):
         train("image-classification", {**SMALL, "data": str(data), **setting}, out=tmp_path / "x")
+
+
+def test_top5_of_two_labels_is_refused_before_training(data: Path, tmp_path: Path) -> None:
+    message = r"training.metric is top5: expected loss or top1 \(the data have 2 labels\)"
+    with pytest.raises(ValueError, match=message):
+        train("image-classification", {**SMALL, "data": str(data), "training.metric": "top5"}, out=tmp_path / "x")
 
 
 def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path: Path) -> None:
