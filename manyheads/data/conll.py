@@ -52,7 +52,7 @@ class Tagged(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Every sentence with its tags as one text, which tells it apart from all others."""
+        """Every sentence with its tags as one text, for fingerprints."""
         return ["\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(self.words, self.tags, strict=True)]
 
     def place(self, index: int, word: int = 0) -> str:

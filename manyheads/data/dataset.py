@@ -32,7 +32,8 @@ class Dataset:
     def collect(
         cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | Path, skips: Counter[str], missing: str, remedy: str = ""
     ) -> Self:
-        """The items of rows without a fault, whose cells are the columns; a last column that may be None may lack.
+        """The items of rows without a fault, whose cells are the columns. Rows without the last of them leave it at its
+        default.
 
         skips    counted while the rows are read
         missing  what the ValueError for no rows says, followed by `remedy`

@@ -1,7 +1,7 @@
 """Running text as documents of sentences.
 
 A corpus is a text file, where blank lines separate documents, a table (`rows.py`) with a text in every row, or a
-directory of such files. Lines end sentences, and so does HTML's line break; within a line they are told by punctuation.
+directory of such files. Lines end sentences, and so does HTML's line break; within a line punctuation does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What data are like, told before training on them: sizes, lengths, labels, duplicates, overlap between splits.
+"""Reports on data before they are trained on: sizes, lengths, labels, duplicates, overlap between splits.
 
 Every report is a table with a column for each split, and warnings below it, as plain text.
 """

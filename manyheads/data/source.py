@@ -1,4 +1,4 @@
-"""A run's data as one value: where they lie and how they are read. Its record tells it, and gives it back.
+"""A run's data as one value: where they lie and how they are read, which is written into its record and read from it.
 
 source = LabelledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                       # train, validation, test
@@ -23,7 +23,7 @@ D = TypeVar("D", bound=Any)
 FIRST = 1000  # items that a look at the data reads
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "kept")  # fields that say nothing of the data
+UNRECORDED = ("recorded", "kept")  # fields that do not describe the data
 DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
@@ -34,7 +34,7 @@ class Source(Generic[D]):
     data              a corpus, or a directory of splits; None: the embedded corpus, drawn by `seed`
     validation, test  corpora that take precedence over those of the directory
     skip_bad_lines    leave out what is faulty, and count it
-    recorded          the fingerprint of each split, where a record gave this back
+    recorded          the fingerprint of each split, where this was read from a record
     """
 
     kind: ClassVar[str]
@@ -62,8 +62,8 @@ class Source(Generic[D]):
                 f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected a number, a bool"
             )
 
-    # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is how many items are
-    # read.
+    # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is the number of items
+    # read at most.
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
         """One corpus by itself. Raises FileNotFoundError or a one-line ValueError."""
@@ -89,7 +89,7 @@ class Source(Generic[D]):
         raise NotImplementedError
 
     def content(self, data: D, split: str) -> list[str]:
-        """What a split says, for its fingerprint."""
+        """The texts and labels of a split, for its fingerprint."""
         return list(data.texts)
 
     def corpora(self, folder: Path) -> list[str]:
@@ -172,7 +172,7 @@ class Source(Generic[D]):
         return self.read_one(self.test_in(data), labels)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
-        """For result.json: what reads the splits again, and what tells whether they are the same."""
+        """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""
         train, validation, tests = self.splits()
         settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
@@ -187,7 +187,7 @@ class Source(Generic[D]):
         }
 
     def again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
-        """The very data of a split that a record tells of; `labels` are those of the run's model.
+        """The data of a split as its record describes them; `labels` are those of the run's model.
 
         A record may come from anywhere. So its paths are opened only where it has a fingerprint to check them by, and
         they are files or directories; nothing is fetched. Raises ValueError or FileNotFoundError.

@@ -65,7 +65,7 @@ class Questions(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Every question with its context and answers as one text, which tells it apart from all others."""
+        """Every question with its context and answers as one text, for fingerprints."""
         return [json.dumps(item) for item in self.items]
 
 
