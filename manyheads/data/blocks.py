@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, processors
 
 from manyheads.data.store import TokenStore
+from manyheads.data.tokenizers import with_special_tokens
 
 Stream = NDArray[np.unsignedinteger | np.signedinteger]
 
@@ -21,8 +22,7 @@ def token_stream(texts: Sequence[str], tokenizer: Tokenizer, end: int | None, ca
     """
     if end is not None:
         token = tokenizer.id_to_token(end)
-        marked = Tokenizer.from_str(tokenizer.to_str())
-        marked.encode_special_tokens = tokenizer.encode_special_tokens
+        marked = with_special_tokens(tokenizer, as_text=tokenizer.encode_special_tokens)
         marked.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, end)])
         tokenizer = marked
     return TokenStore.of(texts, tokenizer, cache).stream

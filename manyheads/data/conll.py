@@ -14,12 +14,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from manyheads.data.rows import TABLES, Fault, Row, character_fault, sift, table
+from manyheads.data.dataset import Dataset, leaving_out
+from manyheads.data.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
 from manyheads.data.splits import LONGEST, UTF8, lines
 
 OUTSIDE = "O"
@@ -30,30 +31,18 @@ _LISTS = "write a list of words and a list of as many tags"
 Sentence = tuple[list[str], list[str]]  # words and tags
 
 
-@dataclass(frozen=True)
-class Tagged:
+@dataclass(frozen=True, repr=False)
+class Tagged(Dataset):
     """Sentences as words and their IOB2 tags.
 
-    lines  where each sentence begins in `file`. Empty where there is no file
-    rows   whether a line holds a whole sentence, not one word
-    skips  the sentences left out, counted by file and reason
+    rows  whether a line of the file holds a whole sentence, not one word
     """
+
+    columns: ClassVar[tuple[str, ...]] = ("words", "tags")
 
     words: list[list[str]]
     tags: list[list[str]]
-    lines: list[int] = field(default_factory=list)
-    file: Path | None = None
-    skips: dict[str, int] = field(default_factory=dict)
     rows: bool = False
-
-    def __post_init__(self) -> None:
-        assert len(self.words) == len(self.tags)
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def __repr__(self) -> str:
-        return f"Tagged({len(self):,} sentences, {sum(map(len, self.words)):,} words, file={str(self.file)!r})"
 
     @property
     def labels(self) -> list[str]:
@@ -63,18 +52,14 @@ class Tagged:
 
     @property
     def texts(self) -> list[str]:
-        """Every sentence with its tags as one text, which tells it apart from all others."""
+        """Every sentence with its tags as one text, for fingerprints."""
         return ["\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(self.words, self.tags, strict=True)]
 
-    def subset(self, rows: Sequence[int]) -> Tagged:
-        words, tags = ([column[i] for i in rows] for column in (self.words, self.tags))
-        return replace(self, words=words, tags=tags, lines=[self.lines[i] for i in rows] if self.lines else [])
-
-    def place(self, sentence: int, word: int) -> str:
-        """Where a word stands, for messages; both count from 0."""
+    def place(self, index: int, word: int = 0) -> str:
+        """Where a word of a sentence was read; both count from 0."""
         if self.lines:
-            return f"{self.file}:{self.lines[sentence] + (0 if self.rows else word)}"
-        return f"sentence {sentence + 1}, word {word + 1}"
+            return f"{self.file}:{self.lines[index] + (0 if self.rows else word)}"
+        return f"sentence {index + 1}, word {word + 1}"
 
     def check_labels(self, known: Sequence[str]) -> None:
         """Raises a ValueError that names the first tag which is not among the known ones, and where it stands."""
@@ -94,8 +79,7 @@ class Tagged:
             return self
         if not kept:
             raise ValueError(f"{self.file}: every sentence has a tag that does not occur in the training data")
-        reason = f"{self.file}: tags not in the training data"
-        return replace(self.subset(kept), skips={**self.skips, reason: len(self) - len(kept)})
+        return leaving_out(self, kept, "tags not in the training data")
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
@@ -122,17 +106,10 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file of a word and its tag a line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    rows = _is_table(file)
-    data, skips = Tagged([], [], [], file, rows=rows), Counter[str]()
-    sentences = sift(_table(file) if rows else _columns(file), skips, skip=skip_bad_lines, unit="sentences")
-    for row in islice(sentences, limit):
-        data.words.append(row.cells[0])
-        data.tags.append(row.cells[1])
-        data.lines.append(row.number)
-    if not data.words:
-        raise ValueError(f"{file}: no usable sentence ({sum(skips.values()):,} skipped); expected a word and its tag "
-                         "a line, blank lines between sentences")  # fmt: skip
-    return replace(data, skips=dict(skips))
+    is_table, skips = _is_table(file), Counter[str]()
+    sentences = sift(_table(file) if is_table else _columns(file), skips, skip=skip_bad_lines, unit="sentences")
+    remedy = "expected a word and its tag a line, blank lines between sentences"
+    return replace(Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence", remedy), rows=is_table)
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
@@ -164,31 +141,27 @@ def _is_table(file: Path) -> bool:
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
-    """A word a line. A row is where its sentence begins, or the first faulty line of it."""
-    width = 0  # columns of the file, as its first line has them
-    first, words, tags = 0, list[str](), list[str]()
-    faulty: Row[Sentence] | None = None
-    for number, line in enumerate(chain(lines(file), [""]), 1):
-        columns = None if line is None else _split(line)
-        if columns is not None and (not columns or columns[0] == DOCUMENT):
-            if first:
-                yield faulty or _checked(file, first, words, tags)
-            first, words, tags, faulty = 0, [], [], None
-            continue
-        first = first or number
-        fault: Fault | None = None
-        if columns is None:
-            fault = UTF8
-        elif len(columns) < 2:
-            fault = "a word without a tag", "expected the word first and its tag last"
-        elif width and len(columns) != width:
-            fault = f"{len(columns)} columns where {width} were expected", "separate them by one tab or space"
-        else:
-            width = len(columns)
+    """A word a line."""
+    width = 0  # columns of the file, as its first usable line has them
+
+    def sentence(row: Row[Block]) -> Sentence:
+        nonlocal width
+        words, tags = [], []
+        for number, line in row.cells:
+            if line is None:
+                raise BadRow(*UTF8, line=number)
+            columns = _split(line)
+            if len(columns) < 2:
+                raise BadRow("a word without a tag", "expected the word first and its tag last", line=number)
+            width = width or len(columns)
+            if len(columns) != width:
+                fault = f"{len(columns)} columns where {width} were expected"
+                raise BadRow(fault, "separate them by one tab or space", line=number)
             words.append(columns[0])
             tags.append(columns[-1])
-        if fault and faulty is None:
-            faulty = Row(file, number, (words, tags), *fault)
+        return _checked(row, words, tags, step=1)
+
+    return parsed(blocks(file, lambda line: _split(line)[:1] in ([], [DOCUMENT])), sentence)
 
 
 def _split(line: str) -> list[str]:
@@ -198,34 +171,33 @@ def _split(line: str) -> list[str]:
 
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
-    for row in table(file, columns=(*_WORDS, *_TAGS)):
-        if row.fault:
-            yield Row(file, row.number, ([], []), row.fault, row.remedy)
-            continue
+    """A sentence a row."""
+
+    def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
             sides.append(cell.split() if isinstance(cell, str) and file.suffix in (".csv", ".tsv") else cell)
-        words, tags = sides
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
-            fault = f"no texts under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}"
-            yield Row(file, row.number, ([], []), fault, _LISTS)
-        elif len(words) != len(tags) or not words or not all(map(str.strip, words)):
-            fault = "a blank word" if len(words) == len(tags) > 0 else f"{len(words):,} words with {len(tags):,} tags"
-            yield Row(file, row.number, ([], []), fault, _LISTS)
-        else:
-            yield _checked(file, row.number, words, tags, step=0)
+            raise BadRow(f"no texts under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS)
+        words, tags = sides
+        if len(words) != len(tags) or not words:
+            raise BadRow(f"{len(words):,} words with {len(tags):,} tags", _LISTS)
+        if not all(map(str.strip, words)):
+            raise BadRow("a blank word", _LISTS)
+        return _checked(row, words, tags, step=0)
+
+    return parsed(table(file, columns=(*_WORDS, *_TAGS)), sentence)
 
 
-def _checked(file: Path, line: int, words: list[str], tags: list[str], step: int = 1) -> Row[Sentence]:
+def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> Sentence:
     """The sentence, or its first fault; each word is `step` lines below the one before."""
-    sentence = words, tags
     if sum(map(len, words)) > LONGEST:
-        return Row(file, line, sentence, f"a sentence of more than {LONGEST:,} characters", "cut it into several")
+        raise BadRow(f"a sentence of more than {LONGEST:,} characters", "cut it into several")
     for number, word in enumerate(words):
         if fault := character_fault(word, "a word"):
-            return Row(file, line + step * number, sentence, *fault)
+            raise BadRow(*fault, line=row.number + step * number)
     if broken := fault_of(tags):
         number, what, remedy = broken
-        return Row(file, line + step * number, sentence, what, remedy)
-    return Row(file, line, sentence)
+        raise BadRow(what, remedy, line=row.number + step * number)
+    return words, tags

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from manyheads.data import conll, squad
 from manyheads.data.conll import Tagged, read_conll
 from manyheads.data.documents import Documents, read_documents
-from manyheads.data.embedded import digit_strings
+from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
 from manyheads.data.labelled import Columns, Labelled, read_labelled, with_labels
 from manyheads.data.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.report import (
@@ -23,26 +23,20 @@ from manyheads.data.report import (
     text_report,
 )  # fmt: skip
 from manyheads.data.rows import TABLES
-from manyheads.data.source import MOST, Source, existing
-from manyheads.data.splits import (
-    SplitData,
-    Splits,
-    hold_out,
-    only_test,
-    read_splits,
-    splits_among,
-)
+from manyheads.data.source import MOST, Source
+from manyheads.data.splits import SplitData, Splits, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, read_texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. Of several
-    test corpora the first is read."""
+    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales."""
 
     kind = "parallel"
     unit = "pairs"
+    first_test = True
+    report = staticmethod(parallel_report)
 
     source: str = "en"
     target: str = "de"
@@ -51,18 +45,10 @@ class ParallelSource(Source[Pairs]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
         return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
-    def report(self, splits: SplitData[Pairs]) -> str:
-        return parallel_report(splits)
-
     def embedded(self) -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
 
         return cldr_pairs(self.source, self.target, seed=self.seed, size=self.size)
-
-    def read(self) -> SplitData[Pairs]:
-        if self.data is None:
-            return self.embedded()
-        return read_splits(self.splits(), self.read_one, self.hold_out, first_test=True)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
         return hold_out(train, train.sources, what="source sentence")
@@ -70,11 +56,11 @@ class ParallelSource(Source[Pairs]):
     def content(self, data: Pairs, split: str) -> list[str]:
         return [*data.sources, *data.targets]
 
-    def corpora(self, folder: Path) -> Iterable[str]:
+    def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)
 
-    def files(self, corpus: str) -> list[Path]:
-        return locate(corpus, self.source, self.target)
+    def check_exists(self, corpus: str) -> None:
+        locate(corpus, self.source, self.target)
 
     @property
     def expected(self) -> str:
@@ -89,6 +75,7 @@ class LabelledSource(Source[Labelled]):
     """
 
     kind = "labelled"
+    report = staticmethod(labelled_report)
 
     columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
@@ -104,9 +91,6 @@ class LabelledSource(Source[Labelled]):
         data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
-    def report(self, splits: SplitData[Labelled]) -> str:
-        return labelled_report(splits)
-
     def embedded(self) -> SplitData[Labelled]:
         from manyheads.data.embedded.languages import cldr_languages
 
@@ -115,18 +99,15 @@ class LabelledSource(Source[Labelled]):
     def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
-    def fitting(self, splits: SplitData[Labelled]) -> SplitData[Labelled]:
-        """With labels that the training data have, and pairs if those are pairs."""
-        train, known = splits.train, set(splits.train.labels)
-        if len(known) < 2:
+    def check_training(self, train: Labelled) -> None:
+        if len(set(train.labels)) < 2:
             raise ValueError(f"{train.file}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
 
-        def like(data: Labelled) -> Labelled:
-            if (data.pairs is None) != (train.pairs is None):
-                raise ValueError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
-            return with_labels(data, known, skip_bad_lines=self.skip_bad_lines)
-
-        return splits._replace(validation=like(splits.validation), test=splits.test and like(splits.test))
+    def fitting(self, data: Labelled, train: Labelled) -> Labelled:
+        """With labels that the training data have, and pairs if those are pairs."""
+        if (data.pairs is None) != (train.pairs is None):
+            raise ValueError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
+        return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labelled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]
@@ -143,6 +124,7 @@ class TaggedSource(Source[Tagged]):
     kind = "tagged"
     unit = "sentences"
     suffixes = conll.SUFFIXES
+    report = staticmethod(tag_report)
 
     locale: str = "en"
     size: int = 8000
@@ -150,9 +132,6 @@ class TaggedSource(Source[Tagged]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
-
-    def report(self, splits: SplitData[Tagged]) -> str:
-        return tag_report(splits)
 
     def embedded(self) -> SplitData[Tagged]:
         from manyheads.data.embedded.tags import cldr_tagged
@@ -162,15 +141,12 @@ class TaggedSource(Source[Tagged]):
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
         return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
-    def fitting(self, splits: SplitData[Tagged]) -> SplitData[Tagged]:
+    def fitting(self, data: Tagged, train: Tagged) -> Tagged:
         """With tags that the training data have."""
-        known = splits.train.labels
         if self.skip_bad_lines:
-            test = splits.test and splits.test.only(known)
-            return splits._replace(validation=splits.validation.only(known), test=test)
-        for tagged in splits.known.values():
-            tagged.check_labels(known)
-        return splits
+            return data.only(train.labels)
+        data.check_labels(train.labels)
+        return data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +156,10 @@ class QuestionSource(Source[Questions]):
     kind = "questions"
     unit = "questions"
     suffixes = squad.SUFFIXES
+    report = staticmethod(question_report)
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
-
-    def report(self, splits: SplitData[Questions]) -> str:
-        return question_report(splits)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
         return hold_out(train, [item.article for item in train.items], what="article")
@@ -199,6 +173,8 @@ class TextSource(Source[Texts]):
 
     kind = "texts"
     unit = "texts"
+    directories = True
+    report = staticmethod(text_report)
 
     column: str = "text"
     share: float = 0.05
@@ -211,14 +187,10 @@ class TextSource(Source[Texts]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
-    def report(self, splits: SplitData[Texts]) -> str:
-        return text_report(splits)
-
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
 
-        files = source_files()
-        texts = Texts([file.read_text(encoding="utf-8") for file in files], files)
+        texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
         salted = [f"test{text}" for text in texts.texts]  # not the hash that holds out for validation
         train, test = hold_out(texts, salted, fraction=self.share, what="text")
         train, validation = (train, self.read_one(self.validation)) if self.validation else self.hold_out(train)
@@ -233,23 +205,21 @@ class TextSource(Source[Texts]):
             if not 0 < cut < len(text):
                 raise ValueError(f"a text of {len(text)} characters cannot be split; give validation data")
             kept, held = replace(train, texts=[text[:cut]]), replace(train, texts=[text[cut:]])
-        return kept, replace(held, skips={})  # what was skipped of both is told of the first
+        return kept, replace(held, skips={})  # what was skipped is reported once, of the training data
 
-    def files(self, corpus: str) -> list[Path]:
-        return existing(corpus)
+    def corpora(self, folder: Path) -> list[str]:
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no `train` is for training."""
-        names = [path.name for path in Path(data).iterdir()] if Path(data).is_dir() else []
-        splits = splits_among(Path(data), names)
+        splits = splits_among(Path(data), self.corpora(Path(data)))
         if splits.train is None:
             splits = Splits(data, None, [])
         return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""
-        names = [path.name for path in Path(data).iterdir()] if Path(data).is_dir() else []
-        return only_test(data, splits_among(Path(data), names).test) or data
+        return only_test(data, splits_among(Path(data), self.corpora(Path(data))).test) or data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,14 +228,13 @@ class DocumentSource(Source[Documents]):
 
     kind = "documents"
     unit = "documents"
+    directories = True
+    report = staticmethod(document_report)
 
     column: str = "text"
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
         return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
-
-    def report(self, splits: SplitData[Documents]) -> str:
-        return document_report(splits)
 
     def embedded(self) -> SplitData[Documents]:
         from manyheads.data.embedded.standard_library import documentation
@@ -276,9 +245,6 @@ class DocumentSource(Source[Documents]):
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
         return hold_out(train, train.texts, what="document")
-
-    def files(self, corpus: str) -> list[Path]:
-        return existing(corpus)
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         return Splits(data, validation, [])
@@ -295,7 +261,7 @@ class DigitSource(Source[Pairs]):
     kind = "digits"
     unit = "strings"
 
-    algorithm: digit_strings.Algorithm = "copy"
+    algorithm: Algorithm = "copy"
     longest: int = 40
     lengths: tuple[int, ...] = (40,)
     size: int = 40_000
@@ -305,8 +271,8 @@ class DigitSource(Source[Pairs]):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "lengths", tuple(self.lengths))
-        if self.algorithm not in get_args(digit_strings.Algorithm):
-            raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(digit_strings.Algorithm)}")
+        if self.algorithm not in get_args(Algorithm):
+            raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(Algorithm)}")
         if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
             raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
 
@@ -314,14 +280,16 @@ class DigitSource(Source[Pairs]):
         return f"{len(splits.train):,} strings"
 
     def embedded(self) -> SplitData[Pairs]:
-        drawn = {
-            split: digit_strings.algorithmic_pairs(self.algorithm, count, self.longest, seed=self.seed, split=split)
-            for split, count in (("train", self.size), ("validation", self.validated))
-        }
-        return SplitData(drawn["train"], drawn["validation"], self.tests())
+        def drawn(split: str, count: int) -> Pairs:
+            return algorithmic_pairs(self.algorithm, count, self.longest, seed=self.seed, split=split)
+
+        return SplitData(drawn("train", self.size), drawn("validation", self.validated), self.tests())
 
     def tests(self) -> Pairs:
-        groups = digit_strings.pairs_by_length(self.algorithm, self.lengths, self.tested, seed=self.seed).values()
+        groups = [
+            algorithmic_pairs(self.algorithm, self.tested, n, shortest=n, seed=self.seed, split=f"test {n}")
+            for n in self.lengths
+        ]
         return Pairs([text for group in groups for text in group.sources],
                      [text for group in groups for text in group.targets])  # fmt: skip
 

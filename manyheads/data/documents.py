@@ -1,20 +1,22 @@
 """Running text as documents of sentences.
 
 A corpus is a text file, where blank lines separate documents, a table (`rows.py`) with a text in every row, or a
-directory of such files. Lines end sentences, and so does HTML's line break; within a line they are told by punctuation.
+directory of such files. Lines end sentences, and so does HTML's line break; within a line punctuation does.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
-from manyheads.data.rows import TABLES, Row, sift
-from manyheads.data.splits import UTF8, lines
+from manyheads.data.dataset import Dataset
+from manyheads.data.rows import TABLES, Row, blocks, sift
+from manyheads.data.splits import UTF8
 from manyheads.data.texts import text_rows
 
 Document = list[str]  # sentences
@@ -26,26 +28,18 @@ _LINES = re.compile(rf"\n|{BREAK}")
 _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Documents as they were read. `skips` counts the rows left out, by file and reason."""
+@dataclass(frozen=True, repr=False)
+class Documents(Dataset):
+    """Documents as lists of sentences."""
+
+    columns: ClassVar[tuple[str, ...]] = ("documents",)
 
     documents: list[Document]
-    skips: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def __repr__(self) -> str:
-        return f"Documents({len(self):,} documents, {sum(map(len, self.documents)):,} sentences)"
 
     @property
     def texts(self) -> list[str]:
         """A document each, its sentences as lines."""
         return ["\n".join(document) for document in self.documents]
-
-    def subset(self, rows: Sequence[int]) -> Documents:
-        return replace(self, documents=[self.documents[i] for i in rows])
 
 
 def sentences(text: str) -> Document:
@@ -71,26 +65,22 @@ def read_documents(
         if not files:
             raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
     skips: Counter[str] = Counter()
-    documents: list[Document] = []
-    for file in files:
-        if not file.is_file():
-            raise FileNotFoundError(f"{file}: no such file; give a text file, or a directory of {', '.join(SUFFIXES)}")
-        rows = text_rows(file, column) if file.suffix in TABLES else _paragraphs(file)
-        cut = (sentences(row.cells) for row in sift(rows, skips, skip=skip_bad_lines))
-        room = None if limit is None else limit - len(documents)
-        documents += islice(filter(None, cut), room)
-    if not documents:
-        raise ValueError(f"{path}: no text in it; expected documents separated by blank lines, or one a row")
-    return Documents(documents, dict(skips))
+
+    def rows() -> Iterator[Row[tuple[Document]]]:
+        for file in files:
+            if not file.is_file():
+                expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
+                raise FileNotFoundError(f"{file}: no such file; {expected}")
+            texts = text_rows(file, column) if file.suffix in TABLES else _paragraphs(file)
+            for row in sift(texts, skips, skip=skip_bad_lines):
+                if document := sentences(row.cells[0]):
+                    yield Row(file, row.number, (document,))
+
+    remedy = "expected documents separated by blank lines, or one a row"
+    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy)
 
 
-def _paragraphs(file: Path) -> Iterator[Row[str]]:
-    paragraph: list[str] = []
-    for number, line in enumerate(chain(lines(file), [""]), 1):
-        if line is None:
-            yield Row(file, number, "", *UTF8)
-        elif line.strip():
-            paragraph.append(line)
-        elif paragraph:
-            yield Row(file, number - len(paragraph), "\n".join(paragraph))
-            paragraph = []
+def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:
+    for block in blocks(file):
+        yield from (Row(file, number, ("",), *UTF8) for number, line in block.cells if line is None)
+        yield Row(file, block.number, ("\n".join(line for _, line in block.cells if line is not None),))

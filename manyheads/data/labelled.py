@@ -7,13 +7,14 @@ Columns are found by their names: `text` or `sentence`; for pairs `sentence1` an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from manyheads.data.rows import Cells, Fault, Row, sift, table, text_fault
+from manyheads.data.dataset import Dataset, leaving_out
+from manyheads.data.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
 
 D = TypeVar("D", bound=Any)  # labelled texts or images
 
@@ -34,42 +35,24 @@ class Columns:
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Texts with their labels; `pairs` are the second texts, `rows` the line of each, `skips` what was left out."""
+@dataclass(frozen=True, repr=False)
+class Labelled(Dataset):
+    """Texts with their labels; `pairs` are the second texts, where items are pairs.
+
+    numbered  labels by the numbers that the file has in their places
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "pairs")
 
     texts: list[str]
     labels: list[str]
     pairs: list[str] | None = None
-    rows: list[int] = field(default_factory=list)
-    file: Path | None = None
-    skips: dict[str, int] = field(default_factory=dict)
-    numbered: dict[str, str] = field(default_factory=dict)  # numbers that are written in place of labels
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __repr__(self) -> str:
-        kind = "texts" if self.pairs is None else "pairs"
-        return f"Labelled({len(self):,} {kind}, {len(set(self.labels)):,} labels, {self.file})"
+    numbered: dict[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> list[str]:
         """Each text, or both texts of a pair with a tab between them."""
         return self.texts if self.pairs is None else [f"{a}\t{b}" for a, b in zip(self.texts, self.pairs, strict=True)]
-
-    def subset(self, chosen: Sequence[int]) -> Labelled:
-        return replace(
-            self,
-            texts=[self.texts[i] for i in chosen],
-            labels=[self.labels[i] for i in chosen],
-            pairs=None if self.pairs is None else [self.pairs[i] for i in chosen],
-            rows=[self.rows[i] for i in chosen] if self.rows else [],
-        )
-
-    def place(self, index: int) -> str:
-        """Where an item was read, as an error names it."""
-        return f"{self.file}:{self.rows[index]}" if self.file and self.rows else f"item {index + 1:,}"
 
 
 def read_labelled(
@@ -84,22 +67,22 @@ def read_labelled(
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
+    numbered: dict[str, str] = {}
+    chosen: tuple[str, str | None, str] | None = None
+
+    def item(row: Row[Cells]) -> tuple[str, ...]:
+        nonlocal chosen
+        chosen = chosen or _choose(columns or Columns(), row)  # the first row without a fault decides
+        text, pair, label = chosen
+        texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
+        written, called = _label(row.cells.get(label), label, names)
+        if written != called:
+            numbered[written] = called
+        return (texts[0], called, *texts[1:])
+
     skips: Counter[str] = Counter()
-    rows = sift(_rows(table(path), columns or Columns(), names), skips, skip=skip_bad_lines)
-    data = Labelled([], [], None, [], Path(path))
-    pairs: list[str] = []
-    for row in islice(rows, limit):
-        text, pair, label, written = row.cells
-        if label != written:
-            data.numbered[written] = label
-        data.texts.append(text)
-        data.labels.append(label)
-        data.rows.append(row.number)
-        if pair is not None:
-            pairs.append(pair)
-    if not data.texts:
-        raise ValueError(f"{path}: no usable row ({sum(skips.values()):,} rows skipped)")
-    return replace(data, pairs=pairs or None, skips=dict(skips))
+    rows = sift(parsed(table(path), item), skips, skip=skip_bad_lines)
+    return replace(Labelled.collect(islice(rows, limit), path, skips, "no usable row"), numbered=numbered)
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
@@ -123,31 +106,10 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
             f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which have "
             f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
         )
-    left_out = set(unknown)
-    kept = data.subset([i for i in range(len(data)) if i not in left_out])
-    if not len(kept):
+    if len(unknown) == len(data):
         raise ValueError(f"{data.file}: none of the {unit} has a label of the training data, which have {shown}")
-    return replace(kept, skips={**data.skips, f"{data.file}: labels not in the training data": len(unknown)})
-
-
-def _rows(
-    rows: Iterator[Row[Cells]], columns: Columns, names: Sequence[str]
-) -> Iterator[Row[tuple[str, str | None, str, str]]]:
-    """Text, second text and label of each row; the first row without a fault decides which columns they are."""
-    chosen: tuple[str, str | None, str] | None = None
-    for row in rows:
-        fault: Fault | None = (row.fault, row.remedy)
-        if not row.fault:
-            chosen = chosen or _choose(columns, row)
-            fault = _fault(row.cells, chosen, names)
-        if fault:
-            yield Row(row.file, row.number, ("", None, "", ""), *fault)
-            continue
-        assert chosen is not None
-        text, pair, label = chosen
-        second = None if pair is None else row.cells[pair]
-        written = row.cells[label]
-        yield Row(row.file, row.number, (row.cells[text], second, _label(written, names), _label(written, ())))
+    kept = [i for i, label in enumerate(data.labels) if label in known]
+    return leaving_out(data, kept, "labels not in the training data")
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
@@ -173,29 +135,23 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     return text, pair, label
 
 
-def _fault(cells: Cells, chosen: tuple[str, str | None, str], names: Sequence[str]) -> Fault | None:
-    """What is wrong with a row, and the remedy."""
-    text, pair, label = chosen
-    for name in filter(None, (text, pair)):
-        if fault := text_fault(cells.get(name), name):
-            return fault
-    value = _whole(cells.get(label))
+def _text(cells: Cells, name: str) -> str:
+    text = cells.get(name)
+    if fault := text_fault(text, name):
+        raise BadRow(*fault)
+    return str(text)
+
+
+def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
+    """A label as it is written, and what it is called: one of `names` if there are any, of which it may be a number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of numbers, some of which were missing, is one of floats
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-        return f"{label!r} is {repr(value)[:40]}, not a label", "write a name or a whole number"
-    if fault := text_fault(str(value), label):
-        return fault
-    if str(value) == "-1":
-        return "the label -1 means that there is none", "label or remove the row, or the file"
-    if names and _label(value, names) not in names:
-        return f"label {_label(value, ())!r} is none of {', '.join(names)}", "correct it"
-    return None
-
-
-def _whole(value: Any) -> Any:
-    """1.0 is 1: a column of numbers, some of which were missing, is one of floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _label(value: str | float, names: Sequence[str]) -> str:
-    text = str(_whole(value)).strip()
-    return names[int(text)] if names and text.isdecimal() and int(text) < len(names) else text
+        raise BadRow(f"{name!r} is {repr(value)[:40]}, not a label", "write a name or a whole number")
+    written = _text({name: str(value)}, name).strip()
+    if written == "-1":
+        raise BadRow("the label -1 means that there is none", "label or remove the row, or the file")
+    called = names[int(written)] if written.isdecimal() and int(written) < len(names) else written
+    if names and called not in names:
+        raise BadRow(f"label {written!r} is none of {', '.join(names)}", "correct it")
+    return written, called

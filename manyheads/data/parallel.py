@@ -17,36 +17,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from manyheads.data.rows import TABLES, Row, character_fault, sift, table
+from manyheads.data.dataset import Dataset
+from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
 from manyheads.data.splits import UTF8, lines
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Aligned sentences. `skips` counts the rows left out, by file and reason."""
+@dataclass(frozen=True, repr=False)
+class Pairs(Dataset):
+    """Aligned sentences; `files` are the one table, or the source's and the target's file."""
+
+    columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
 
     sources: list[str]
     targets: list[str]
     files: list[Path] = field(default_factory=list)
-    skips: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        assert len(self.sources) == len(self.targets)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __repr__(self) -> str:
-        return f"Pairs({len(self):,} pairs, {self.skipped:,} skipped, files={[str(f) for f in self.files]})"
-
-    @property
-    def skipped(self) -> int:
-        return sum(self.skips.values())
-
-    def subset(self, rows: Sequence[int]) -> Pairs:
-        return replace(self, sources=[self.sources[i] for i in rows], targets=[self.targets[i] for i in rows])
 
 
 def read_parallel(
@@ -56,7 +42,7 @@ def read_parallel(
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy. `skip_bad_lines` leaves faulty
     rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
-    how many rows are read at most.
+    how many pairs are read at most.
     """
     files = locate(str(path), source, target)
     for file in files:
@@ -64,17 +50,17 @@ def read_parallel(
             raise ValueError(f"{file}: the file is empty; expected one sentence or row a line")
     rows = _two_files(*files) if len(files) == 2 else _table(files[0], source, target)
     skips: Counter[str] = Counter()
-    kept = sift(_checked(rows, files, (source, target)), skips, skip=skip_bad_lines)
-    sources, targets = [], []
-    for row in islice(kept, limit):
-        if any(row.cells):
-            sources.append(row.cells[0])
-            targets.append(row.cells[1])
-        else:
-            skips[f"{row.file}: blank on both sides"] += 1
-    if not sources:
-        raise ValueError(f"{files[0]}: no usable pair of sentences ({sum(skips.values()):,} rows skipped)")
-    return Pairs(sources, targets, files, dict(skips))
+
+    def usable() -> Iterator[Row[Sides]]:
+        checked = parsed(rows, lambda row: _checked(row.cells, files, (source, target)))
+        for row in sift(checked, skips, skip=skip_bad_lines):
+            if any(row.cells):
+                yield row
+            else:
+                skips[f"{row.file}: blank on both sides"] += 1
+
+    pairs = Pairs.collect(islice(usable(), limit), files[0], skips, "no usable pair of sentences")
+    return replace(pairs, files=files)
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
@@ -132,37 +118,30 @@ def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
 
 def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
     names = ((source, target), ("source", "target"))
-    for row in table(file, columns=("translation", *names[0], *names[1]), headers=names):
+
+    def sides(row: Row[Cells]) -> Sides:
         cells = row.cells.get("translation", row.cells)
-        pair = next((pair for pair in names if isinstance(cells, dict) and set(pair) <= set(cells)), None)
-        if row.fault:
-            yield Row(file, row.number, ("", ""), row.fault, row.remedy)
-        elif pair is None:
-            fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
-            yield Row(file, row.number, ("", ""), fault, "name the two texts by their language codes")
-        else:
-            yield Row(file, row.number, (cells[pair[0]], cells[pair[1]]))
+        for first, second in names:
+            if isinstance(cells, dict) and first in cells and second in cells:
+                return cells[first], cells[second]
+        fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
+        raise BadRow(fault, "name the two texts by their language codes")
+
+    return parsed(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
 
 
-def _checked(rows: Iterator[Row[Sides]], files: Sequence[Path], names: Sequence[str]) -> Iterator[Row[Sides]]:
-    """The rows with what is wrong with their texts; blank sides are empty where both are."""
-    for row in rows:
-        if row.fault:
-            yield row
-            continue
-        for text, name, file in zip(row.cells, names, (files[0], files[-1]), strict=True):
-            if not isinstance(text, str):
-                row = Row(file, row.number, row.cells, f"{name!r} is {repr(text)[:40]}, not text", "write a string")
-            elif fault := character_fault(text, repr(name)):
-                row = Row(file, row.number, row.cells, *fault)
-            if row.fault:
-                break
-        else:
-            blank = [not text.strip() for text in row.cells]
-            if all(blank):
-                row = row._replace(cells=("", ""))
-            elif any(blank):
-                side = blank.index(True)
-                fault = f"blank on the {names[side]} side only", "fill in or remove the pair"
-                row = Row((files[0], files[-1])[side], row.number, row.cells, *fault)
-        yield row
+def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:
+    """The texts, both of them empty where both are blank."""
+    for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):
+        if not isinstance(text, str):
+            raise BadRow(f"{name!r} is {repr(text)[:40]}, not text", "write a string", file=file)
+        if unusual := character_fault(text, repr(name)):
+            raise BadRow(*unusual, file=file)
+    blank = [not text.strip() for text in sides]
+    if all(blank):
+        return "", ""
+    if any(blank):
+        side = blank.index(True)
+        fault = f"blank on the {names[side]} side only"
+        raise BadRow(fault, "fill in or remove the pair", file=(files[0], files[-1])[side])
+    return sides

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.batching import Lazy
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import encode_all
 
@@ -135,31 +136,25 @@ class TokenisedDocuments:
     ) -> TokenisedDocuments:
         """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
         texts = [sentence for document in documents for sentence in document]
-        store: Sequence[NDArray[np.int64] | list[int]] = (
-            TokenStore.of(texts, tokenizer, cache) if cache else encode_all(tokenizer, texts)
-        )
-        counted = store.lengths if isinstance(store, TokenStore) else np.array([len(ids) for ids in store])
-        lengths = counted - 2  # [CLS] and [SEP]
+        encoded: Sequence[ArrayLike]
+        if cache is None:
+            encoded = encode_all(tokenizer, texts)
+            lengths = np.array([len(ids) for ids in encoded])
+        else:
+            encoded = store = TokenStore.of(texts, tokenizer, cache)
+            lengths = store.lengths
+        lengths = lengths - 2  # without [CLS] and [SEP]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
         starts = [0, *(np.flatnonzero(np.diff(document_of[kept])) + 1).tolist(), len(kept)]
-        return cls(_Bare(store, kept), lengths[kept], starts)
+
+        def bare(index: int) -> NDArray[np.int64]:
+            return np.asarray(encoded[index], dtype=np.int64)[1:-1]
+
+        return cls(Lazy(kept.tolist(), bare), lengths[kept], starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
-
-
-class _Bare(Sequence[NDArray[np.int64]]):
-    """Some sequences of a store, without their first and last token."""
-
-    def __init__(self, store: Sequence[NDArray[np.int64] | list[int]], kept: NDArray[np.int64]) -> None:
-        self._store, self._kept = store, kept
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
-        return np.asarray(self._store[int(self._kept[index])], dtype=np.int64)[1:-1]
 
 
 class Epoch(Sequence[Example]):
@@ -197,8 +192,10 @@ class PretrainingData:
         inner: frozenset[int] = frozenset(),
     ) -> None:
         if rules.next_sentence and len(documents) < 2:
-            raise ValueError("a next sentence is drawn from another document: the text has only one; separate documents"
-                             " by blank lines, or ask for next_sentence=false")  # fmt: skip
+            raise ValueError(
+                "a next sentence is drawn from another document: the text has only one; separate documents by blank"
+                " lines, or ask for next_sentence=false"
+            )
         self.documents, self.rules, self.special, self.vocabulary = documents, rules, special, vocabulary
         self.seed, self.inner = seed, inner
         self.room = rules.length - (3 if rules.next_sentence else 2)

@@ -1,4 +1,4 @@
-"""The data of a run by its record: in the words of `Source.describe`, or in those of the versions before."""
+"""The data of a run from its record, as `Source.describe` writes it or as earlier versions wrote it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FORMERLY = {
 
 
 def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
-    """The data that a run's `result.json` tells of; None where it tells of none. Raises ValueError where it is damaged.
+    """The data that a run's `result.json` describes; None where it has none. Raises ValueError where it is damaged.
 
     Nothing is opened: see `Source.again` and `Source.named`.
     """
@@ -59,7 +59,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
 
 
 def _former(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a record that names no kind, as `describe` would have told them."""
+    """The values of a record that names no kind, as `describe` would write them now."""
     values = {**data, "seed": record.get("seed", 0)}
     if kind == "digits":
         counts = data["pairs"]
@@ -69,7 +69,7 @@ def _former(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> di
     if kind == "texts":
         return {**values, "data": data["path"], "skip_bad_lines": data["skip_bad_files"]}
     if kind == "documents":
-        return {**values, "skip_bad_lines": True}  # it was not told, and evaluation always left faulty lines out
+        return {**values, "skip_bad_lines": True}  # not recorded; evaluation always left faulty lines out
     if "paths" not in data:  # of `reading`, which was scored on validation data
         fingerprints = data["fingerprints"]
         fingerprints = {"train": fingerprints["train"], "validation": fingerprints["test"]}

@@ -1,4 +1,4 @@
-"""What data are like, told before training on them: sizes, lengths, labels, duplicates, overlap between splits.
+"""Reports on data before they are trained on: sizes, lengths, labels, duplicates, overlap between splits.
 
 Every report is a table with a column for each split, and warnings below it, as plain text.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence, Sized
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -18,7 +18,7 @@ from manyheads.data.conll import Tagged
 from manyheads.data.documents import Documents
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData
+from manyheads.data.splits import Data, SplitData
 from manyheads.data.squad import Questions
 from manyheads.data.texts import Texts
 
@@ -26,14 +26,7 @@ _OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away
 _SHOWN = 6  # labels
 
 
-class Counted(Sized, Protocol):
-    """Items of a split; `skips` counts those left out, by reason."""
-
-    @property
-    def skips(self) -> dict[str, int]: ...
-
-
-S = TypeVar("S", bound=Counted)
+S = TypeVar("S", bound=Data)
 
 
 class Report(Generic[S]):

@@ -13,12 +13,14 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from manyheads.data.splits import LONGEST, SURROGATE, UTF8, half_character, lines
 
+S = TypeVar("S")
 T = TypeVar("T")
 Fault = tuple[str, str]  # what is wrong, and what would be right
 
@@ -31,10 +33,10 @@ _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was de
 class Row(NamedTuple, Generic[T]):
     """What was read at one place of a file, or why nothing was.
 
-    number  the line, or the row of a Parquet file, from 1; `name` is told instead of it where there is one
+    number  the line, or the row of a Parquet file, from 1; messages say `name` instead where there is one
     cells   by the names of the columns; or what a reader made of them
-    fault   why the row cannot be used; `remedy` says what would be right. Behind ": " it may tell what the row has:
-            faults are counted by what stands before.
+    fault   why the row cannot be used; `remedy` says what would be right. Skipped rows are counted by what stands
+            before the first ": " of it, so what this one row holds belongs behind.
     """
 
     file: Path
@@ -50,6 +52,40 @@ class Row(NamedTuple, Generic[T]):
 
 
 Cells = Mapping[str, Any]
+Block = list[tuple[int, str | None]]  # numbered lines; None for one that is not UTF-8
+
+
+class BadRow(Exception):
+    """Why a row cannot be used and what would be right; `file` and `line` where they are not those of the row."""
+
+    def __init__(self, fault: str, remedy: str, *, file: Path | None = None, line: int | None = None) -> None:
+        super().__init__(fault)
+        self.fault, self.remedy, self.file, self.line = fault, remedy, file, line
+
+
+def parsed(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
+    """The rows, with what `parse` makes of them as cells; those for which it raises BadRow have its fault."""
+    for row in rows:
+        made: Any = None
+        fault = (row.fault, row.remedy)
+        file, number = row.file, row.number
+        if not row.fault:
+            try:
+                made = parse(row)
+            except BadRow as bad:
+                fault, file, number = (bad.fault, bad.remedy), bad.file or file, bad.line or number
+        yield Row(file, number, made, *fault, row.name)
+
+
+def blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
+    """The lines between those that separate blocks: between blank ones, unless another rule is given."""
+    block: Block = []
+    for number, line in enumerate(chain(lines(file), [""]), 1):
+        if line is None or not separates(line):
+            block.append((number, line))
+        elif block:
+            yield Row(file, block[0][0], block)
+            block = []
 
 
 def sift(rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines") -> Iterator[Row[T]]:

@@ -1,4 +1,4 @@
-"""A run's data as one value: where they lie and how they are read. Its record tells it, and gives it back.
+"""A run's data as one value: where they lie and how they are read, which is written into its record and read from it.
 
 source = LabelledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                       # train, validation, test
@@ -9,21 +9,13 @@ source_of(record).named("other.csv")         # other data, read in the same way
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from manyheads.data.rows import TABLES
-from manyheads.data.splits import (
-    SplitData,
-    Splits,
-    absolute,
-    find_splits,
-    hold_out,
-    only_test,
-    read_splits,
-)
+from manyheads.data.splits import SplitData, Splits, absolute, hold_out, only_test, splits_among
 from manyheads.files import fingerprint
 
 D = TypeVar("D", bound=Any)
@@ -31,7 +23,7 @@ D = TypeVar("D", bound=Any)
 FIRST = 1000  # items that a look at the data reads
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "kept")  # fields that say nothing of the data
+UNRECORDED = ("recorded", "kept")  # fields that do not describe the data
 DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
@@ -42,12 +34,14 @@ class Source(Generic[D]):
     data              a corpus, or a directory of splits; None: the embedded corpus, drawn by `seed`
     validation, test  corpora that take precedence over those of the directory
     skip_bad_lines    leave out what is faulty, and count it
-    recorded          the fingerprint of each split, where a record gave this back
+    recorded          the fingerprint of each split, where this was read from a record
     """
 
     kind: ClassVar[str]
     unit: ClassVar[str] = "items"  # what is held out, and left out
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
+    directories: ClassVar[bool] = False  # whether a corpus may be a directory, too
+    first_test: ClassVar[bool] = False  # of several test corpora the first is read; else they are an error
 
     data: str | None = None
     validation: str | None = None
@@ -68,8 +62,8 @@ class Source(Generic[D]):
                 f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected a number, a bool"
             )
 
-    # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is how many items are
-    # read.
+    # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is the number of items
+    # read at most.
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
         """One corpus by itself. Raises FileNotFoundError or a one-line ValueError."""
@@ -83,28 +77,32 @@ class Source(Generic[D]):
         """(for training, for validation), by a hash."""
         return hold_out(train, train.texts, what="item")
 
-    def fitting(self, splits: SplitData[D]) -> SplitData[D]:
-        """The splits, where validation and test data are such that a model trained on the others can be scored."""
-        return splits
+    def check_training(self, train: D) -> None:
+        """Raises ValueError for training data of which nothing can be learned."""
+
+    def fitting(self, data: D, train: D) -> D:
+        """Validation or test data, where a model trained on `train` can be scored on them. Raises ValueError."""
+        return data
 
     def report(self, splits: SplitData[D]) -> str:
         """What the data are like."""
         raise NotImplementedError
 
     def content(self, data: D, split: str) -> list[str]:
-        """What a split says, for its fingerprint."""
+        """The texts and labels of a split, for its fingerprint."""
         return list(data.texts)
 
-    def corpora(self, folder: Path) -> Iterable[str]:
+    def corpora(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir() if path.is_file() and path.suffix in self.suffixes]
 
-    def files(self, corpus: str) -> list[Path]:
-        """The files, or the directory, of a corpus. Raises FileNotFoundError."""
-        if not Path(corpus).is_file():
+    def check_exists(self, corpus: str) -> None:
+        """Raises FileNotFoundError for what is no corpus, such as a pipe."""
+        if self.directories and not Path(corpus).is_file() and not Path(corpus).is_dir():
+            raise FileNotFoundError(f"{corpus}: no such file or directory")
+        if not self.directories and not Path(corpus).is_file():
             raise FileNotFoundError(
                 f"{corpus}: no such file; give an existing file or a directory with train, val, test"
             )
-        return [Path(corpus)]
 
     @property
     def expected(self) -> str:
@@ -112,8 +110,20 @@ class Source(Generic[D]):
         return f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """The corpora behind `data`: the splits of a directory, or `data` itself. Raises FileNotFoundError."""
-        return find_splits(data, self.corpora, self.files, expected=self.expected, validation=validation, test=test)
+        """The corpora behind `data`: those of a directory's splits, or `data` itself as the training data.
+        `validation` and `test` take precedence over those of the directory. Raises FileNotFoundError."""
+        splits = Splits(data, None, [])
+        folder = Path(data)
+        if folder.is_dir():
+            splits = splits_among(folder, self.corpora(folder))
+            if splits == (None, None, []):
+                names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+                raise FileNotFoundError(
+                    f"{folder}: no data there; expected {self.expected}, and val, test likewise; found {names}"
+                )
+        for corpus in filter(None, (None if folder.is_dir() else data, validation, test)):
+            self.check_exists(corpus)
+        return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
 
     # What all do alike.
 
@@ -127,10 +137,22 @@ class Source(Generic[D]):
         return splits
 
     def read(self) -> SplitData[D]:
-        """All splits, faults told; what is missing for validation is held out of the training data."""
+        """All splits; missing validation data are held out of the training data. Raises ValueError."""
         if self.data is None:
             return self.embedded()
-        return self.fitting(read_splits(self.splits(), self.read_one, self.hold_out))
+        path, validation_path, tests = self.splits()
+        assert path is not None
+        test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
+        train = self.read_one(path)
+        self.check_training(train)
+        test = None if test_path is None else self.fitting(self.read_one(test_path), train)
+        if validation_path is not None:
+            return SplitData(train, self.fitting(self.read_one(validation_path), train), test)
+        try:
+            rest, validation = self.hold_out(train)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return SplitData(rest, validation, test, len(validation))
 
     def peek(self) -> D | None:
         """The first part of the training data as training would read it, with its faults: for a dry run. None for an
@@ -150,7 +172,7 @@ class Source(Generic[D]):
         return self.read_one(self.test_in(data), labels)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
-        """For result.json: what reads the splits again, and what tells whether they are the same."""
+        """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""
         train, validation, tests = self.splits()
         settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
@@ -165,7 +187,7 @@ class Source(Generic[D]):
         }
 
     def again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
-        """The very data of a split that a record tells of; `labels` are those of the run's model.
+        """The data of a split as its record describes them; `labels` are those of the run's model.
 
         A record may come from anywhere. So its paths are opened only where it has a fingerprint to check them by, and
         they are files or directories; nothing is fetched. Raises ValueError or FileNotFoundError.
@@ -177,7 +199,7 @@ class Source(Generic[D]):
         for path in filter(None, [corpus] if corpus else [self.data, self.validation, self.test]):
             if path.startswith(HUB):
                 raise ValueError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
-            self.files(path)  # raises for what is no file
+            self.check_exists(path)
         data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
         if data is None or len(expected) < DIGITS or not fingerprint(self.content(data, split)).startswith(expected):
             name = corpus or self.data or "the embedded corpus"
@@ -186,10 +208,3 @@ class Source(Generic[D]):
                 f" {name}"
             )
         return data
-
-
-def existing(corpus: str) -> list[Path]:
-    """A file or a directory. Raises FileNotFoundError for what is neither, such as a pipe."""
-    if not Path(corpus).is_file() and not Path(corpus).is_dir():
-        raise FileNotFoundError(f"{corpus}: no such file or directory")
-    return [Path(corpus)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
@@ -24,17 +24,11 @@ class Splits(NamedTuple):
     test: list[str]
 
 
-class Skipping(Protocol):
-    """What may have been read in part."""
+class Data(Protocol):
+    """What a reader yields; `skips` says why items were left out: the reason, and how many."""
 
     @property
-    def skips(self) -> dict[str, int]:
-        """Why items were left out: the reason, and how many."""
-        ...
-
-
-class Data(Skipping, Protocol):
-    """What a reader yields."""
+    def skips(self) -> dict[str, int]: ...
 
     def __len__(self) -> int: ...
 
@@ -57,10 +51,6 @@ class SplitData(NamedTuple, Generic[D]):
         """Those that there are, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
-
-    def scored(self, split: str) -> D | None:
-        """The validation data, or the test data, by that name."""
-        return self.validation if split == "validation" else self.test
 
     def sampled(self, items: int | None, seed: int) -> SplitData[D]:
         """With so many of the training items, drawn at random; with all where there are no more, or for None."""
@@ -87,57 +77,11 @@ def splits_among(folder: Path, names: Iterable[str]) -> Splits:
     return Splits(first[0], first[1], tests)
 
 
-def find_splits(
-    data: str | Path, corpora: Callable[[Path], Iterable[str]], check: Callable[[str], object], *, expected: str,
-    validation: str | None = None, test: str | None = None,
-) -> Splits:  # fmt: skip
-    """The corpora behind `data`: those of a directory's splits, or `data` itself as the training data.
-
-    corpora           the names of the corpora in a directory; `expected` says what there should be
-    check             raises FileNotFoundError or ValueError where there is no such corpus
-    validation, test  take precedence over those of the directory
-    """
-    splits = Splits(str(data), None, [])
-    folder = Path(data)
-    if folder.is_dir():
-        splits = splits_among(folder, corpora(folder))
-        if splits == (None, None, []):
-            names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-            raise FileNotFoundError(
-                f"{folder}: no data there; expected {expected}, and val, test likewise; found {names}"
-            )
-    else:
-        check(str(data))
-    for corpus in filter(None, (validation, test)):
-        check(corpus)
-    return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
-
-
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
     """The test data among those of a directory. Raises ValueError where there are several."""
     if len(tests) > 1:
         raise ValueError(f"{data}: several test files ({', '.join(tests)}); name one of them")
     return tests[0] if tests else None
-
-
-def read_splits(
-    splits: Splits, read: Callable[[str], D], hold_out: Callable[[D], tuple[D, D]], *, first_test: bool = False
-) -> SplitData[D]:
-    """What `read` makes of each split. Without validation data, `hold_out` parts the training data.
-
-    Raises ValueError where there are several test corpora, but for `first_test`: then the first is read.
-    """
-    assert splits.train is not None
-    test = splits.test[0] if first_test and splits.test else only_test(Path(splits.train).parent, splits.test)
-    train = read(splits.train)
-    tested = None if test is None else read(test)
-    if splits.validation is not None:
-        return SplitData(train, read(splits.validation), tested)
-    try:
-        train, validation = hold_out(train)
-    except ValueError as error:
-        raise ValueError(f"{splits.train}: {error}") from None
-    return SplitData(train, validation, tested, len(validation))
 
 
 def absolute(corpus: str) -> str:
@@ -169,8 +113,7 @@ def hold_out(
 def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
     """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
     else the corpus holds and in whatever order. At least one key is held out, and one kept."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction to hold out is {fraction}; expected a number between 0 and 1")
+    assert 0 < fraction < 1
     hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) for key in keys]
     lowest, highest = min(hashes, default=0), max(hashes, default=0)
     if lowest == highest:

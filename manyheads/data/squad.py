@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from manyheads.data.rows import TABLES, Fault, Row, character_fault, sift, table, text_fault
+from manyheads.data.dataset import Dataset
+from manyheads.data.rows import TABLES, BadRow, Cells, Fault, Row, character_fault, parsed, sift, table, text_fault
 
 SUFFIXES = (".json", *TABLES)
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
@@ -45,19 +46,13 @@ class Question(NamedTuple):
     article: str
 
 
-@dataclass(frozen=True)
-class Questions:
-    """Questions of one file, or of a part of it. `skips` counts those left out, by file and reason."""
+@dataclass(frozen=True, repr=False)
+class Questions(Dataset):
+    """Questions about texts."""
+
+    columns: ClassVar[tuple[str, ...]] = ("items",)
 
     items: list[Question]
-    file: Path | None = None
-    skips: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __repr__(self) -> str:
-        return f"Questions({len(self):,} questions, {self.impossible:,} without an answer, file={str(self.file)!r})"
 
     @property
     def impossible(self) -> int:
@@ -70,11 +65,8 @@ class Questions:
 
     @property
     def texts(self) -> list[str]:
-        """Every question with its context and answers as one text, which tells it apart from all others."""
+        """Every question with its context and answers as one text, for fingerprints."""
         return [json.dumps(item) for item in self.items]
-
-    def subset(self, rows: Sequence[int]) -> Questions:
-        return replace(self, items=[self.items[i] for i in rows])
 
 
 def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
@@ -86,22 +78,19 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
     file = Path(file)
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; give a JSON file as SQuAD's, or a table")
-    rows = _rows(file) if file.suffix in TABLES else _questions(file, _json(file))
-    skips: Counter[str] = Counter()
-    kept = sift(_once(rows), skips, skip=skip_bad_lines, unit="questions")
-    items = [row.cells for row in islice(kept, limit)]
-    if not items:
-        raise ValueError(f"{file}: no usable question ({sum(skips.values()):,} skipped); {_SHAPE}")
-    return Questions(items, file, dict(skips))
-
-
-def _once(rows: Iterator[Row[Question]]) -> Iterator[Row[Question]]:
     ids: set[str] = set()
-    for row in rows:
-        if not row.fault and row.cells.id in ids:
-            row = row._replace(fault="its id occurs twice", remedy="give each question one of its own")
-        ids.add(row.cells.id)
-        yield row
+
+    def item(row: Row[Cells]) -> tuple[Question]:
+        question = _question(row)
+        if question.id in ids:
+            raise BadRow("its id occurs twice", "give each question one of its own")
+        ids.add(question.id)
+        return (question,)
+
+    entries = table(file, columns=_COLUMNS) if file.suffix in TABLES else _entries(file, _json(file))
+    skips: Counter[str] = Counter()
+    rows = sift(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    return Questions.collect(islice(rows, limit), file, skips, "no usable question", _SHAPE)
 
 
 def _json(file: Path) -> Any:
@@ -113,8 +102,8 @@ def _json(file: Path) -> Any:
         raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
 
 
-def _questions(file: Path, content: Any) -> Iterator[Row[Question]]:
-    """Every question of SQuAD's JSON. Raises ValueError where the file has another shape."""
+def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
+    """Every question of SQuAD's JSON, as a row of a table. Raises ValueError where the file has another shape."""
     for a, article in enumerate(_list(file, content, "data", "the file"), 1):
         paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
@@ -126,14 +115,16 @@ def _questions(file: Path, content: Any) -> Iterator[Row[Question]]:
             for q, entry in enumerate(_list(file, paragraph, "qas", where), 1):
                 if not isinstance(entry, dict) or not isinstance(entry.get("question"), str):
                     raise ValueError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
-                name, answers = str(entry.get("id", f"{a}.{p}.{q}")), entry.get("answers") or []
-                fault: Fault | None = None
-                if entry.get("is_impossible") and answers:
+                fault = ("", "")
+                if entry.get("is_impossible") and entry.get("answers"):
                     fault = "it is_impossible but has answers", "remove the one or the other"
-                elif not entry.get("is_impossible") and not answers:
+                elif not entry.get("is_impossible") and not entry.get("answers"):
                     fault = "no answers", "give one, or say is_impossible: true"
-                row = _checked(file, 0, name, str(title), context, entry["question"], answers, fault)
-                yield row._replace(name=f"question {name}")
+                name, answers = entry.get("id", f"{a}.{p}.{q}"), entry.get("answers")
+                cells = {
+                    "id": name, "title": title, "context": context, "question": entry["question"], "answers": answers
+                }  # fmt: skip
+                yield Row(file, 0, cells, *fault, f"question {name}")
 
 
 def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
@@ -142,38 +133,33 @@ def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
     return holder[key]
 
 
-def _rows(file: Path) -> Iterator[Row[Question]]:
-    """Every question of a table."""
-    for row in table(file, columns=_COLUMNS):
-        cells = row.cells
-        answers: Any = cells.get("answers") or []
-        fault = (row.fault, row.remedy) if row.fault else None
-        if "answer" in cells:
-            start = str(cells.get("answer_start", "")).strip()
-            number = int(start) if start.lstrip("-").isdecimal() else None
-            answers = [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
-        elif isinstance(answers, dict):
-            texts, starts = answers.get("text"), answers.get("answer_start")
-            answers = None
-            if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
-                answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-        context, name = cells.get("context"), str(cells.get("id") or row.number)
-        title = str(cells.get("title") or context)
-        yield _checked(file, row.number, name, title, context, cells.get("question"), answers, fault)
-
-
-def _checked(
-    file: Path, number: int, name: str, title: str, context: Any, question: Any, answers: Any, fault: Fault | None
-) -> Row[Question]:
-    """The question, or what is wrong with it."""
+def _question(row: Row[Cells]) -> Question:
+    cells = row.cells
+    question, context = cells.get("question"), cells.get("context")
+    title, answers = str(cells.get("title") or context), _answers(cells)
     fault = (
-        fault or text_fault(question, "question") or text_fault(context, "context")
-        or character_fault(title, "the title") or _answers_fault(answers, context)
+        text_fault(question, "question") or text_fault(context, "context") or character_fault(title, "the title")
+        or _answers_fault(answers, str(context))
     )  # fmt: skip
     if fault:
-        return Row(file, number, Question(name, "", "", (), ""), *fault)
+        raise BadRow(*fault)
     given = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
-    return Row(file, number, Question(name, question, context, given, title))
+    return Question(str(cells.get("id") or row.number), str(question), str(context), given, title)
+
+
+def _answers(cells: Cells) -> Any:
+    """The answers in the form of SQuAD's JSON, unchecked; None where a table's lists do not go together."""
+    if "answer" in cells:
+        start = str(cells.get("answer_start", "")).strip()
+        number = int(start) if start.lstrip("-").isdecimal() else None
+        return [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
+    answers: Any = cells.get("answers") or []
+    if not isinstance(answers, dict):
+        return answers
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        return None
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
 def _answers_fault(answers: Any, context: str) -> Fault | None:

@@ -7,39 +7,31 @@ in every row; any other file is one text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
-from manyheads.data.rows import TABLES, Row, sift, table
+from manyheads.data.dataset import Dataset
+from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
 from manyheads.data.splits import SURROGATE, UTF8, half_character
 
 FIRST = 2**20  # bytes of a text file of which only the first part is read
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Texts, the file that each comes from, and what was left out, by file and reason."""
+@dataclass(frozen=True, repr=False)
+class Texts(Dataset):
+    """Running texts."""
+
+    columns: ClassVar[tuple[str, ...]] = ("texts",)
 
     texts: list[str]
-    files: list[Path] = field(default_factory=list)
-    skips: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __repr__(self) -> str:
-        return f"Texts({len(self):,} texts, {self.bytes:,} bytes)"
 
     @property
     def bytes(self) -> int:
         """In UTF-8."""
         return sum(len(text.encode()) for text in self.texts)
-
-    def subset(self, rows: Sequence[int]) -> Texts:
-        files = [self.files[i] for i in rows] if self.files else []
-        return replace(self, texts=[self.texts[i] for i in rows], files=files)
 
 
 def read_texts(
@@ -59,41 +51,37 @@ def read_texts(
     below = (file for file in sorted(path.rglob("*")) if file.is_file())
     shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     skips: Counter[str] = Counter()
-    data = Texts([], [], skips)
-    for file in shown if path.is_dir() else [path]:
-        is_table = file.suffix in TABLES
-        rows = text_rows(file, column) if is_table else _whole(file, None if limit is None else FIRST)
-        kept = sift(rows, skips, skip=skip_bad_lines, unit="lines" if is_table else "files")
-        room = None if limit is None else limit - len(data)
-        for row in islice((row for row in kept if row.cells.strip()), room):
-            data.texts.append(row.cells)
-            data.files.append(file)
-    if not data.texts:
-        raise ValueError(f"{path}: no text in it ({sum(skips.values()):,} lines or files skipped)")
-    return replace(data, skips=dict(skips))
+
+    def rows() -> Iterator[Row[tuple[str]]]:
+        for file in shown if path.is_dir() else [path]:
+            is_table = file.suffix in TABLES
+            texts = text_rows(file, column) if is_table else _whole(file, None if limit is None else FIRST)
+            yield from sift(texts, skips, skip=skip_bad_lines, unit="lines" if is_table else "files")
+
+    return Texts.collect(islice((row for row in rows() if row.cells[0].strip()), limit), path, skips, "no text in it")
 
 
-def text_rows(file: Path, column: str) -> Iterator[Row[str]]:
+def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
     """The text of each row of a table, blank or not."""
-    for row in table(file, columns=(column,)):
+
+    def text_of(row: Row[Cells]) -> tuple[str]:
         text = row.cells.get(column)
-        if row.fault:
-            yield Row(file, row.number, "", row.fault, row.remedy)
-        elif not isinstance(text, str):
-            yield Row(file, row.number, "", f"no text in {column!r}", "name the column with column=NAME")
-        elif half_character(text):
-            yield Row(file, row.number, "", f"{column!r} {SURROGATE[0]}", SURROGATE[1])
-        else:
-            yield Row(file, row.number, text)
+        if not isinstance(text, str):
+            raise BadRow(f"no text in {column!r}", "name the column with column=NAME")
+        if half_character(text):
+            raise BadRow(f"{column!r} {SURROGATE[0]}", SURROGATE[1])
+        return (text,)
+
+    return parsed(table(file, columns=(column,)), text_of)
 
 
-def _whole(file: Path, first: int | None) -> Iterator[Row[str]]:
+def _whole(file: Path, first: int | None) -> Iterator[Row[tuple[str]]]:
     """A file as one text; or only its first bytes, up to the last line end among them."""
     with file.open("rb") as content:
         data = content.read(first).removeprefix(b"\xef\xbb\xbf")
     if first is not None and len(data) >= first - 3:
         data = data[: data.rfind(b"\n") + 1]
     try:
-        yield Row(file, 1, data.decode())
+        yield Row(file, 1, (data.decode(),))
     except UnicodeDecodeError as error:
-        yield Row(file, data.count(b"\n", 0, error.start) + 1, "", *UTF8)
+        yield Row(file, data.count(b"\n", 0, error.start) + 1, ("",), *UTF8)

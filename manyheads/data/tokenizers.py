@@ -106,9 +106,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     For a joint vocabulary pass the texts of both languages. Merges need a pair seen `min_frequency` times, so a small
     corpus can give fewer ids than asked (a warning says so). Raises ValueError when the characters alone do not fit.
     """
-    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
-    tokenizer.decoder = decoders.Metaspace()
+    tokenizer = _for_translation(models.BPE(unk_token=UNKNOWN))
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - 1,  # <pad> comes last
         min_frequency=min_frequency,
@@ -117,7 +115,6 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     )
     tokenizer.train_from_iterator(_texts(texts), trainer)
     tokenizer.add_special_tokens([PAD])
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
     characters = f"three special tokens and {tokenizer.get_vocab_size() - 3:,} different characters"
     _check(tokenizer.get_vocab_size(), vocabulary, characters)
     return _text_is_text(tokenizer)
@@ -148,11 +145,8 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     pieces = SentencePieceProcessor(model_proto=trained.getvalue())
     # rounded, because a reader of JSON need not give back all digits of a float
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
-    tokenizer = Tokenizer(models.Unigram(scores, unk_id=1))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
-    tokenizer.decoder = decoders.Metaspace()
+    tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
     tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # only <pad> is new
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
     _check(tokenizer.get_vocab_size(), vocabulary, "three special tokens and every character")
     return _text_is_text(tokenizer)
 
@@ -163,11 +157,16 @@ def train_character(texts: Iterable[str]) -> Tokenizer:
     decode(encode(x)) == x for texts of known characters; any other character becomes one <unk>.
     """
     tokens = [END_OF_TEXT, UNKNOWN, *sorted(set().union(*_texts(texts)))]
+    return character_tokenizer(tokens, special=[END_OF_TEXT, UNKNOWN])
+
+
+def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokenizer:
+    """The tokens by their ids: single characters, and special ones among which is <unk>."""
     # characters that never merge; splitting with a pre-tokenizer does the same at many times the cost
     model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([END_OF_TEXT, UNKNOWN])
+    tokenizer.add_special_tokens(list(special))
     return _text_is_text(tokenizer)
 
 
@@ -187,6 +186,14 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
     tokenizer.train_from_iterator(_texts(texts), trainer)
     _check(tokenizer.get_vocab_size(), vocabulary, "two special tokens and a word")
     return _text_is_text(tokenizer)
+
+
+def _for_translation(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
+    return tokenizer
 
 
 def _texts(texts: Iterable[str]) -> list[str]:
@@ -247,15 +254,14 @@ def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 
 def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
-    """A copy to which "[MASK]" in a text is text, or is the token, whatever the tokenizer takes it for otherwise."""
+    """A copy that takes "[MASK]" in a text for text, or for the token, whatever the tokenizer does otherwise."""
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = as_text
+    copy.encode_special_tokens = as_text  # the one flag that tokenizer.json does not hold
     return copy
 
 
 def truncating(tokenizer: Tokenizer, limit: int) -> Tokenizer:
     """A copy that cuts to `limit` tokens, the special ones among them: the flag would change a shared tokenizer."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = tokenizer.encode_special_tokens  # the one flag that the text does not hold
+    copy = with_special_tokens(tokenizer, as_text=tokenizer.encode_special_tokens)
     copy.enable_truncation(limit)
     return copy

@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from manyheads.data.rows import Row, sift
-from manyheads.data.splits import UTF8, lines
+from manyheads.data.dataset import Dataset
+from manyheads.data.rows import BadRow, Block, Row, blocks, parsed, sift
+from manyheads.data.splits import UTF8
 
 ROOT = -1  # the head of the word that has none
 COLUMNS = 10
@@ -61,30 +61,15 @@ class Sentence:
         return next(word for word in inside if self.heads[word] not in inside)
 
 
-@dataclass(frozen=True)
-class Treebank:
-    """What a file holds.
+@dataclass(frozen=True, repr=False)
+class Treebank(Dataset):
+    """What a file holds: its sentences, and how many tokens of several words and empty nodes there are."""
 
-    multiword, empty  how many tokens of several words there are, and how many empty nodes were passed over
-    skips             the sentences left out, counted by reason
-    """
+    columns: ClassVar[tuple[str, ...]] = ("sentences",)
 
     sentences: list[Sentence]
-    file: Path
     multiword: int = 0
     empty: int = 0
-    skips: dict[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    def __repr__(self) -> str:
-        words = sum(len(sentence.words) for sentence in self.sentences)
-        return f"Treebank({len(self):,} sentences, {words:,} words, file={str(self.file)!r})"
-
-    @property
-    def mentions(self) -> int:
-        return sum(len(sentence.mentions) for sentence in self.sentences)
 
 
 def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank:
@@ -97,51 +82,31 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     rows = sift(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
-    sentences = [row.cells for row in rows if row.cells is not None]
-    if not sentences:
-        raise ValueError(f"{file}: no usable sentence ({sum(skips.values()):,} skipped); expected CoNLL-U: ten columns "
-                         "parted by tabs, blank lines between sentences")  # fmt: skip
-    return Treebank(sentences, file, counts["multiword"], counts["empty"], dict(skips))
-
-
-class _Fault(Exception):
-    """The line, what is wrong with it, and what would be right."""
-
-    def __init__(self, line: int, fault: str, remedy: str) -> None:
-        self.line, self.fault, self.remedy = line, fault, remedy
+    sentences = (Row(file, row.number, (row.cells,)) for row in rows if row.cells is not None)
+    remedy = "expected CoNLL-U: ten columns parted by tabs, blank lines between sentences"
+    bank = Treebank.collect(sentences, file, skips, "no usable sentence", remedy)
+    return replace(bank, multiword=counts["multiword"], empty=counts["empty"])
 
 
 def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
     """None for a block of comments alone."""
     document = 0
-    for block in _blocks(file):
-        first = block[0][0]
-        document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in block)
-        try:
-            yield Row(file, first, _sentence(block, document, counts))
-        except _Fault as fault:
-            yield Row(file, fault.line, None, fault.fault, fault.remedy)
+
+    def sentence(row: Row[Block]) -> Sentence | None:
+        nonlocal document
+        document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in row.cells)
+        return _sentence(row.cells, document, counts)
+
+    return parsed(blocks(file), sentence)
 
 
-def _blocks(file: Path) -> Iterator[list[tuple[int, str | None]]]:
-    """The numbered lines of each sentence, its comments among them."""
-    block: list[tuple[int, str | None]] = []
-    for number, line in enumerate(chain(lines(file), [""]), 1):
-        if line is None or line.strip():
-            block.append((number, line))
-        elif block:
-            yield block
-            block = []
-
-
-def _sentence(block: Sequence[tuple[int, str | None]], document: int, counts: Counter[str]) -> Sentence | None:
-    """None for comments alone."""
+def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
     words: list[_Word] = []
     tokens: list[_Word] = []  # of several words
     empty = 0
     for number, line in block:
         if line is None:
-            raise _Fault(number, *UTF8)
+            raise BadRow(*UTF8, line=number)
         if line.startswith("#"):
             continue
         word = _word(number, line)
@@ -155,12 +120,10 @@ def _sentence(block: Sequence[tuple[int, str | None]], document: int, counts: Co
     free = 1
     for token in tokens:
         if token.last > len(words):
-            raise _Fault(
-                token.line, f"words up to {token.last} where the sentence has {len(words)}", "correct the range"
-            )
-        if not free <= token.first:
+            raise token.bad(f"words up to {token.last} where the sentence has {len(words)}", "correct the range")
+        if token.first < free:
             fault = f"a token of the words {token.first} to {token.last}, where {free} or a later one is next"
-            raise _Fault(token.line, fault, "correct the range")
+            raise token.bad(fault, "correct the range")
         free = token.last + 1
     counts["multiword"] += len(tokens)
     counts["empty"] += empty
@@ -175,21 +138,21 @@ def _heads(words: Sequence[_Word]) -> list[int]:
     heads: list[int] = []
     for expected, word in enumerate(words, 1):
         if word.first != expected:
-            raise _Fault(word.line, f"word {word.first} stands where word {expected} is expected", "number them from 1")
+            raise word.bad(f"word {word.first} stands where word {expected} is expected", "number them from 1")
         if word.head is None or not 0 <= word.head <= len(words) or word.head == expected:
             head = "_" if word.head is None else word.head
             others = f"expected another of the words 1 to {len(words)}, or 0"
-            raise _Fault(word.line, f"the head of word {expected} is {head}", others)
+            raise word.bad(f"the head of word {expected} is {head}", others)
         if word.head == 0 and ROOT in heads:
             root = heads.index(ROOT) + 1
-            raise _Fault(word.line, f"word {expected} is a root, and so is word {root}", "expected one")
+            raise word.bad(f"word {expected} is a root, and so is word {root}", "expected one")
         heads.append(word.head - 1)
     for number, word in enumerate(words):
         at, steps = number, 0
         while at != ROOT:
             at, steps = heads[at], steps + 1
             if steps > len(heads):
-                raise _Fault(word.line, f"from word {number + 1} the heads lead in a circle", "expected a tree")
+                raise word.bad(f"from word {number + 1} the heads lead in a circle", "expected a tree")
     return heads
 
 
@@ -205,6 +168,9 @@ class _Word(NamedTuple):
     relation: str
     misc: list[str]
 
+    def bad(self, fault: str, remedy: str) -> BadRow:
+        return BadRow(fault, remedy, line=self.line)
+
     @property
     def space_after(self) -> bool:
         return "SpaceAfter=No" not in self.misc
@@ -213,16 +179,16 @@ class _Word(NamedTuple):
 def _word(number: int, line: str) -> _Word:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        raise _Fault(number, f"{len(columns)} columns where {COLUMNS} were expected", "part them by one tab each")
+        raise BadRow(f"{len(columns)} columns where {COLUMNS} were expected", "part them by one tab each", line=number)
     if "" in columns:
-        raise _Fault(number, f"column {columns.index('') + 1} is empty", "write _ where there is nothing")
+        raise BadRow(f"column {columns.index('') + 1} is empty", "write _ where there is nothing", line=number)
     place = _NUMBER.fullmatch(columns[0])
     if place is None or (place[2] and int(place[2]) >= int(place[3])):
-        raise _Fault(number, f"{columns[0]!r} is no number of a word", "expected such as 1, 1-2 or 1.1")
+        raise BadRow(f"{columns[0]!r} is no number of a word", "expected such as 1, 1-2 or 1.1", line=number)
     first, last = (int(place[single] or place[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
     head = columns[6]
     if place[1] and head != "_" and not re.fullmatch("[0-9]+", head):
-        raise _Fault(number, f"the head is {head!r}", "expected the number of a word, or 0")
+        raise BadRow(f"the head is {head!r}", "expected the number of a word, or 0", line=number)
     heads = int(head) if place[1] and head != "_" else None
     return _Word(number, first, last, columns[1], columns[3], heads, columns[7], columns[9].split("|"))
 
@@ -247,9 +213,9 @@ def _mentions(words: Sequence[_Word]) -> list[Mention]:
                 opened.setdefault(entity, []).append(number)
             if closes:
                 if not opened.get(entity):
-                    raise _Fault(word.line, f"a mention of {entity!r} ends that has not begun", "correct Entity=")
+                    raise word.bad(f"a mention of {entity!r} ends that has not begun", "correct Entity=")
                 mentions.append(Mention(entity, opened[entity].pop(), number + 1))
     for entity, starts in opened.items():
         if starts:
-            raise _Fault(words[starts[0]].line, f"a mention of {entity!r} begins that does not end", "correct Entity=")
+            raise words[starts[0]].bad(f"a mention of {entity!r} begins that does not end", "correct Entity=")
     return sorted((m for m in mentions if "[" not in m.entity), key=lambda m: (m.start, -m.end))

@@ -28,14 +28,14 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def test_words_tags_and_where_they_stand(tmp_path: Path) -> None:
-    read = read_conll(write(tmp_path / "a.txt", GOOD))
-    assert read.words == [["EU", "rejects", "New", "York"], ["Peter"]]
-    assert read.tags == [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
-    assert read.place(0, 3) == f"{tmp_path}/a.txt:4"
-    assert read.place(1, 0) == f"{tmp_path}/a.txt:7"
-    assert read.labels == ["O", "B-LOC", "I-LOC", "B-ORG", "B-PER"]
-    assert len(read.subset([1])) == 1
-    assert read.subset([1]).place(0, 0).endswith(":7")
+    tagged = read_conll(write(tmp_path / "a.txt", GOOD))
+    assert tagged.words == [["EU", "rejects", "New", "York"], ["Peter"]]
+    assert tagged.tags == [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
+    assert tagged.place(0, 3) == f"{tmp_path}/a.txt:4"
+    assert tagged.place(1, 0) == f"{tmp_path}/a.txt:7"
+    assert tagged.labels == ["O", "B-LOC", "I-LOC", "B-ORG", "B-PER"]
+    assert len(tagged.subset([1])) == 1
+    assert tagged.subset([1]).place(0, 0).endswith(":7")
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_words_tags_and_where_they_stand(tmp_path: Path) -> None:
     ids=["documents and four columns", "tabs and CRLF", "byte order mark and stray spaces"],
 )
 def test_forms_of_the_same_sentences(tmp_path: Path, text: str | bytes) -> None:
-    read = read_conll(write(tmp_path / "a.txt", text))
-    assert read.words == [["EU", "rejects"], ["Peter"]]
-    assert read.tags == [["B-ORG", "O"], ["B-PER"]]
+    tagged = read_conll(write(tmp_path / "a.txt", text))
+    assert tagged.words == [["EU", "rejects"], ["Peter"]]
+    assert tagged.tags == [["B-ORG", "O"], ["B-PER"]]
 
 
 def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
 def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
     content = faulty if isinstance(faulty, bytes) else faulty.encode()
     file = write(tmp_path / "a.txt", content + b"\n" + GOOD.encode())
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         read_conll(file)
-    assert str(told.value).startswith(f"{file}{message}")
-    assert "\n" not in str(told.value)
-    read = read_conll(file, skip_bad_lines=True)
-    assert read.words == [["EU", "rejects", "New", "York"], ["Peter"]]
-    assert sum(read.skips.values()) == 1
+    assert str(error.value).startswith(f"{file}{message}")
+    assert "\n" not in str(error.value)
+    tagged = read_conll(file, skip_bad_lines=True)
+    assert tagged.words == [["EU", "rejects", "New", "York"], ["Peter"]]
+    assert sum(tagged.skips.values()) == 1
 
 
 TOKENS, TAGS = [["EU", "rejects", "New", "York"], ["Peter"]], [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
@@ -103,9 +103,9 @@ def as_table(folder: Path, suffix: str, names: tuple[str, str], tokens: Any = TO
 @pytest.mark.parametrize("names", [("tokens", "ner_tags"), ("words", "tags")])
 def test_tables_hold_the_same_sentences(tmp_path: Path, suffix: str, names: tuple[str, str]) -> None:
     file = as_table(tmp_path, suffix, names)
-    read = read_conll(file)
-    assert (read.words, read.tags) == (TOKENS, TAGS)
-    assert read.place(0, 3) == f"{file}:{2 if suffix in ('.csv', '.tsv') else 1}"
+    tagged = read_conll(file)
+    assert (tagged.words, tagged.tags) == (TOKENS, TAGS)
+    assert tagged.place(0, 3) == f"{file}:{2 if suffix in ('.csv', '.tsv') else 1}"
     assert read_conll(file, limit=1).words == TOKENS[:1]
 
 
@@ -171,17 +171,17 @@ def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> 
 
 
 def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
-    read = read_conll(write(tmp_path / "a.txt", GOOD))
-    read.check_labels(read.labels)
+    tagged = read_conll(write(tmp_path / "a.txt", GOOD))
+    tagged.check_labels(tagged.labels)
     with pytest.raises(ValueError, match=r"a\.txt:7: the tag 'B-PER' does not occur in the training data"):
-        read.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
-    assert read.only(read.labels) is read
-    some = read.only(["O", "B-LOC", "I-LOC", "B-ORG"])
-    assert 0 < len(some) < len(read)
+        tagged.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
+    assert tagged.only(tagged.labels) is tagged
+    some = tagged.only(["O", "B-LOC", "I-LOC", "B-ORG"])
+    assert 0 < len(some) < len(tagged)
     some.check_labels(["O", "B-LOC", "I-LOC", "B-ORG"])
-    assert some.skips == {f"{tmp_path / 'a.txt'}: tags not in the training data": len(read) - len(some)}
+    assert some.skips == {f"{tmp_path / 'a.txt'}: tags not in the training data": len(tagged) - len(some)}
     with pytest.raises(ValueError, match="every sentence has a tag that does not occur"):
-        read.only(["B-NONE"])
+        tagged.only(["B-NONE"])
 
 
 @pytest.mark.parametrize(

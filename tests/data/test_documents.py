@@ -86,8 +86,8 @@ def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", text=["One.", None, "Three."])
     with pytest.raises(ValueError, match=r"a\.parquet:2: no text in 'text'"):
         read_documents(tmp_path / "a.parquet")
-    read = read_documents(tmp_path / "a.parquet", skip_bad_lines=True)
-    assert (read.documents, list(read.skips.values())) == ([["One."], ["Three."]], [1])
+    documents = read_documents(tmp_path / "a.parquet", skip_bad_lines=True)
+    assert (documents.documents, list(documents.skips.values())) == ([["One."], ["Three."]], [1])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

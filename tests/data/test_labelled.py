@@ -49,9 +49,9 @@ def as_parquet(folder: Path) -> Path:
 
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
 def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
-    found = read_labelled(form(tmp_path))
-    assert (found.texts, found.labels, found.pairs, found.skips) == (TEXTS, LABELS, None, {})
-    assert found.inputs == TEXTS
+    labelled = read_labelled(form(tmp_path))
+    assert (labelled.texts, labelled.labels, labelled.pairs, labelled.skips) == (TEXTS, LABELS, None, {})
+    assert labelled.inputs == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path])
 )
 def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
-    found = read_labelled(file, columns, names=("no", "yes"))
-    assert (found.texts, found.pairs, found.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
-    assert found.inputs == ["a b\tc", "d\te"]
+    labelled = read_labelled(file, columns, names=("no", "yes"))
+    assert (labelled.texts, labelled.pairs, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
+    assert labelled.inputs == ["a b\tc", "d\te"]
 
 
 def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) -> None:
     file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
-    found = read_labelled(file)
-    assert found.texts == ["two\nlines", "last"]
-    assert [found.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
+    labelled = read_labelled(file)
+    assert labelled.texts == ["two\nlines", "last"]
+    assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
 
 def test_numbers_are_labels(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
     assert "\n" not in str(error.value)
     good = content if isinstance(content, str) else ""
     if "1\n" in good and good.count("\n") > 2:
-        found = read_labelled(file, skip_bad_lines=True)
-        assert (found.texts, sum(found.skips.values())) == (["a"], 1)
+        labelled = read_labelled(file, skip_bad_lines=True)
+        assert (labelled.texts, sum(labelled.skips.values())) == (["a"], 1)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +173,17 @@ def splits(folder: Path, **files: str) -> Path:
 
 def test_a_directory_gives_its_splits_and_5_percent_are_held_out_without_validation(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 150}\t{i % 2}\n" for i in range(300))
-    found = read_labelled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
-    assert found.held_out
-    assert found.test is not None
-    assert found.test.texts == ["new"]
-    assert not set(found.train.texts) & set(found.validation.texts), "copies of a text fall on one side"
-    assert 0 < len(found.validation) < 40
-    assert len(found.train) + len(found.validation) == 300
+    labelled = read_labelled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
+    assert labelled.held_out
+    assert labelled.test is not None
+    assert labelled.test.texts == ["new"]
+    assert not set(labelled.train.texts) & set(labelled.validation.texts), "copies of a text fall on one side"
+    assert 0 < len(labelled.validation) < 40
+    assert len(labelled.train) + len(labelled.validation) == 300
     splits(tmp_path, dev="held\t0\n")
-    found = read_labelled_splits(tmp_path)
-    assert not found.held_out
-    assert (len(found.train), found.validation.texts) == (300, ["held"])
+    labelled = read_labelled_splits(tmp_path)
+    assert not labelled.held_out
+    assert (len(labelled.train), labelled.validation.texts) == (300, ["held"])
 
 
 def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> No
         ValueError, match=r"val\.tsv:3: label 'z' does not occur in the training data, which have x, y \(2 such rows\)"
     ):
         read_labelled_splits(folder)
-    found = read_labelled_splits(folder, skip_bad_lines=True)
-    assert found.validation.texts == ["c"]
-    assert sum(found.validation.skips.values()) == 2
+    labelled = read_labelled_splits(folder, skip_bad_lines=True)
+    assert labelled.validation.texts == ["c"]
+    assert sum(labelled.validation.skips.values()) == 2
     with pytest.raises(ValueError, match="one label only, 'x'"):
         read_labelled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
 
@@ -219,15 +219,15 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
-    found = read_labelled_splits(real_data(name), names=("negative", "positive"))
-    parts: list[Labelled | None] = [found.train, found.validation, found.test]
+    labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
+    parts: list[Labelled | None] = [labelled.train, labelled.validation, labelled.test]
     for part, count in zip(parts, counts, strict=True):
         assert part is not None
         assert count is None or len(part) == count
         assert set(part.labels) == labels
-    assert (found.train.pairs is not None) == (name == "mrpc")
+    assert (labelled.train.pairs is not None) == (name == "mrpc")
     if name == "mrpc":
-        assert len(found.train) + len(found.validation) == 4_076
+        assert len(labelled.train) + len(labelled.validation) == 4_076
 
 
 def test_labels_are_ordered_by_value_then_by_spelling() -> None:
@@ -238,10 +238,10 @@ def test_labels_are_ordered_by_value_then_by_spelling() -> None:
 
 def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
     rows = "".join(f"text {i}\t{i % 2}\n" for i in range(200)) + "".join(f"rare {i}\trare {i}\n" for i in range(60))
-    found = read_labelled_splits(splits(tmp_path, train=rows))
-    assert found.held_out
-    assert set(found.validation.labels) <= {"0", "1"}
-    assert len(found.train) + len(found.validation) == 260
+    labelled = read_labelled_splits(splits(tmp_path, train=rows))
+    assert labelled.held_out
+    assert set(labelled.validation.labels) <= {"0", "1"}
+    assert len(labelled.train) + len(labelled.validation) == 260
 
 
 def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:

@@ -118,13 +118,13 @@ def test_an_epoch_reads_every_sentence_once(next_sentence: bool) -> None:
     documents = random_corpus()
     made = data(documents, length=30, next_sentence=next_sentence)
     for epoch in range(3):
-        read: Counter[int] = Counter()
+        covered: Counter[int] = Counter()
         for span in made.spans(epoch):
-            read.update(range(span.a, span.middle))
+            covered.update(range(span.a, span.middle))
             if span.follows:
                 assert span.b == span.middle
-                read.update(range(span.b, span.end))
-        assert read == Counter(range(len(documents.sentences)))
+                covered.update(range(span.b, span.end))
+        assert covered == Counter(range(len(documents.sentences)))
 
 
 def test_a_random_next_is_from_another_document_and_an_actual_one_from_the_same() -> None:
@@ -136,8 +136,8 @@ def test_a_random_next_is_from_another_document_and_an_actual_one_from_the_same(
         assert len({document_of[s] for s in range(span.a, span.middle)}) == 1
         assert len({document_of[s] for s in range(span.b, span.end)}) == 1
         assert (document_of[span.a] == document_of[span.b]) == span.follows
-    several = [span for span in spans if span.end - span.a > 1 or not span.follows]
-    assert 0.25 < sum(bool(span.follows) for span in several) / len(several) < 0.5
+    longer = [span for span in spans if span.end - span.a > 1 or not span.follows]
+    assert 0.25 < sum(bool(span.follows) for span in longer) / len(longer) < 0.5
 
 
 def test_a_document_of_one_sentence_is_never_followed() -> None:

@@ -220,7 +220,7 @@ def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
 
 def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None:
     source = parallel(tmp_path)
-    told = source.describe(source.read())
+    description = source.describe(source.read())
     os.mkfifo(tmp_path / "pipe.tsv")
     for change, message in (
         ({"test": "hub:someone/something"}, "nothing is fetched unasked"),
@@ -228,7 +228,7 @@ def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None
         ({"fingerprints": {}}, "was trained without test data"),
         ({"fingerprints": {"test": "a"}}, "not those of the run any more"),
     ):
-        foreign = source_of({"data": {**told, **change}})
+        foreign = source_of({"data": {**description, **change}})
         assert foreign is not None
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             foreign.again()

@@ -41,12 +41,12 @@ def write(path: Path, *questions: Any, articles: int = 1) -> Path:
 def test_both_versions(tmp_path: Path) -> None:
     at = CONTEXT.index("Babbage")
     null = {"id": "c", "question": "Who sang?", "answers": [], "is_impossible": True, "plausible_answers": [{}]}
-    read = read_squad(
+    questions = read_squad(
         write(tmp_path / "a.json", question("a"), question("b", "Babbage", at, is_impossible=False), null)
     )
-    assert [item.answers for item in read.items] == [(Answer("Ada", 0),), (Answer("Babbage", at),), ()]
-    assert read.items[1].context[at:].startswith("Babbage")  # characters, not bytes
-    assert (len(read), read.impossible, read.articles) == (3, 1, 1)
+    assert [item.answers for item in questions.items] == [(Answer("Ada", 0),), (Answer("Babbage", at),), ()]
+    assert questions.items[1].context[at:].startswith("Babbage")  # characters, not bytes
+    assert (len(questions), questions.impossible, questions.articles) == (3, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_both_versions(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[str, Any], message: str) -> None:
     file = write(tmp_path / "a.json", question("good"), faulty)
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         read_squad(file)
-    assert str(told.value).startswith(f"{file}: question {faulty['id']}.0: ")
-    assert message in str(told.value)
-    assert "\n" not in str(told.value)
-    read = read_squad(file, skip_bad_lines=True)
-    assert len(read) == 1
-    assert list(read.skips.values()) == [1]
+    assert str(error.value).startswith(f"{file}: question {faulty['id']}.0: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    questions = read_squad(file, skip_bad_lines=True)
+    assert len(questions) == 1
+    assert list(questions.skips.values()) == [1]
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[st
 def test_files_of_another_shape(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(content)
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         read_squad(file)
-    assert str(told.value).startswith(f"{file}: ")
-    assert message in str(told.value)
+    assert str(error.value).startswith(f"{file}: ")
+    assert message in str(error.value)
 
 
 def as_table(folder: Path, suffix: str) -> Path:
@@ -127,10 +127,10 @@ def as_table(folder: Path, suffix: str) -> Path:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv", ".tsv"])
 def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
-    read = read_squad(as_table(tmp_path, suffix))
-    assert [(item.id, item.question, item.article) for item in read.items] == [("1", "a?", "T"), ("2", "b?", "T")]
-    assert [item.answers for item in read.items] == [(Answer("Babbage", CONTEXT.index("Babbage")),), ()]
-    assert read.items[0].context == CONTEXT
+    questions = read_squad(as_table(tmp_path, suffix))
+    assert [(item.id, item.question, item.article) for item in questions.items] == [("1", "a?", "T"), ("2", "b?", "T")]
+    assert [item.answers for item in questions.items] == [(Answer("Babbage", CONTEXT.index("Babbage")),), ()]
+    assert questions.items[0].context == CONTEXT
 
 
 @pytest.mark.parametrize(

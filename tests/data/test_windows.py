@@ -23,14 +23,14 @@ def published_spans(length: int, room: int, stride: int) -> list[tuple[int, int]
     ("length", "room", "stride"), [(1, 5, 2), (5, 5, 2), (6, 5, 2), (17, 5, 2), (40, 7, 7), (9, 4, 1)]
 )
 def test_windows_are_the_published_ones(length: int, room: int, stride: int) -> None:
-    spans = published_spans(length, room, stride)
-    found = windows(length, room, stride)
-    assert [(w.start, w.end - w.start) for w in found] == spans
+    published = published_spans(length, room, stride)
+    spans = windows(length, room, stride)
+    assert [(w.start, w.end - w.start) for w in spans] == published
 
     def is_max_context(number: int, token: int) -> bool:
         """_check_is_max_context of the script."""
         best_score, best = None, None
-        for i, (start, size) in enumerate(spans):
+        for i, (start, size) in enumerate(published):
             end = start + size - 1
             if token < start or token > end:
                 continue
@@ -39,10 +39,10 @@ def test_windows_are_the_published_ones(length: int, room: int, stride: int) -> 
                 best_score, best = score, i
         return best == number
 
-    owner = owners(found)
+    owner = owners(spans)
     assert len(owner) == length
     for token in range(length):
-        assert [i for i in range(len(found)) if is_max_context(i, token)] == [owner[token]]
+        assert [i for i in range(len(spans)) if is_max_context(i, token)] == [owner[token]]
 
 
 def test_the_scripts_own_example() -> None:

@@ -5,14 +5,13 @@ Nothing is read: the examples of a split depend on its name, its number and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, processors
+from tokenizers import Tokenizer, processors
 
 from manyheads.data.parallel import Pairs
-from manyheads.data.tokenizers import END, PAD, UNKNOWN
+from manyheads.data.tokenizers import END, PAD, UNKNOWN, character_tokenizer
 
 Algorithm = Literal["copy", "reverse", "addition"]
 SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # characters of an input
@@ -27,10 +26,8 @@ def algorithmic_pairs(
     copy      "3141" -> "3141"; "reverse" -> "1413"
     addition  "21+9" -> "12": two numbers with the least significant digit first, as the sum is (the published code);
               of an input's digits each number has at least one, how many is drawn evenly.
-    Raises ValueError for an unknown algorithm and for lengths that it has no input of.
+    Raises ValueError for lengths that the algorithm has no input of.
     """
-    if algorithm not in get_args(Algorithm):
-        raise ValueError(f"unknown algorithm {algorithm!r}: valid are {', '.join(get_args(Algorithm))}")
     least = SHORTEST[algorithm]
     shortest = least if shortest is None else shortest
     if not least <= shortest <= longest:
@@ -47,14 +44,6 @@ def algorithmic_pairs(
     return Pairs(sources, targets)
 
 
-def pairs_by_length(algorithm: Algorithm, lengths: Iterable[int], count: int, *, seed: int) -> dict[int, Pairs]:
-    """By length, `count` inputs of just that length: what the recipes test on."""
-    return {
-        length: algorithmic_pairs(algorithm, count, length, shortest=length, seed=seed, split=f"test {length}")
-        for length in lengths
-    }
-
-
 def _output(algorithm: Algorithm, digits: str) -> str:
     if algorithm == "addition":
         first, second = (int(number[::-1]) for number in digits.split("+"))
@@ -64,11 +53,6 @@ def _output(algorithm: Algorithm, digits: str) -> str:
 
 def digit_tokenizer() -> Tokenizer:
     """One id for each digit and for the plus sign, in the layout of `data/tokenizers.py`; texts get an end token."""
-    tokens = [END, UNKNOWN, *DIGITS, "+", PAD]
-    model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
-    tokenizer = Tokenizer(model)
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([END, UNKNOWN, PAD])
+    tokenizer = character_tokenizer([END, UNKNOWN, *DIGITS, "+", PAD], special=[END, UNKNOWN, PAD])
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
-    tokenizer.encode_special_tokens = True
     return tokenizer

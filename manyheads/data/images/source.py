@@ -13,7 +13,7 @@ from manyheads.data.images.reading import ImageData, digits, read_images, read_l
 from manyheads.data.images.store import clear
 from manyheads.data.labelled import with_labels
 from manyheads.data.report import Report
-from manyheads.data.source import HUB, Source, existing
+from manyheads.data.source import HUB, Source
 from manyheads.data.splits import SplitData, Splits, hold_out
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
@@ -29,6 +29,7 @@ class ImageSource(Source[ImageData]):
 
     kind = "images"
     unit = "images"
+    directories = True
 
     names: tuple[str, ...] = ()
     columns: Columns = field(default_factory=Columns)
@@ -52,20 +53,15 @@ class ImageSource(Source[ImageData]):
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
         return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
 
-    def fitting(self, splits: SplitData[ImageData]) -> SplitData[ImageData]:
-        """With labels that the training data have, those held out among them: no model could answer others."""
-        train = splits.train
-        known = {*train.labels, *(splits.validation.labels if splits.held_out else ())}
-        if len(known) < 2:
-            raise ValueError(
-                f"{train.file or self.data}: one label only, {train.labels[0]!r}: there is nothing to tell apart"
-            )
+    def check_training(self, train: ImageData) -> None:
+        if len(set(train.labels)) < 2:
+            place = train.file or self.data
+            raise ValueError(f"{place}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
 
-        def like(data: ImageData) -> ImageData:
-            fitting = with_labels(data, known, skip_bad_lines=self.skip_bad_lines, unit="images")
-            return replace(fitting, names=train.names)
-
-        return splits._replace(validation=like(splits.validation), test=splits.test and like(splits.test))
+    def fitting(self, data: ImageData, train: ImageData) -> ImageData:
+        """With labels that the training data have: no model could answer others."""
+        known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
+        return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
         """A table of sizes, modes, labels, duplicates and overlap with training, with warnings below."""
@@ -88,9 +84,6 @@ class ImageSource(Source[ImageData]):
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]
-
-    def files(self, corpus: str) -> list[Path]:
-        return existing(corpus)
 
     def test_in(self, data: str) -> str:
         """The test images of a directory of splits; of anything else, all there is."""

@@ -42,8 +42,6 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         labels = tuple(splits.train.labels)
         if len(labels) < 2:
             raise ValueError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
-        for tagged in filter(None, (splits.validation, splits.test)):
-            tagged.check_labels(labels)  # told now, not after the training
         model, tokenizer = (
             _new(config, splits.train, labels) if run.init is None else start_tuned(run, "token", labels, config.tuned)
         )

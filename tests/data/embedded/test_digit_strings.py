@@ -6,7 +6,7 @@ import pytest
 
 from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
 
-ASKED: dict[str, Any] = {"seed": 1, "split": "train"}
+DRAWN: dict[str, Any] = {"seed": 1, "split": "train"}
 
 
 def test_outputs_are_right() -> None:
@@ -22,7 +22,7 @@ def test_outputs_are_right() -> None:
 
 
 def pairs_of(algorithm: Any, count: int = 300, longest: int = 12) -> list[tuple[str, str]]:
-    pairs = algorithmic_pairs(algorithm, count, longest, **ASKED)
+    pairs = algorithmic_pairs(algorithm, count, longest, **DRAWN)
     assert len(pairs) == count
     return list(zip(pairs.sources, pairs.targets, strict=True))
 
@@ -33,24 +33,22 @@ def test_lengths_are_drawn_evenly_and_all_of_them() -> None:
     assert min(counts) > 150  # of 200
     assert max(counts) < 260
     assert {len(source) for source, _ in pairs_of("addition")} == set(range(3, 13))
-    exact = algorithmic_pairs("reverse", 20, 400, shortest=400, **ASKED)
+    exact = algorithmic_pairs("reverse", 20, 400, shortest=400, **DRAWN)
     assert {len(source) for source in exact.sources} == {400}
 
 
 def test_the_same_names_give_the_same_digits() -> None:
-    again = algorithmic_pairs("copy", 50, 12, **ASKED)
-    assert again == algorithmic_pairs("copy", 50, 12, **ASKED)
+    again = algorithmic_pairs("copy", 50, 12, **DRAWN)
+    assert again == algorithmic_pairs("copy", 50, 12, **DRAWN)
     for seed, split in ((2, "train"), (1, "validation")):
         assert again.sources != algorithmic_pairs("copy", 50, 12, seed=seed, split=split).sources
 
 
 def test_impossible_lengths() -> None:
     with pytest.raises(ValueError, match="addition of 2 to 9 characters: expected 3 or more"):
-        algorithmic_pairs("addition", 5, 9, shortest=2, **ASKED)
+        algorithmic_pairs("addition", 5, 9, shortest=2, **DRAWN)
     with pytest.raises(ValueError, match="copy of 1 to 0 characters"):
-        algorithmic_pairs("copy", 5, 0, **ASKED)
-    with pytest.raises(ValueError, match="unknown algorithm 'sort': valid are copy, reverse, addition"):
-        algorithmic_pairs("sort", 5, 9, **ASKED)  # type: ignore[arg-type]
+        algorithmic_pairs("copy", 5, 0, **DRAWN)
 
 
 def test_the_tokenizer_gives_one_id_a_character_and_loses_none() -> None:

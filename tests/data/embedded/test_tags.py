@@ -36,22 +36,22 @@ def test_sizes_and_sound_tags(corpus: SplitData[Tagged]) -> None:
 
 
 def test_parts_are_what_babel_writes(corpus: SplitData[Tagged]) -> None:
-    found = {part for phrase in parts(corpus.train) for part in phrase}
+    pieces = {part for phrase in parts(corpus.train) for part in phrase}
     english = Locale("en")
     territories = {name for code, name in english.territories.items() if code.isalpha()}
-    assert {("PLACE", "Germany"), ("PLACE", "Trinidad & Tobago"), ("LANGUAGE", "Danish")} <= found
-    assert {text for kind, text in found if kind == "PLACE" and text.isalpha()} <= territories
-    assert {text for kind, text in found if kind == "LANGUAGE" and text.isalpha()} <= set(english.languages.values())
+    assert {("PLACE", "Germany"), ("PLACE", "Trinidad & Tobago"), ("LANGUAGE", "Danish")} <= pieces
+    assert {text for kind, text in pieces if kind == "PLACE" and text.isalpha()} <= territories
+    assert {text for kind, text in pieces if kind == "LANGUAGE" and text.isalpha()} <= set(english.languages.values())
     months = {format_date(date(2026, m, 1), "MMM", "en") for m in range(1, 13)}
-    assert all(any(m in text for m in months) or "/" in text for kind, text in found if kind == "DATE")
+    assert all(any(m in text for m in months) or "/" in text for kind, text in pieces if kind == "DATE")
 
 
 def test_combinations_are_held_out_and_names_are_not(corpus: SplitData[Tagged]) -> None:
     trained = {part for phrase in parts(corpus.train) for part in phrase}
     for held in (corpus.validation, corpus.known["test"]):
-        found = {part for phrase in parts(held) for part in phrase}
-        assert {part for part in found if part[0] in NAMES} <= trained
-        others = {part for part in found if part[0] not in NAMES}
+        pieces = {part for phrase in parts(held) for part in phrase}
+        assert {part for part in pieces if part[0] in NAMES} <= trained
+        others = {part for part in pieces if part[0] not in NAMES}
         assert len(others) > 50
         assert not others & trained
 

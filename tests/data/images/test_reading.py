@@ -342,7 +342,7 @@ def test_bad_folders_and_files(tmp_path: Path) -> None:
         for labels in (["cat", "dog"], ["fox"])
     )
     with pytest.raises(ValueError, match=r"'fox' does not occur in the training data, which have cat, dog \(1 such"):
-        ImageSource().fitting(SplitData(train, other, None))
+        ImageSource().fitting(other, train)
     (tmp_path / "c.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     with pytest.raises(ValueError, match=r"c\.zip: cannot tell what it is.*unpack"):
         read_images(tmp_path / "c.zip")

@@ -126,7 +126,7 @@ def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unkn
         ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .* truncate=true \(--truncate\)"
     ):
         encode(tokenizer, ["red", "red " * 9, "dog " * 10], None, 8, truncate=False)
-    data = Labelled(["red " * 9], ["a"], rows=[7], file=tmp_path / "train.tsv")
+    data = Labelled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
     with pytest.raises(ValueError, match=r"train\.tsv:7 has 9 tokens, the limit is 8"):
         task("corrected", data)
     assert encode(tokenizer, ["?!", "red"], None, 8, truncate=False).ids[0].tolist() == [1]

@@ -173,7 +173,7 @@ def test_training_learns_the_sentences_and_finds_their_entities(
 
 
 def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer, route: Route) -> None:
-    other = Tagged([["x", "y"]], [["O", "B-ORG"]], [7], Path("dev.txt"))
+    other = Tagged([["x", "y"]], [["O", "B-ORG"]], lines=[7], file=Path("dev.txt"))
     with pytest.raises(ValueError, match=r"dev\.txt:8: the tag 'B-ORG' does not occur in the training data"):
         TaggingTask(
             tagger_model(tokenizer), tokenizer, SENTENCES, other, route=route, batch_tokens=64, max_length=12, seed=1
