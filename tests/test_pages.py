@@ -5,8 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from manyheads import cli
+from manyheads.recipes.train import train
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
@@ -36,15 +38,31 @@ def test_the_pages_show_commands() -> None:
     assert {verb for verb, _ in verbs_of_the_table()} == set(cli._parsers()[1])
 
 
+TEACHER = {"training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.layers": 1, "model.heads": 1}
+
+
+def lay(folder: Path, *, images: bool) -> None:
+    """Data of a page's placeholder, so that a dry run has something to look at."""
+    for number, name in enumerate(("a", "b") if images else ("en", "de")):
+        if images:
+            (folder / "train" / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / "train" / name / "0.png")
+        else:
+            folder.mkdir(exist_ok=True)
+            (folder / f"train.{name}").write_text("one\ntwo\n")
+
+
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_a_page_is_understood(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = words(command)
     monkeypatch.chdir(tmp_path)
-    for word in given:  # a dry run looks whether the data are there
+    for word in given:  # a dry run looks at the data
         if word.startswith("data="):
-            Path(word.removeprefix("data=")).mkdir(parents=True)
+            lay(Path(word.removeprefix("data=")), images=not given[1].startswith("translation"))
+        if word.startswith("teacher="):
+            train("image-classification", TEACHER, out=word.removeprefix("teacher="))
     if given[0] == "train" and "--init" not in given:  # settings, too
         assert cli.main([*given, "--dry-run"]) == 0, capsys.readouterr().err
     else:

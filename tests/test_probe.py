@@ -106,7 +106,7 @@ def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.Ca
     [
         (("--out", "a.pdf"), "expected a name that ends in .png or .svg"),
         (("--out", "none/a.png"), "there is no directory none: make it first"),
-        (("--minimum", "0"), "expected a positive integer"),
+        (("--minimum", "0"), "expected a whole number from 1"),
         (("--train", "none.conllu"), "none.conllu: no such file"),
     ],
 )
