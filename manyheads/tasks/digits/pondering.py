@@ -35,7 +35,7 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     texts that it cannot read.
     """
     model = translator.model
-    if not hasattr(model.config, "steps"):
+    if not hasattr(getattr(model, "config", None), "steps"):
         raise ValueError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
