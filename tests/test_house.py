@@ -10,6 +10,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pytest
+from PIL import Image
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
 
@@ -34,19 +38,13 @@ def example(title: str) -> Example:
 
 
 def changed(text: str, change: str) -> str:
-    """With the lines that begin with + behind the line before them, which the text has once."""
-    *_, (before, added) = [("", "")] if not change else [split(change)]
-    assert text.count(before) == 1, f"expected once: {before!r}"
-    return text.replace(before, before + added)
-
-
-def split(change: str) -> tuple[str, str]:
+    """With the lines that begin with + behind the line that stands before them, which the text has once."""
     lines = change.splitlines(keepends=True)
-    kept = [line[1:] for line in lines if line.startswith(" ")]
-    added = [line[1:] for line in lines if line.startswith("+")]
-    assert len(kept) + len(added) == len(lines)
-    assert lines[0].startswith(" "), "a change begins with the line that it stands behind"
-    return "".join(kept), "".join(added)
+    before = "".join(line[1:] for line in lines if line.startswith(" "))
+    added = "".join(line[1:] for line in lines if line.startswith("+"))
+    after = text[text.index(before) + len(before) :] if before in text else None
+    assert after is not None, f"the file has no {before!r}"
+    return text.removesuffix(after) + added + after
 
 
 def taken_up(title: str, folder: Path) -> Example:
@@ -71,3 +69,40 @@ def typed(command: str, folder: Path) -> str:
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     return done.stdout
+
+
+def test_a_new_model(tmp_path: Path) -> None:
+    given = taken_up("A new model", tmp_path)
+    assert len(given.changes) == 1, "files that a new model touches"
+    image = (np.random.default_rng(0).random((8, 8)) * 255).astype(np.uint8)
+    Image.fromarray(image).save(tmp_path / "digit.png")
+    printed = {command.split()[1]: typed(command, tmp_path) for command in given.commands}
+    assert set(printed) == {"summary", "train", "evaluate", "classify", "attend"}
+    assert printed["evaluate"] == printed["train"]
+    assert Image.open(tmp_path / "map.png").size > (100, 100)
+
+
+def test_a_new_task(tmp_path: Path) -> None:
+    given = taken_up("A new task", tmp_path)
+    assert {Path(file).parent.name for file in given.files} == {"next_sentence", "cli"}
+    assert set(given.changes) == {
+        "manyheads/recipes/table.py", "manyheads/tasks/loading.py", "manyheads/cli/__init__.py",
+    }  # fmt: skip
+    months = ("January", "February", "March", "April", "May", "June", "July", "August")
+    rows = [f"{a}\t{b}\t{int(i + 1 != j)}" for i, a in enumerate(months) for j, b in enumerate(months)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *rows]) + "\n")
+    printed = [typed(command, tmp_path) for command in given.commands]
+    assert printed[2].startswith("accuracy")
+    assert 0 < float(printed[3]) < 1
+    assert "March" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("title", ["A new model", "A new task"])
+def test_what_an_example_adds_obeys_the_laws(title: str, tmp_path: Path) -> None:
+    taken_up(title, tmp_path)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_imports.py", "-k", "point_down"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

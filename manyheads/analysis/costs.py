@@ -109,7 +109,8 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
-        twin: Any = type(model)(config).eval()
+        # without gradients, for whose origin the counter would ask where a parameter is an input of a part
+        twin: Any = type(model)(config).eval().requires_grad_(False)
         inputs = example(twin, *lengths)
         twin(*inputs)
     image = list(inputs[0].shape[1:]) if inputs[0].is_floating_point() else None
