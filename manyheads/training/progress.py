@@ -13,13 +13,8 @@ from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
-SHARES = (
-    "top1",
-    "accuracy",
-    "entity_f1",
-    "squad_f1",
-    "exact_match",
-)  # metrics between 0 and 1: loss.png shows the first that was measured
+# metrics between 0 and 1: loss.png shows the first that was measured
+SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
 def say(message: str) -> None:
