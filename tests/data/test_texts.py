@@ -107,6 +107,13 @@ def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
     assert 1_000_000 < len(text.encode()) <= FIRST
 
 
+def test_of_one_long_line_the_first_characters_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("x" + "é" * FIRST, encoding="utf-8")  # the first part ends within a character
+    (text,) = read_texts(file, limit=1).texts
+    assert text == "x" + "é" * (FIRST // 2 - 1)
+
+
 def test_bad_input(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": "good"})
     with pytest.raises(ValueError, match=r"a\.txt:2: invalid UTF-8; convert .*--skip-bad-lines"):
