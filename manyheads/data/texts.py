@@ -47,7 +47,7 @@ def read_texts(
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():  # nor a pipe, which would be waited for
         raise FileNotFoundError(f"{path}: no such file or directory; give a text file, or a directory of them")
     below = (file for file in sorted(path.rglob("*")) if file.is_file())
     shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
