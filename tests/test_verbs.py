@@ -80,7 +80,9 @@ def test_evaluate_and_compare(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert all(result["metrics"][name] == found[name] for name in found)
     same = json.loads(shown(capsys, "compare", str(run), str(run), "--json"))
     assert all(test["difference"] == 0 for test in same["bootstrap"].values())
-    assert "no difference beyond chance" in shown(capsys, "compare", str(run), str(run))
+    text = shown(capsys, "compare", str(run), str(run))
+    assert "no difference beyond chance" in text
+    assert text.endswith("0 items better with 2, 0 worse\n")
 
 
 def test_translate_and_score(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

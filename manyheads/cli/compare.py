@@ -40,7 +40,8 @@ def _compare(options: argparse.Namespace) -> None:
             verdict = "they differ" if p < 0.05 else "no difference beyond chance"
             print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
     better, worse = comparison["better"], comparison["worse"]
-    print(f"{better:,} items better with 2, {worse:,} worse; those that changed most, both ways:")
+    listing = "; those that changed most, both ways:" if comparison["most_changed"] else ""
+    print(f"{better:,} items better with 2, {worse:,} worse{listing}")
     for item in comparison["most_changed"]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)

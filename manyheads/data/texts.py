@@ -6,6 +6,7 @@ in every row; any other file is one text.
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def read_texts(
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
     path = Path(path)
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():  # nor a pipe, which would be waited for
         raise FileNotFoundError(f"{path}: no such file or directory; give a text file, or a directory of them")
     below = (file for file in sorted(path.rglob("*")) if file.is_file())
     shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
@@ -76,12 +77,13 @@ def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
 
 
 def _whole(file: Path, first: int | None) -> Iterator[Row[tuple[str]]]:
-    """A file as one text; or only its first bytes, up to the last line end among them."""
+    """A file as one text; or only its first bytes, up to the last line end or, in one long line, character in them."""
     with file.open("rb") as content:
         data = content.read(first).removeprefix(b"\xef\xbb\xbf")
-    if first is not None and len(data) >= first - 3:
-        data = data[: data.rfind(b"\n") + 1]
+        whole = not content.read(1)
+    if not whole:
+        data = data[: data.rfind(b"\n") + 1] or data
     try:
-        yield Row(file, 1, (data.decode(),))
+        yield Row(file, 1, (getincrementaldecoder("utf-8")().decode(data, final=whole),))
     except UnicodeDecodeError as error:
         yield Row(file, data.count(b"\n", 0, error.start) + 1, ("",), *UTF8)

@@ -23,6 +23,7 @@ OTHER_NAMES = {  # of settings, as other tools call them
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
+LARGEST_FILE = 100_000  # bytes
 _NONE = ("", "none", "null", "~")
 _BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
@@ -66,7 +67,11 @@ def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
 def from_file(path: str | Path) -> list[Setting]:
     """A YAML file: a mapping, nested or with dotted keys. Raises a ValueError that names file and line."""
     try:
-        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if not (file := Path(path)).is_file() and file.exists():
+            raise ValueError(f"{path}: {'a directory' if file.is_dir() else 'no regular file'}; expected a YAML file")
+        if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
+            raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -45,7 +45,10 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
 
 def unfinished(directory: Path) -> str | None:
     """`unfinished at step 16: resume with: COMMAND`, of a directory that holds a run but no model yet; else None."""
-    if run_status(directory) != "unfinished":
+    status = run_status(directory)
+    if status == "none" and (directory / "state" / LOCK).exists():
+        return "a run was begun there, which has no checkpoint yet; if it was stopped, train it again"
+    if status != "unfinished":
         return None
     step = max(int(path.stem.removeprefix("checkpoint-")) for path in (directory / "state").glob("checkpoint-*.json"))
     return f"unfinished at step {step:,}: resume with: {_resume_command(directory)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
     (text,) = read_texts(file, limit=1).texts
     assert text == line * (text.count("\n"))
     assert 1_000_000 < len(text.encode()) <= FIRST
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError, match="pipe: no such file or directory; give a text file"):
+        read_texts(tmp_path / "pipe")
+
+
+def test_of_one_long_line_the_first_characters_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("x" + "é" * FIRST, encoding="utf-8")  # the first part ends within a character
+    (text,) = read_texts(file, limit=1).texts
+    assert text == "x" + "é" * (FIRST // 2 - 1)
 
 
 def test_bad_input(tmp_path: Path) -> None:

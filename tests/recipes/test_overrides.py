@@ -1,5 +1,6 @@
 """Settings reach the right field with the right type, and mistakes are named with their remedy."""
 
+import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +113,17 @@ def test_file_nested_and_dotted_and_arguments_win(tmp_path: Path) -> None:
     assert config == Config("de", model={"width": 8}, training=Training(steps=6, betas=(0.1, 0.2)))
     path.write_text("")
     assert apply(Config(), from_file(path)) == Config()
+
+
+def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("a b " * 50_000)
+    with pytest.raises(ValueError, match="corpus.txt: 200,000 bytes; settings have at most 100,000"):
+        from_file(path)
+    os.mkfifo(tmp_path / "pipe")
+    for place, what in ((tmp_path / "pipe", "no regular file"), (tmp_path, "a directory")):
+        with pytest.raises(ValueError, match=f"{what}; expected a YAML file"):
+            from_file(place)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,12 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
     assert unfinished(tmp_path) is None
 
 
+def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:
+    claim(tmp_path, resume=False)
+    with pytest.raises(ValueError, match="a run was begun there, which has no checkpoint yet"):
+        directory.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", [f"{LEFTOVER}1234abcd-command.json", "command.json.tmp", "command.json"])
 def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path, name: str) -> None:
     (tmp_path / "state").mkdir()
