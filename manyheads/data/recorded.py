@@ -81,7 +81,8 @@ def _former(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> di
         "data": paths.get("train"),
         "validation": None if held_out else paths.get("validation"),
         "test": data["test"][0] if data["test"] else None,
-        "skip_bad_lines": data.get("skipped", False),
+        # translators did not tell it: the fingerprints show whether what is left is what was scored
+        "skip_bad_lines": data.get("skipped", kind == "parallel"),
         **(data.get("cldr") or {}),
     }
     if "digits" in data:

@@ -15,6 +15,7 @@ from manyheads.data.conll import Tagged
 from manyheads.data.corpora import TaggedSource
 from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.data.splits import SplitData
+from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.run import Job, Run, carry_out
@@ -111,7 +112,10 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
         def score(held: Tagged) -> Metrics:
             return probe(directory.load(run.out).model, tokenizer, splits.train, held, route, context=True)
 
-        return Job(model, config.training, score, task, flops=flops, identity={"reading": direction})
+        # as in the checkpoints of earlier versions, which are resumed
+        fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}
+        identity = {"reading": direction, "fingerprints": fingerprints}
+        return Job(model, config.training, score, task, flops=flops, identity=identity)
 
     return carry_out(run, config, corpus, lambda: _plan(config, direction), build)
 

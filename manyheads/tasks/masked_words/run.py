@@ -16,6 +16,7 @@ from manyheads.data.documents import BREAK, Documents
 from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, preset
 from manyheads.recipes.estimate import Plan
@@ -41,10 +42,11 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
                 "next_sentence=false"
             )
         task = _task(config, run, splits, route)
-        record = {"rules": asdict(config.rules)}
+        # whole ones, as in the checkpoints of earlier versions, which are resumed
+        fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
             task.model, config.training, lambda held: {}, task, flops=lambda summary: _flops(task, summary),
-            record=record,
+            identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
         )  # fmt: skip
 
     return carry_out(run, config, source, plan, build, beside=("column",))

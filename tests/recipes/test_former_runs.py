@@ -1,0 +1,89 @@
+"""Runs that an earlier version began are resumed, and those that it finished are scored on the data it recorded.
+
+`former_runs.json` holds, by name, what commit a7811cc wrote of the runs below: the settings in its checkpoints, which a
+resume must find unchanged, and what result.json told of the data.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import manyheads
+from manyheads.data.recorded import source_of
+
+FORMER = json.loads(Path(__file__).with_name("former_runs.json").read_text(encoding="utf-8"))
+COUNT = 60
+SKIPPING = ("parallel", "labelled")  # runs with --skip-bad-lines
+SMALL = {"model.width": 16, "model.heads": 2, "model.layers": 1, "model.feed_forward": 16}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "parallel": ("translation", {"data": "parallel", "vocabulary": 60, "model.width": 16}),
+    "two files": (
+        "translation",
+        {"data": "two/a.en,two/a.de", "test": "two/t.en,two/t.de", "vocabulary": 60, "model.width": 16},
+    ),
+    "labelled": (
+        "text-classification",
+        {
+            "data": "labelled", "columns.text": "body", "columns.label": "mark", "names": ["no", "yes"],
+            "tokens": "words", "vocabulary": 99,
+        },
+    ),
+    "tagged": ("tagging", {"data": "tagged", "vocabulary": 99, **SMALL}),
+    "texts": ("language-modelling", {"data": "texts", "tokenizer": "character", "block": 16, "rows": 2}),
+    "documents": ("bert/pretraining", {"data": "documents.txt", "vocabulary": 99, "length": 16, **SMALL}),
+    "digits": (
+        "universal/copy",
+        {"model": "lstm", "network.width": 16, "size": 60, "longest": 5, "lengths": [5, 9], "tested": 3},
+    ),
+    "images": ("image-classification", {"batch_items": 256, **SMALL}),
+    "directions": ("reading", {"data": "tagged", "vocabulary": 99, **SMALL}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data that the runs were trained on, where their records say they lie."""
+    numbers = range(COUNT)
+    files = {
+        "parallel/train.tsv": "".join(f"one {i} man\tein {i} Mann\n" for i in numbers),
+        "parallel/test.tsv": "a dog\tein Hund\nskipped, which the record does not tell\n",
+        "two/a.en": "".join(f"one {i} man\n" for i in numbers),
+        "two/a.de": "".join(f"ein {i} Mann\n" for i in numbers),
+        "two/t.en": "a dog\n",
+        "two/t.de": "ein Hund\n",
+        "labelled/train.csv": "body,mark\n" + "".join(f"text {i} is here,{i % 2}\n" for i in numbers),
+        "labelled/test.csv": "body,mark\na text,0\n,1\n",  # the second line was skipped
+        "tagged/train.txt": "".join(f"w{i} B-X\n\nv{i} O\n\n" for i in numbers),
+        "tagged/test.txt": "a B-X\n\n",
+        "texts/train.txt": "".join(f"line {i}\n" for i in numbers),
+        "texts/test.txt": "the end\n",
+        "documents.txt": "".join(f"One {i}. Two {i}.\n\n" for i in numbers),
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_checkpoint_holds_the_settings_that_it_always_held(folder: Path, name: str) -> None:
+    recipe, settings = RUNS[name]
+    once = {"training.steps": 1, "training.warmup": 1}
+    manyheads.train(recipe, {**once, **settings}, out=folder / "run", max_minutes=0, skip_bad_lines=name in SKIPPING)
+    (checkpoint,) = (folder / "run").glob("**/state/checkpoint-*.json")
+    assert json.loads(checkpoint.read_text())["content"]["settings"] == FORMER[name]["settings"]
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "directions"])  # no verb scores an encoder of these
+def test_a_record_leads_to_the_data_that_a_run_was_scored_on(folder: Path, name: str) -> None:
+    record = json.loads(json.dumps(FORMER[name]["record"]).replace("{folder}", str(folder)))
+    source = source_of(record)
+    assert source is not None
+    split = "validation" if name == "documents" else "test"
+    labels = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}.get(name, ())
+    assert len(source.again(split, labels=labels)) > 0
