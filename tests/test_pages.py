@@ -11,7 +11,8 @@ from manyheads import cli
 from manyheads.recipes.train import train
 
 PROJECT = Path(__file__).parents[1]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+HOUSE = PROJECT / "docs" / "house.md"  # shows commands of what a reader adds: tests/test_house.py types them
+PAGES = [PROJECT / "README.md", *sorted({*(PROJECT / "docs").glob("*.md")} - {HOUSE})]
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
 
 

@@ -122,6 +122,10 @@ class Universal(_Universal):
         pondered = {"encoder": reading, "decoder": writing}
         return hidden, {stack: ponder for stack, ponder in pondered.items() if ponder is not None}
 
+    def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
+        """The encoder's last states (B, Ts, D)."""
+        return self._read(source, mask or Mask())[0]
+
     @property
     def output_weight(self) -> Tensor:
         return self.target_embedding.weight

@@ -71,7 +71,11 @@ def from_file(path: str | Path) -> list[Setting]:
             raise ValueError(f"{path}: {'a directory' if file.is_dir() else 'no regular file'}; expected a YAML file")
         if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
             raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = file.read_text(encoding="utf-8")
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):  # aliases of aliases multiply without end
+            if isinstance(token, yaml.AliasToken):
+                raise ValueError(f"{path}:{token.start_mark.line + 1}: *{token.value}: write the settings out")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Range
+from manyheads.core.config import Config, Range
 from manyheads.training.config import TrainingConfig
 
 Threads = Annotated[int, Range(1, 1024)]
@@ -18,6 +18,22 @@ FINE_TUNING = TrainingConfig(
     epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
     weight_decay=0.01, clip=1.0, log_every=20,
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DataConfig(Config):
+    """Settings of all runs on data that are split for training, validation and test.
+
+    validation, test  data that take precedence over those found beside the training data
+    scored            which data are scored at the end
+    threads           of the processor; None: as many as PyTorch takes
+    """
+
+    data: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    scored: Literal["test", "validation"] = "test"
+    threads: Threads | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claim, locked
+from manyheads.training.run_directory import claimed
 from manyheads.training.task import Task
 
 D = TypeVar("D", bound=Any)
@@ -133,9 +133,8 @@ def carry_out(
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.route(config.threads))
-    claim(run.out, resume=run.resume)
     route = run.route(config.threads)
-    with locked(run.out), route.settings():  # nobody else trains, scores or records it meanwhile
+    with claimed(run.out, resume=run.resume), route.settings():  # nobody else trains, scores or records it meanwhile
         if run.init is None:
             plan()
         splits = data.read()

@@ -24,7 +24,7 @@ from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
-from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, claim, locked, remove_leftovers
+from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, claimed, remove_leftovers
 from manyheads.training.schedules import schedule
 from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
 from manyheads.training.task import Task
@@ -78,9 +78,8 @@ def train(
     batches = len(task.batches(0))
     if not batches:
         raise ValueError("there are no training batches: the training data are empty")
-    claim(out, resume=resume)
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with locked(out), _full_disk_as_one_line(out), route.settings():
+    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings():
         remove_leftovers(out)
         write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {

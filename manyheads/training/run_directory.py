@@ -59,8 +59,9 @@ def _resume_command(out: Path) -> str:
     return read_json(kept, GO_ON) if kept.exists() else f"the same command with --out {out} --resume"
 
 
-def claim(out: Path, *, resume: bool) -> None:
-    """Make `out` the directory of this run, or raise a ValueError that says why it cannot be."""
+@contextmanager
+def claimed(out: Path, *, resume: bool) -> Iterator[None]:
+    """Make `out` the directory of this run, which nobody else uses meanwhile; a ValueError says why it cannot be."""
     status = run_status(out)
     if status == "foreign":
         raise ValueError(
@@ -78,6 +79,7 @@ def claim(out: Path, *, resume: bool) -> None:
             if not (out / "result.json").exists():
                 remedy = f"--resume scores it, which was cut short; or {remedy}"
             raise ValueError(f"{out} holds a finished run; {remedy}")
+        yield
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
 from manyheads.recipes.run import Run
+from manyheads.recipes.train import train
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
         ("source: de\nsource: fr\n", ":2: source is given twice"),
         ("- a\n", ":1: expected settings"),
         ("a: [1\nb: 2\n", ": not valid YAML"),
+        ("a: &a [1, 1]\nb: [*a, *a]\n", ":2: *a: write the settings out"),
         ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, got a list"),
     ],
 )
@@ -167,3 +169,13 @@ def test_the_resume_command_gives_the_same_config_back() -> None:
 def test_an_argument_without_a_value_is_told() -> None:
     with pytest.raises(ValueError, match=r"'data= ' has no value .* write data=null"):
         from_arguments(["data= "])
+
+
+def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
+    planned = [
+        train("text-classification", settings, dry_run=True)["model"]
+        for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})
+    ]
+    assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
+    assert planned[1]["width"] == 32
+    assert planned[2]["kind"] == "lstm"

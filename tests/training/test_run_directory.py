@@ -13,28 +13,25 @@ from manyheads import directory
 from manyheads.files import LEFTOVER, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
-from manyheads.training.run_directory import claim, locked, run_status, unfinished
+from manyheads.training.run_directory import claimed, locked, run_status, unfinished
 from tests.training.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=16, schedule="constant", warmup=0, learning_rate=0.01)
 CLAIM = """
 import sys, time
 from pathlib import Path
-from manyheads.training.run_directory import claim, locked
+from manyheads.training.run_directory import claimed
 assert "torch" not in sys.modules
-claim(Path(sys.argv[1]), resume=True)
-"""
-HOLD = f"""{CLAIM}
-with locked(Path(sys.argv[1])):
+with claimed(Path(sys.argv[1]), resume=True):
     print("locked", flush=True)
-    time.sleep(60)
+    time.sleep(float(sys.argv[2]))
 """
 
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process, which has the lock of tmp_path / "run"."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
@@ -55,12 +52,11 @@ def test_a_second_process_is_refused_until_the_first_dies(
 
 
 def test_a_process_may_lock_its_run_again_and_frees_it_at_the_end(tmp_path: Path) -> None:
-    claim(tmp_path, resume=False)
-    with locked(tmp_path):
+    with claimed(tmp_path, resume=False):
         with locked(tmp_path):
             pass
         assert (tmp_path / "state" / "lock").read_text() == str(os.getpid())
-        claiming = [sys.executable, "-c", CLAIM, str(tmp_path)]
+        claiming = [sys.executable, "-c", CLAIM, str(tmp_path), "0"]
         assert subprocess.run(claiming, check=False, capture_output=True).returncode == 1
     assert subprocess.run(claiming, check=False).returncode == 0
 
@@ -80,7 +76,8 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:
-    claim(tmp_path, resume=False)
+    with claimed(tmp_path, resume=False):
+        pass
     with pytest.raises(ValueError, match="a run was begun there, which has no checkpoint yet"):
         directory.load(tmp_path)
 
@@ -95,8 +92,12 @@ def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path
 
 
 def test_a_run_that_trains_nothing_is_finished_by_its_result(tmp_path: Path) -> None:
-    claim(tmp_path, resume=False)
+    with claimed(tmp_path, resume=False):
+        pass
     assert run_status(tmp_path) == "none"
     write_json(tmp_path / "result.json", {})
-    with pytest.raises(ValueError, match="holds a finished run; choose another directory"):
-        claim(tmp_path, resume=False)
+    with (
+        pytest.raises(ValueError, match="holds a finished run; choose another directory"),
+        claimed(tmp_path, resume=False),
+    ):
+        pass

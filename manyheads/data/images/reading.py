@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +88,7 @@ def read_images(
     columns: Columns | None = None,
     skip_bad_lines: bool = False,
     kept: Path | None = None,
+    limit: int | None = None,
 ) -> ImageData:
     """Reads one corpus, in any of the forms of `files.py`, and decodes every image once.
 
@@ -95,6 +97,7 @@ def read_images(
     skip_bad_lines  leave out what cannot be used and count it
     kept            folder for what is known of the images, so that the same ones need not be decoded again, and for
                     images that have no files of their own. None: nothing is remembered
+    limit           how many images are looked at
 
     Raises FileNotFoundError or a one-line ValueError that names file, row and remedy.
     """
@@ -104,7 +107,7 @@ def read_images(
     encoded, decoded, pixels = Store(kept), Store(kept), list[Stored]()
     known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
     try:
-        for entry, check in checked(rows, names, known, KEPT_DECODED):
+        for entry, check in checked(islice(rows, limit), names, known, KEPT_DECODED):
             if isinstance(check, ImageFault):
                 _skip_or_raise(path, entry, check, skips, skip_bad_lines)
                 continue

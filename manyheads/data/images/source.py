@@ -18,6 +18,8 @@ from manyheads.data.splits import SplitData, Splits, hold_out
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
 
+LOOKED_AT = 16  # images, for a dry run
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource(Source[ImageData]):
@@ -44,7 +46,7 @@ class ImageSource(Source[ImageData]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
         return read_images(
-            corpus, names=names, columns=self.columns, skip_bad_lines=self.skip_bad_lines, kept=self.kept
+            corpus, names=names, columns=self.columns, skip_bad_lines=self.skip_bad_lines, kept=self.kept, limit=limit
         )
 
     def embedded(self) -> SplitData[ImageData]:
@@ -92,15 +94,18 @@ class ImageSource(Source[ImageData]):
         except FileNotFoundError:
             return data
 
-    def peek(self) -> None:
-        """Finds the splits, but for the Hub's, and decodes nothing: a training looks at all images before it begins."""
-        if not (self.data or "").startswith(HUB):
-            self.splits()
+    def peek(self) -> ImageData | None:
+        """The first training images; None of the Hub's, as only training fetches data."""
+        train = None if (self.data or "").startswith(HUB) else self.splits().train
+        return None if train is None else replace(self, kept=None).read_one(train, limit=LOOKED_AT)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
-        """(training images, about; their labels as a model would count them), for a plan: no image is opened. Of the
-        digits, and of what would have to be fetched from the Hub, no more is known than is set."""
-        if self.data is None or self.data.startswith(HUB):
+        """(training images, about; their labels as a model would count them), for a plan: no image is opened. Of what
+        would have to be fetched from the Hub, no more is known than is set."""
+        if self.data is None:
+            digits = len(self.embedded().train)
+            return min(self.sample or digits, digits), self.names
+        if self.data.startswith(HUB):
             return self.sample, self.names
         splits = self.splits()
         assert splits.train is not None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from manyheads.core.config import Config, Count, Range
-from manyheads.recipes.recipe import FINE_TUNING, Recipe, Threads
+from manyheads.core.config import Count, Range
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.answering.run"
 
 
 @dataclass(frozen=True)
-class AnsweringConfig(Config):
+class AnsweringConfig(DataConfig):
     """What a run is made of.
 
     data          a directory with train, dev and test files as SQuAD's, or one file (see `data/squad.py`)
@@ -25,17 +25,12 @@ class AnsweringConfig(Config):
     scored        which data are answered and scored at the end
     """
 
-    data: str | None = None
-    validation: str | None = None
-    test: str | None = None
     preset: str = "base-uncased"
     model: dict[str, Any] = field(default_factory=dict)
     batch_tokens: Count = 3072
     max_length: Annotated[int, Range(9, 10**6)] = 384
     stride: Count = 128
     max_query: Annotated[int, Range(1, 10**6)] = 64
-    scored: Literal["test", "validation"] = "test"
-    threads: Threads | None = None
     training: TrainingConfig = field(default=FINE_TUNING)
 
     def __post_init__(self) -> None:

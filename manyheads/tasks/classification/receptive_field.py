@@ -11,15 +11,14 @@ from manyheads.files import write
 from manyheads.recipes.run import Run
 from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claim, locked
+from manyheads.training.run_directory import claimed
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
     """Trains nothing: prints the table, and writes it and receptive-field.png."""
     if run.dry_run:
         return asdict(config)
-    claim(run.out, resume=run.resume)
-    with locked(run.out):
+    with claimed(run.out, resume=run.resume):
         began = time.monotonic()
         fields = growth(**asdict(config))
         draw(fields, run.out / "receptive-field.png")

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Range, Vocabulary
 from manyheads.data.labelled import Columns
-from manyheads.recipes.recipe import FINE_TUNING, Recipe, Threads, Tuned
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.classification.run"
 
 
 @dataclass(frozen=True)
-class ClassificationConfig(Config):
+class ClassificationConfig(DataConfig):
     """What a classification run is made of.
 
     data          a directory with train, val and test files, or one file: .tsv, .csv, .jsonl, .parquet; its columns are
@@ -33,9 +33,6 @@ class ClassificationConfig(Config):
     scored        which data are classified and scored at the end
     """
 
-    data: str | None = None
-    validation: str | None = None
-    test: str | None = None
     columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
     size: Count = 48_000
@@ -50,8 +47,6 @@ class ClassificationConfig(Config):
     scratch: bool = False
     batch_tokens: Count = 4096
     batch_items: Count | None = None
-    scored: Literal["test", "validation"] = "test"
-    threads: Threads | None = None
     training: TrainingConfig = field(default=FINE_TUNING)
 
     def __post_init__(self) -> None:

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation
 from manyheads.data.images.files import Columns
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.recipes.recipe import DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.images.run"
 
 
 @dataclass(frozen=True)
-class ImageConfig(Config):
+class ImageConfig(DataConfig):
     """What a run is made of.
 
     data          images in any form of `data/images/files.py`, a directory of splits; None: scikit-learn's digits
@@ -40,9 +40,6 @@ class ImageConfig(Config):
     scored        which data are classified and scored at the end
     """
 
-    data: str | None = None
-    validation: str | None = None
-    test: str | None = None
     columns: Columns = field(default_factory=Columns)
     names: tuple[str, ...] = ()
     items: Count | None = None
@@ -60,8 +57,6 @@ class ImageConfig(Config):
     temperature: Positive = 3.0
     batch_items: Annotated[int, Range(1, 100_000)] = 64
     workers: Annotated[int, Range(0, 256)] = 0
-    scored: Literal["test", "validation"] = "test"
-    threads: Threads | None = None
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=1, schedule="constant"))
 
 

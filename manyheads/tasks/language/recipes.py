@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Count, Length, Range, Vocabulary
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.core.config import Count, Length, Range, Vocabulary
+from manyheads.recipes.recipe import DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.language.run"
@@ -17,7 +17,7 @@ EMBEDDED_TRAINING = TrainingConfig(
 
 
 @dataclass(frozen=True)
-class LanguageModellingConfig(Config):
+class LanguageModellingConfig(DataConfig):
     """What a language modelling run is made of.
 
     data        a text file, a table, or a directory of them (see `data/texts.py`); None: the source text of Python's
@@ -32,9 +32,6 @@ class LanguageModellingConfig(Config):
     scored      which data are scored at the end, in windows of `block` tokens, one every `stride` (None: `block`)
     """
 
-    data: str | None = None
-    validation: str | None = None
-    test: str | None = None
     column: str = "text"
     share: Annotated[float, Range(0, 1, above=True, below=True)] = 0.05
     tokenizer: Literal["byte-bpe", "character"] = "byte-bpe"
@@ -44,9 +41,7 @@ class LanguageModellingConfig(Config):
     block: Length = 128
     rows: Count = 8
     random: bool = False
-    scored: Literal["test", "validation"] = "test"
     stride: Length | None = None
-    threads: Threads | None = None
     training: TrainingConfig = EMBEDDED_TRAINING
 
     def __post_init__(self) -> None:

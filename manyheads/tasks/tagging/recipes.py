@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from manyheads.core.config import Config, Count, Range, Vocabulary
-from manyheads.recipes.recipe import FINE_TUNING, Recipe, Threads, Tuned
+from manyheads.core.config import Count, Range, Vocabulary
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.tagging.run"
 
 
 @dataclass(frozen=True)
-class TaggingConfig(Config):
+class TaggingConfig(DataConfig):
     """What a tagging run is made of.
 
     data          a directory with train, val and test files of CoNLL columns, or one file (see `data/conll.py`);
@@ -26,9 +26,6 @@ class TaggingConfig(Config):
     scored        which data are tagged and scored at the end
     """
 
-    data: str | None = None
-    validation: str | None = None
-    test: str | None = None
     locale: str = "en"
     size: Count = 8000
     preset: str = "tiny"
@@ -38,8 +35,6 @@ class TaggingConfig(Config):
     batch_tokens: Count = 1024
     max_length: Annotated[int, Range(8, 10**6)] = 128
     tuned: Tuned = "all"
-    scored: Literal["test", "validation"] = "test"
-    threads: Threads | None = None
     training: TrainingConfig = field(default=FINE_TUNING)
 
     def __post_init__(self) -> None:

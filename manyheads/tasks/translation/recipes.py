@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Count, Range, Vocabulary
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.core.config import Count, Range, Vocabulary
+from manyheads.recipes.recipe import DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.translation.run"
 
 
 @dataclass(frozen=True)
-class TranslationConfig(Config):
+class TranslationConfig(DataConfig):
     """What a translation run is made of.
 
     data          a directory with train, val and test files, or one corpus (see `data/parallel.py`);
@@ -26,11 +26,8 @@ class TranslationConfig(Config):
     scored        which data are translated and scored at the end, with `beam` and `alpha`
     """
 
-    data: str | None = None
     source: str = "en"
     target: str = "de"
-    validation: str | None = None
-    test: str | None = None
     size: Count = 30_000
     preset: str = "tiny"
     model: dict[str, Any] = field(default_factory=dict)
@@ -41,10 +38,8 @@ class TranslationConfig(Config):
     max_length: Annotated[int, Range(2, 10**6)] = 256
     truncate: bool = False
     smoothing: Annotated[float, Range(0, 1, below=True)] = 0.1
-    scored: Literal["test", "validation"] = "test"
     beam: Annotated[int, Range(1, 1000)] = 4
-    alpha: Annotated[float, Range(0, 100)] = 0.6
-    threads: Threads | None = None
+    alpha: Annotated[float, Range(0, 10)] = 0.6
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, width=128))
 
 

@@ -38,6 +38,17 @@ def translation(seed: int = 0) -> AttentionMaps:
     )
 
 
+def example() -> AttentionMaps:
+    """Two layers of two heads on [CLS] un likely story [SEP], where "un" and "likely" are one word."""
+    rng = np.random.default_rng(0)
+    side = Side(("[CLS]", "un", "likely", "story", "[SEP]"), (SPECIAL, 0, 0, 1, SPECIAL))
+    raw = rng.random((2, 1, 2, 5, 5)).astype(np.float32)
+    layers = [
+        Layer(f"layer.{i}", i, each / each.sum(-1, keepdims=True), (0, 1), side, side) for i, each in enumerate(raw)
+    ]
+    return AttentionMaps({"self": layers}, "a model", "unlikely story")
+
+
 def image(shape: tuple[int, int] = (4, 4), count: int = 2) -> AttentionMaps:
     side = Side.patches(shape, ["[class]"])
     picture = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)

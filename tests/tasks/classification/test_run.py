@@ -364,16 +364,6 @@ def test_what_nothing_would_heed_is_refused(
         train("text-classification", {**settings, "data": str(data)}, **{"out": tmp_path / "run", **options, **start})
 
 
-def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
-    planned = [
-        train("text-classification", settings, dry_run=True)["model"]
-        for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})
-    ]
-    assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
-    assert planned[1]["width"] == 32
-    assert planned[2]["kind"] == "lstm"
-
-
 def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     textbook: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
