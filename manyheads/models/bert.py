@@ -91,8 +91,7 @@ class Bert(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
         self.positions = Positions(c.max_positions, c.width, "learned", before=c.position_offset)
         self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)

@@ -39,8 +39,7 @@ class BertFeatures(nn.Module):
 
     def __init__(self, config: BertFeaturesConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         own = {f.name: getattr(c, f.name) for f in fields(BertConfig)}
         self.bert = Bert(BertConfig(**{**own, "head": "none", "labels": ()})).requires_grad_(False)
         self.mixer = Recurrent(c.read * c.width, c.hidden, gated=True, directions=2, layers=2)

@@ -241,8 +241,7 @@ class ConvAttention(nn.Module):
 
     def __init__(self, config: ConvAttentionConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.pixels = nn.Linear(c.channels * c.downsample**2, c.width)
         self.layers = nn.ModuleList([Layer(c) for _ in range(c.layers)])
         self.classifier = nn.Linear(c.width, len(c.labels)) if c.labels else None

@@ -53,8 +53,7 @@ class DirectionalEncoder(nn.Module):
 
     def __init__(self, config: DirectionalConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad, scaled=True)
         self.positions: Positions | None = None
         self.encoder: Stack | None = None

@@ -60,8 +60,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = Positions(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None

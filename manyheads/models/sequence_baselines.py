@@ -65,8 +65,7 @@ class SequenceBaseline(nn.Module):
 
     def __init__(self, config: SequenceBaselineConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.mixer = _MIXERS[c.kind](c)
         self.output = nn.Linear(self.mixer.features, units(c.labels))

@@ -64,8 +64,7 @@ class TextClassifier(nn.Module):
 
     def __init__(self, config: TextClassifierConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else Positions(c.max_positions, c.width, c.positions)
         self.encoder = Stack([_block(c) for _ in range(c.layers)])

@@ -92,8 +92,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.source_pad = c.pad if c.source_pad is None else c.source_pad
         self.source_embedding = TokenEmbedding(c.source_vocab, c.width, self.source_pad, scaled=c.scale_embedding)
         self.target_embedding = (

@@ -101,8 +101,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.config = config
-        c = config
+        self.config = c = config
         self.patches = PatchEmbedding(c.patch, c.width, c.channels)
         self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
