@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,8 +138,19 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Signals as a terminal's, where the tests run under nohup or in a shell's background, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number):
+def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number, heeded):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
@@ -161,7 +173,7 @@ def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
+def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
     with pytest.raises(KeyboardInterrupt) as aborted:

@@ -40,11 +40,11 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
-    read = [ids[0], [model.config.start, *ids[1][:-1]]]
-    given, written = (torch.tensor([tokens], device=translator.route.device) for tokens in read)
+    inputs = [ids[0], [model.config.start, *ids[1][:-1]]]
+    given, written = (torch.tensor([tokens], device=translator.route.device) for tokens in inputs)
     _, thoughts = model.think(given, None, written)
     stacks = {}
-    for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), read, strict=True):
+    for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), inputs, strict=True):
         steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)
         stacks[stack] = list(zip(map(str, map(tokenizer.id_to_token, tokens)), steps, strict=True))
     return Pondering(stacks)
