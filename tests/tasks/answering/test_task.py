@@ -20,6 +20,7 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
+from tests.tasks.learning import learn
 
 CONTEXTS = [
     "Ada wrote the first program in 1843. Byron wrote poems.",
@@ -233,12 +234,7 @@ def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_training_learns_the_answers(tmp_path: Path, tokenizer: Tokenizer, route: Route) -> None:
     model = reader(tokenizer)
     task = task_for(model.train(), tokenizer, route)
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
-    for epoch in range(120):
-        for batch in task.batches(epoch):
-            optimiser.zero_grad()
-            (task.loss(batch) / batch.tokens).backward()
-            optimiser.step()
+    learn(task, torch.optim.AdamW(model.parameters(), 1e-2), 120)
     model.eval()
     values = task.validate()
     assert values["loss"] < 0.1

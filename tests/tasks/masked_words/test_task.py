@@ -20,6 +20,7 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words.predictor import MaskedLanguageModel
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
+from tests.tasks.learning import learn
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
 TEXT = [
@@ -144,12 +145,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
     made = PretrainingData(documents, Rules(next_sentence=False), Special.of(tokenizer), 83, seed=1)
     bert = model("masked_lm", tokenizer.get_vocab_size(), layers=1)
     ours = MaskedLMTask(bert, tokenizer, made, made, route=ROUTE, batch_tokens=512, seed=1)
-    optimiser = torch.optim.Adam(ours.model.parameters(), lr=1e-2)
-    for epoch in range(100):
-        for batch in ours.batches(epoch):
-            optimiser.zero_grad()
-            (ours.loss(batch) / batch.tokens).backward()
-            optimiser.step()
+    learn(ours, torch.optim.Adam(ours.model.parameters(), lr=1e-2), 100)
     ours.save(path)
     found = load(path)
     assert isinstance(found, MaskedLanguageModel)

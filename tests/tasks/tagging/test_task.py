@@ -19,6 +19,7 @@ from manyheads.data.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.task import IGNORED, TaggingTask
+from tests.tasks.learning import learn
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER")
 SENTENCES = Tagged(
@@ -141,12 +142,7 @@ def test_training_learns_the_sentences_and_finds_their_entities(
 ) -> None:
     model = tagger_model(tokenizer)
     task = task_for(model, tokenizer, route)
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-2)
-    for epoch in range(60):
-        for batch in task.batches(epoch):
-            optimiser.zero_grad()
-            (task.loss(batch) / batch.tokens).backward()
-            optimiser.step()
+    learn(task, torch.optim.AdamW(model.parameters(), 1e-2), 60)
     model.eval()
     values = task.validate()
     assert values["loss"] < 0.05
