@@ -23,7 +23,7 @@ from manyheads.data.report import (
     text_report,
 )  # fmt: skip
 from manyheads.data.rows import TABLES
-from manyheads.data.source import MOST, Source
+from manyheads.data.source import MOST, ClassSource, Source
 from manyheads.data.splits import SplitData, Splits, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, read_texts
@@ -68,26 +68,17 @@ class ParallelSource(Source[Pairs]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledSource(Source[Labelled]):
-    """Texts with labels, called `names` where they are 0, 1, ...; without data, `size` phrases in 60 languages.
-
-    sample  training texts that are used, drawn at random; None: all
-    """
+class LabelledSource(ClassSource[Labelled]):
+    """Texts with labels; without data, `size` phrases in 60 languages."""
 
     kind = "labelled"
     report = staticmethod(labelled_report)
 
     columns: Columns = field(default_factory=Columns)
-    names: tuple[str, ...] = ()
     size: int = 48_000
-    sample: int | None = None
-
-    def read(self) -> SplitData[Labelled]:
-        return super().read().sampled(self.sample, self.seed)
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
-        names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
-        skip = self.skip_bad_lines
+        names, skip = self.names_for(labels), self.skip_bad_lines
         data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
@@ -98,10 +89,6 @@ class LabelledSource(Source[Labelled]):
 
     def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
-
-    def check_training(self, train: Labelled) -> None:
-        if len(set(train.labels)) < 2:
-            raise ValueError(f"{train.file}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
 
     def fitting(self, data: Labelled, train: Labelled) -> Labelled:
         """With labels that the training data have, and pairs if those are pairs."""

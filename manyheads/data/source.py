@@ -208,3 +208,26 @@ class Source(Generic[D]):
                 f" {name}"
             )
         return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSource(Source[D]):
+    """Items that have one label each, called `names` where labels are written 0, 1, ...
+
+    sample  training items that are used, drawn at random; None: all
+    """
+
+    names: tuple[str, ...] = ()
+    sample: int | None = None
+
+    def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Of labels that are written as numbers, where a model knows `labels`."""
+        return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+
+    def read(self) -> SplitData[D]:
+        return super().read().sampled(self.sample, self.seed)
+
+    def check_training(self, train: D) -> None:
+        if len(set(train.labels)) < 2:
+            place = train.file or self.data
+            raise ValueError(f"{place}: one label only, {train.labels[0]!r}: there is nothing to tell apart")

@@ -13,7 +13,7 @@ from manyheads.data.images.reading import ImageData, digits, read_images, read_l
 from manyheads.data.images.store import clear
 from manyheads.data.labelled import with_labels
 from manyheads.data.report import Report
-from manyheads.data.source import HUB, Source
+from manyheads.data.source import HUB, ClassSource
 from manyheads.data.splits import SplitData, Splits, hold_out
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
@@ -22,43 +22,35 @@ LOOKED_AT = 16  # images, for a dry run
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSource(Source[ImageData]):
-    """Images, whose labels are called `names` where they are 0, 1, ...; without data, scikit-learn's digits.
+class ImageSource(ClassSource[ImageData]):
+    """Images with labels; without data, scikit-learn's digits.
 
-    sample  training images that are used, drawn at random; None: all
-    kept    folder where what was checked is remembered, which no other process may use; see `read_images`
+    kept  folder where what was checked is remembered, which no other process may use; see `read_images`
     """
 
     kind = "images"
     unit = "images"
     directories = True
 
-    names: tuple[str, ...] = ()
     columns: Columns = field(default_factory=Columns)
-    sample: int | None = None
     kept: Path | None = None
 
     def read(self) -> SplitData[ImageData]:
         if self.kept is not None:
             clear(self.kept)
-        return super().read().sampled(self.sample, self.seed)
+        return super().read()
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
-        names = self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
         return read_images(
-            corpus, names=names, columns=self.columns, skip_bad_lines=self.skip_bad_lines, kept=self.kept, limit=limit
-        )
+            corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
+            kept=self.kept, limit=limit,
+        )  # fmt: skip
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
         return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
-
-    def check_training(self, train: ImageData) -> None:
-        if len(set(train.labels)) < 2:
-            place = train.file or self.data
-            raise ValueError(f"{place}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """With labels that the training data have: no model could answer others."""
