@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-Precision = Literal["float32", "bf16"]
+Precision = Literal["float32", "bf16", "int8", "auto"]
+TRAINING = ("float32", "bf16")  # precisions that a model can be trained in
 MOST_THREADS = 1024  # 100,000 end the process
 
 
@@ -22,11 +23,13 @@ MOST_THREADS = 1024  # 100,000 end the process
 class Route:
     """The way through the kernels that a run takes. Two runs on the same route give the same bits.
 
-    precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32
+    precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32; for a loaded
+               model also "int8" and "auto" (see `manyheads.lowering`)
     threads    of PyTorch on the CPU; None: as many as the process has
     matmul     torch's float32 matmul precision. On a CPU "medium" sends products through oneDNN: twice as fast as the
                default where there is AVX-512, slower where there is not, and real bf16 where there is AMX. On a GPU
                "high" is TF32, which keeps 10 of 23 bits.
+    lowered    the precision of fused kernels, which are no concern of autocast; None without them
     """
 
     device: str
@@ -34,6 +37,7 @@ class Route:
     threads: int | None
     matmul: str
     compiled: bool
+    lowered: Precision | None = None
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
@@ -62,7 +66,8 @@ class Route:
     def describe(self) -> dict[str, Any]:
         """What a checkpoint keeps: a resumed run is bit-exact on the same route, torch and processor."""
         threads = self.threads or torch.get_num_threads()
-        return {**asdict(self), "threads": threads, "torch": torch.__version__, "processor": processor()}
+        route = {name: value for name, value in asdict(self).items() if name != "lowered"}  # no part of training
+        return {**route, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
         """FLOP/s that this machine reaches in a product of two 1024 x 1024 matrices."""

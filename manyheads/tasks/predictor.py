@@ -11,15 +11,31 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.core.runtime import Route
+from manyheads.lowering import check, lower
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
 
 
 class TrainedModel:
-    """A model in eval mode, on the device that it runs on."""
+    """A model in eval mode, on the device that it runs on.
+
+    model, route  as loaded: what is opened up
+    fast          the same, as it computes: lowered for the precision at its first use
+    """
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+        check(route)
         self.model: Any = loaded.model.to(route.device).eval()
         self.path, self.family, self.route = loaded.path, loaded.family, route
+        self._fast: tuple[Any, Route] | None = None
+        self._versions: list[tuple[int, int]] = []
+
+    @property
+    def fast(self) -> tuple[Any, Route]:
+        """The model as it computes, and the route for it; made anew where its weights have changed."""
+        versions = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        if self._fast is None or versions != self._versions:
+            self._fast, self._versions = lower(self.model, self.route), versions
+        return self._fast
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())

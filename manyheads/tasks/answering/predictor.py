@@ -82,7 +82,7 @@ class QuestionAnswerer(TextPredictor):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
         windows = passages(self.tokenizer, pairs, **self._reading)
-        logits = passage_logits(self.model, windows, self.route)
+        logits = passage_logits(self.fast[0], windows, self.fast[1])
         return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> Outcome:

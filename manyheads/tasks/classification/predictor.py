@@ -95,7 +95,8 @@ class Classifier(TextPredictor):
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
                 raise ItemError(i, "and its second text: one is blank, the other is not")
-        scores = log_probabilities(self.model, self._encode(texts, pairs, truncate), self.route)
+        model, route = self.fast
+        scores = log_probabilities(model, self._encode(texts, pairs, truncate), route)
         ranked = likeliest(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
@@ -103,7 +104,7 @@ class Classifier(TextPredictor):
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels)
         scores = log_probabilities(
-            self.model, self._encode(data.texts, data.pairs, truncate, data.place), self.route
+            self.fast[0], self._encode(data.texts, data.pairs, truncate, data.place), self.fast[1]
         )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
         return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)

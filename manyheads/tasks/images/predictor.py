@@ -110,8 +110,9 @@ class ImageClassifier(ImageEncoder):
             if not arrays:
                 continue
             batch = torch.from_numpy(np.stack(list(arrays.values())))  # (B, C, Y, X)
-            with torch.inference_mode(), self.route.computing():
-                scores = self.model(batch.to(self.route.device)).float().log_softmax(-1).cpu()  # (B, L)
+            model, route = self.fast
+            with torch.inference_mode(), route.computing():
+                scores = model(batch.to(route.device)).float().log_softmax(-1).cpu()  # (B, L)
             for i, ranked in zip(arrays, likeliest(scores, self.labels, top), strict=True):
                 labels[i] = ranked
         return labels
@@ -119,7 +120,7 @@ class ImageClassifier(ImageEncoder):
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
-        scores = log_probabilities(self.model, loader, self.route)  # (N, L)
+        scores = log_probabilities(self.fast[0], loader, self.fast[1])  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
         return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)

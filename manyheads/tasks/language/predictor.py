@@ -100,6 +100,7 @@ class LanguageModel(ModelWithTokenizer):
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)
+        model, route = self.fast
         rows = max(1, GENERATED_TOKENS // min(context, longest + max_tokens))
         continuations: list[Continuation] = []
         for first in range(0, len(encoded), rows):
@@ -115,10 +116,10 @@ class LanguageModel(ModelWithTokenizer):
                 return texts[row].stopped
 
             given = sample(
-                self.model.start, self.model.step, [encoded[i] for i in group], sampling, context=context,
+                model.start, model.step, [encoded[i] for i in group], sampling, context=context,
                 limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self._end, over=over,
             )  # fmt: skip
-            with self.route.computing():
+            with route.computing():
                 counts = Counter(row for step in given for row, _ in step)
             for row, text in enumerate(texts):
                 tell(row, text.finish())
@@ -166,11 +167,12 @@ class LanguageModel(ModelWithTokenizer):
     def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
         """How a text goes on, as far as the model's positions go."""
         room = self.model.config.max_positions
+        model, route = self.fast
         steps = sample(
-            self.model.start, self.model.step, [ids], Sampling(temperature=0), context=room,
+            model.start, model.step, [ids], Sampling(temperature=0), context=room,
             limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self._end,
         )  # fmt: skip
-        with self.route.computing():
+        with route.computing():
             return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
@@ -202,7 +204,7 @@ class LanguageModel(ModelWithTokenizer):
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self._end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
-        losses = token_losses(self.model, np.array(ids), self.route, context=context, stride=stride)
+        losses = token_losses(self.fast[0], np.array(ids), self.fast[1], context=context, stride=stride)
         bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits a byte" for size in bits]

@@ -75,13 +75,14 @@ class MaskedLanguageModel(TextPredictor):
         check_texts(texts, self._room)
         encoded = [self._encode(text, index) for index, text in enumerate(texts)]
         fills: list[list[Fill]] = []
+        model, route = self.fast
         for first in range(0, len(texts), TEXTS):
             ids = encoded[first : first + TEXTS]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
             masked = batch == self.special.mask
-            with torch.inference_mode(), self.route.computing():
-                states = self.model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
-                logits = self.model.words(states[masked]).float()  # (N, V), row after row
+            with torch.inference_mode(), route.computing():
+                states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
+                logits = model.words(states[masked]).float()  # (N, V), row after row
             chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))
             counts = masked.sum(1).tolist()
             for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False):
@@ -91,7 +92,7 @@ class MaskedLanguageModel(TextPredictor):
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
         epoch = self._masked(data, skip_bad_lines)
-        examples = list(scores(self.model, epoch, self.route, 128 * TEXTS))
+        examples = list(scores(self.fast[0], epoch, self.fast[1], 128 * TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return Outcome(

@@ -96,16 +96,17 @@ class Translator(ModelWithTokenizer):
                 )  # fmt: skip
         translations: list[list[Translation]] = [[Translation("", 0.0, 0.0)] for _ in texts]
         c = self.model.config
+        model, route = self.fast
         for rows in self._batches(sources, beam):
             source, lengths = self._pad([sources[i] for i in rows])
             limits = torch.tensor([self._limit(len(sources[i])) for i in rows], device=source.device)
-            with torch.inference_mode(), self.route.computing():
-                cache = self.model.start(source, lengths, int(limits.max()) + 1)
+            with torch.inference_mode(), route.computing():
+                cache = model.start(source, lengths, int(limits.max()) + 1)
                 how: dict[str, Any] = {"start": c.start, "end": c.end, "limits": limits, "suppress": self._never}
                 if beam == 1:
-                    hypotheses = [[h] for h in greedy(self.model.step, cache, **how, alpha=alpha)]
+                    hypotheses = [[h] for h in greedy(model.step, cache, **how, alpha=alpha)]
                 else:
-                    hypotheses = beam_search(self.model.step, cache, **how, beam=beam, alpha=alpha, nbest=count)
+                    hypotheses = beam_search(model.step, cache, **how, beam=beam, alpha=alpha, nbest=count)
             for row, ranked in zip(rows, hypotheses, strict=True):
                 translations[row] = [self._translation(h) for h in ranked]
         return translations
@@ -125,14 +126,13 @@ class Translator(ModelWithTokenizer):
             if len(ids) >= c.max_positions:
                 raise ValueError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
+        model, route = self.fast
         for rows in self._batches(encoded, 1):
             padded, lengths = self._pad([encoded[i] for i in rows])
             chosen = [wanted[i] for i in rows]
-            with torch.inference_mode(), self.route.computing():
-                cache = self.model.start(padded, lengths, max(map(len, chosen)) + 1)
-                scored = score(
-                    self.model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha
-                )
+            with torch.inference_mode(), route.computing():
+                cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
+                scored = score(model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha)
             for row, h in zip(rows, scored, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
         return translations

@@ -1,0 +1,153 @@
+"""A loaded model, made ready once for how it will run: `lower`.
+
+The stacks of blocks of a model become fused functions (`fused.py`, of `kernels.py`, of `tile.py`) with weights laid out
+for their products (`packed.py`); `stack.py` puts them in the places of the modules. No model file knows. What the
+kernels do not do, a map that is recorded or edited among it, is computed by the modules as before.
+
+The kernels are compiled by Numba (extra `fast`); without it, and on a GPU, models run as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.block import Block, Stack
+from manyheads.core.cache import KVCache
+from manyheads.core.runtime import Precision, Route
+
+if TYPE_CHECKING:
+    from manyheads.lowering.packed import Team
+
+# What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
+# stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
+BOUNDS = {"int8": 0.04, "bf16": 0.01}
+_TEAMS: dict[int, Team] = {}
+
+
+def check(route: Route) -> None:
+    """Raises ValueError where the precision of the route cannot be had here."""
+    if route.precision != "int8":
+        return
+    use = "take float32 or bf16, or auto, which finds the fastest"
+    if route.device != "cpu":
+        raise ValueError(f"precision int8 runs on a CPU, not on {route.device}: {use}")
+    if importlib.util.find_spec("numba") is None:
+        raise ValueError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
+    from manyheads.lowering.tile import HAS_INT8
+
+    if not HAS_INT8:
+        raise ValueError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {use}")
+
+
+def lower(model: Any, route: Route) -> tuple[Any, Route]:
+    """The model as it is to compute on the route, with the same methods, and the route for it.
+
+    What needs no change is shared with `model`, which stays as it is. float32 stays float32: its error against float64
+    is that of PyTorch's products. `auto` becomes int8, bf16 or float32, the first that stays within `BOUNDS` here.
+    """
+    check(route)
+    usable = route.device == "cpu" and importlib.util.find_spec("numba") is not None
+    if route.precision == "auto":
+        if usable:
+            for precision in _offered():
+                attempt = lower(model, replace(route, precision=precision))
+                if precision == "float32" or _off(model, attempt[0]) <= BOUNDS[precision]:
+                    return attempt
+        fast = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
+        return model, replace(route, precision="bf16" if fast else "float32")
+    if not usable or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
+        return model, route
+    fusible = any(type(module) is Stack for module in model.modules())
+    if not fusible and route.precision != "int8":
+        return model, route
+    return _lowered(model, route)
+
+
+def _offered() -> tuple[Precision, ...]:
+    from manyheads.lowering.tile import HAS_BF16, HAS_INT8
+
+    offered: dict[Precision, bool] = {"int8": HAS_INT8, "bf16": HAS_BF16, "float32": True}  # the fastest first
+    return tuple(precision for precision, has in offered.items() if has)
+
+
+def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
+    from manyheads.lowering.packed import Team
+    from manyheads.lowering.stack import FusedLinear, FusedStack, fusible
+    from manyheads.lowering.tile import HAS_BF16
+
+    if route.precision == "bf16" and not HAS_BF16:
+        return model, route  # told by `prepare`: autocast
+    precision = route.precision
+    count = route.threads or torch.get_num_threads()
+    team = _TEAMS.setdefault(count, Team(count))
+    done: dict[int, nn.Module] = {}
+
+    def made(module: nn.Module) -> nn.Module:
+        if id(module) in done:
+            return done[id(module)]
+        result = module
+        if type(module) is nn.Linear:
+            result = FusedLinear(module.weight, module.bias, precision, team)
+        else:
+            children = {name: made(child) for name, child in module.named_children()}
+            if isinstance(module, Stack) and fusible(module, precision):
+                blocks = children["blocks"]
+                assert isinstance(blocks, nn.ModuleList)
+                result = FusedStack(module, blocks, precision, team)
+            elif any(children[name] is not child for name, child in module.named_children()):
+                result = copy.copy(module)
+                result._modules = {**module._modules, **children}
+        done[id(module)] = result
+        return result
+
+    fast: Any = made(model)
+    if not any(isinstance(module, FusedStack) for module in fast.modules()):
+        return (fast, replace(route, precision="float32")) if precision == "int8" else (model, route)
+    if hasattr(model, "output_weight") and hasattr(model, "project"):
+        bias = getattr(model, "output_bias", None)
+        # a function of the model, not a layer: the instance's stands before the class's
+        fast.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
+    # PyTorch's own threads would keep the processors busy while waiting for work; what is left to it is small
+    return fast, replace(route, precision="float32", threads=1, lowered=precision)
+
+
+@torch.no_grad()
+def _off(model: nn.Module, fast: nn.Module) -> float:
+    """How far the lowered stacks of a model are off on a few of its own embeddings, or on random numbers."""
+    from manyheads.lowering.stack import FusedStack
+
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for module in fast.modules():
+        if not isinstance(module, FusedStack):
+            continue
+        first = module.plain.blocks[0]
+        assert isinstance(first, Block)
+        width = first.attention.output.out_features
+        x = torch.randn(2, 8, width, generator=generator)  # (B, T, D)
+        for embedding in model.modules():
+            if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
+                x = embedding(torch.randint(embedding.num_embeddings, (2, 8), generator=generator)).float()
+                break
+        wanted, got = (stack(x, **_looking(module, x)) for stack in (module.plain, module))
+        worst = max(
+            worst, float((got - wanted).norm() / wanted.norm()), key=lambda off: (off != off, off)
+        )  # NaN is the worst
+    return worst
+
+
+def _looking(stack: Any, x: Tensor) -> dict[str, Any]:
+    """A cache for stacks with cross-attention, whose memory is x as well."""
+    first = stack.plain.blocks[0]
+    if first.cross is None:
+        return {}
+    cache = KVCache(len(stack.plain.blocks), len(x), first.attention.heads, x.shape[1], first.attention.head_width)
+    for layer, block in enumerate(stack.plain.blocks):
+        key, value = block.cross.keys_values(x)
+        cache.set_cross(layer, key, value, None)
+    return {"cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask()}

@@ -1,0 +1,293 @@
+"""What a block of a Transformer computes, for rows of float32 numbers, on one of several threads.
+
+A product takes its left side in the precision of its weights: `ready` normalises the rows and writes them as float32,
+bf16, or 8 bits with a scale and a zero point of each row's own. Everything between products is float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba import carray, types
+from numba.core import config
+
+from manyheads.lowering import tile
+from manyheads.lowering.tile import (
+    BF16,
+    COLUMNS,
+    FLOAT32,
+    INT8,
+    ROWS,
+    arrive,
+    arrived,
+    bits_of,
+    float_of,
+    pointer,
+)
+
+
+def _place() -> str | None:
+    """Where compiled kernels are kept, or None where nothing can be written.
+
+    Numba looks at the file of the function that is called only: what it calls, and what tiles are made for, is told by
+    the directory's name. NUMBA_CACHE_DIR or XDG_CACHE_HOME move it.
+    """
+    made_of = [
+        (Path(__file__).parent / name).read_bytes() for name in ("tile.py", "kernels.py", "attending.py", "fused.py")
+    ]
+    made_for = (tile.LANES, tile.HAS_BF16, tile.HAS_INT8, numba.__version__)
+    version = hashlib.sha256(b"".join(made_of) + repr(made_for).encode()).hexdigest()[:16]
+    try:
+        caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        place = Path(caches) / "manyheads" / f"kernels-{version}"
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            return str(place)
+    except (OSError, RuntimeError):  # RuntimeError: nobody's home
+        return None
+
+
+PLACE = _place()
+
+
+def kernel(function: Any) -> Any:
+    """Compiled at its first call and kept on disk; without a place to keep it, compiled by every process anew.
+
+    Sums may be reordered and products fused with them; infinities and NaN keep their meaning.
+    """
+    chosen, config.CACHE_DIR = config.CACHE_DIR, PLACE or ""
+    try:
+        how = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
+        return numba.njit(cache=PLACE is not None, **how)(function)
+    finally:
+        config.CACHE_DIR = chosen
+
+
+RELU, SILU, GELU, GELU_TANH = range(4)
+NONE = np.int64(-1)  # of activations or norms; an int of NumPy's, for Numba compiles anew for each of Python's
+
+# numbers as float32: with a plain one, which is float64, a loop would compute in float64
+ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
+LEAST = np.float32(-87.0)  # e^-87 is the smallest that is normal
+MOST = np.float32(87.0)
+LOG2_E = np.float32(1.4426950408889634)
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # ln 2 in two parts: n * LN2_HIGH is exact
+E6, E5, E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+E3, E2, E1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+ROOT_HALF = np.float32(0.7071067811865476)
+# erf by Abramowitz and Stegun, formula 7.1.26: its error is below 1.5e-7
+P = np.float32(0.3275911)
+A1, A2, A3 = np.float32(0.254829592), np.float32(-0.284496736), np.float32(1.421413741)
+A4, A5 = np.float32(-1.453152027), np.float32(1.061405429)
+ROOT_2_PI, CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
+LEVELS = np.float32(255)
+
+if sys.platform == "win32":
+
+    @numba.njit
+    def give_way() -> int:
+        return 0
+
+else:
+    give_way = types.ExternalFunction("sched_yield", types.int32())
+PATIENCE = 4096  # looks at the counter before the processor is given away: other processes may need it to go on
+
+
+@kernel
+def wait(counter: Any, turn: int, threads: int) -> None:
+    """Until all threads have come here, for the turn-th time."""
+    if threads == 1:
+        return
+    arrive(counter)
+    looks = 0
+    while arrived(counter) < turn * threads:
+        looks += 1
+        if looks > PATIENCE:
+            give_way()
+
+
+@kernel
+def exp(x: Any) -> Any:
+    """e^x in float32 (Cephes' polynomial), for loops that become vectors; 0 or large beyond +-87."""
+    x = LEAST if x < LEAST else x
+    x = MOST if x > MOST else x
+    n = np.floor(x * LOG2_E + HALF)
+    r = x - n * LN2_HIGH - n * LN2_LOW
+    p = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r + E1
+    return (p * r * r + r + ONE) * float_of((np.int32(n) + np.int32(127)) << np.int32(23))
+
+
+@kernel
+def activate(how: int, x: Any) -> None:
+    """x (N,), in place."""
+    if how == RELU:
+        for i in range(len(x)):
+            x[i] = ZERO if x[i] < ZERO else x[i]
+    elif how == SILU:
+        for i in range(len(x)):
+            x[i] = x[i] / (ONE + exp(-x[i]))
+    elif how == GELU:
+        for i in range(len(x)):
+            z = x[i] * ROOT_HALF
+            size = -z if z < ZERO else z
+            t = ONE / (ONE + P * size)
+            beyond = ((((A5 * t + A4) * t + A3) * t + A2) * t + A1) * t * exp(-size * size)  # 1 - erf(size)
+            x[i] = x[i] * HALF * (beyond if z < ZERO else TWO - beyond)
+    elif how == GELU_TANH:
+        for i in range(len(x)):
+            u = ROOT_2_PI * (x[i] + CUBIC * x[i] * x[i] * x[i])
+            x[i] = x[i] * (ONE - ONE / (exp(TWO * u) + ONE))
+
+
+@kernel
+def normalise(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+    """Layer norm of one row; out may be x."""
+    total = ZERO
+    for i in range(len(x)):
+        total += x[i]
+    mean = total / np.float32(len(x))
+    squares = ZERO
+    for i in range(len(x)):
+        squares += (x[i] - mean) * (x[i] - mean)
+    factor = ONE / np.sqrt(squares / np.float32(len(x)) + eps)
+    for i in range(len(x)):
+        out[i] = (x[i] - mean) * factor * weight[i] + bias[i]
+
+
+@kernel
+def rounded(x: Any) -> Any:
+    """A float32 number as bf16: the nearest, of two the even one."""
+    bits = bits_of(x)
+    return np.uint16((bits + np.int32(0x7FFF) + ((bits >> np.int32(16)) & np.int32(1))) >> np.int32(16))
+
+
+@kernel
+def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
+    """One row as the left side of a product, into the bytes `out`; what lies beyond the row stays zero."""
+    count = len(x)
+    if kind == FLOAT32:
+        floats = out.view(np.float32)
+        for i in range(count):
+            floats[i] = x[i]
+    elif kind == BF16:
+        halves = out.view(np.uint16)
+        for i in range(count):
+            halves[i] = rounded(x[i])
+    else:
+        low, high = np.int32(0), np.int32(0)
+        for i in range(count):
+            bits = bits_of(x[i])
+            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # integers that compare as the numbers do
+            low = order if order < low else low
+            high = order if order > high else high
+        least = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        scale = (float_of(high) - least) / LEVELS  # NaN where the row has one: it is beyond all numbers
+        scale = ONE if scale == ZERO else scale
+        inverse = ONE / scale
+        zero = np.floor(-least * inverse + HALF)
+        shift = zero + HALF
+        for i in range(count):
+            level = np.int32(x[i] * inverse + shift)
+            out[i] = np.uint8(np.int32(255) if level > np.int32(255) else level)
+        scales[row], zeros[row] = scale, np.int32(zero)
+
+
+@kernel
+def multiply(kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int) -> None:
+    """The tile of that many rows: one compiled loop for each."""
+    if kind == INT8:
+        if rows == 1:
+            tile.i1(a, a_stride, w, steps, out, out_stride)
+        elif rows == 2:
+            tile.i2(a, a_stride, w, steps, out, out_stride)
+        elif rows == 3:
+            tile.i3(a, a_stride, w, steps, out, out_stride)
+        elif rows == 4:
+            tile.i4(a, a_stride, w, steps, out, out_stride)
+        elif rows == 5:
+            tile.i5(a, a_stride, w, steps, out, out_stride)
+        else:
+            tile.i6(a, a_stride, w, steps, out, out_stride)
+    elif kind == BF16:
+        if rows == 1:
+            tile.b1(a, a_stride, w, steps, out, out_stride)
+        elif rows == 2:
+            tile.b2(a, a_stride, w, steps, out, out_stride)
+        elif rows == 3:
+            tile.b3(a, a_stride, w, steps, out, out_stride)
+        elif rows == 4:
+            tile.b4(a, a_stride, w, steps, out, out_stride)
+        elif rows == 5:
+            tile.b5(a, a_stride, w, steps, out, out_stride)
+        else:
+            tile.b6(a, a_stride, w, steps, out, out_stride)
+    elif rows == 1:
+        tile.f1(a, a_stride, w, steps, out, out_stride)
+    elif rows == 2:
+        tile.f2(a, a_stride, w, steps, out, out_stride)
+    elif rows == 3:
+        tile.f3(a, a_stride, w, steps, out, out_stride)
+    elif rows == 4:
+        tile.f4(a, a_stride, w, steps, out, out_stride)
+    elif rows == 5:
+        tile.f5(a, a_stride, w, steps, out, out_stride)
+    else:
+        tile.f6(a, a_stride, w, steps, out, out_stride)
+
+
+CACHED_BYTES = 1 << 19  # of activations that are gone through again and again: half of a core's second cache
+
+
+@kernel
+def product(
+    kind: int, a: Any, scales: Any, zeros: Any, rows: int, weight: int, steps: int, first: int, last: int,
+    bias: Any, factors: Any, sums: Any, how: int, add: bool, out: Any, scratch: Any,
+) -> None:  # fmt: skip
+    """activation(a W^T + bias), of the column groups from `first` to `last`, into or onto out (rows, N).
+
+    a        what `ready` wrote: (rows, bytes), with scales and zeros (rows,) of 8-bit numbers
+    weight   the address of what `pack` made, with factors (N,) and the sums (N,) of the columns' 8-bit numbers
+    how      the activation, -1 for none
+    scratch  (ROWS, COLUMNS) of this thread
+    """
+    start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
+    integers = scratch.view(np.int32)
+    block = max(ROWS, CACHED_BYTES // (4 * steps))
+    for top in range(0, rows, block):
+        count = min(block, rows - top)
+        tiles = (count + ROWS - 1) // ROWS
+        for group in range(first, last):
+            w, left = weight + group * steps * stride, group * COLUMNS
+            right = min(width, left + COLUMNS)
+            b, f, s = bias[left:right], factors[left:right], sums[left:right]
+            for t in range(tiles):
+                begin, end = top + t * count // tiles, top + (t + 1) * count // tiles
+                multiply(kind, end - begin, start + begin * a_stride, a_stride, w, steps, scratch.ctypes.data, stride)
+                for row in range(begin, end):
+                    line = out[row, left:right]
+                    values = scratch[row - begin]
+                    if kind == INT8:
+                        whole, scale, zero = integers[row - begin], scales[row], zeros[row]
+                        for c in range(right - left):
+                            values[c] = np.float32(whole[c] - zero * s[c]) * (scale * f[c])
+                    if add:
+                        for c in range(right - left):
+                            line[c] += values[c] + b[c]
+                    else:
+                        for c in range(right - left):
+                            line[c] = values[c] + b[c]
+                        if how >= 0:
+                            activate(how, line)
+
+
+@kernel
+def lent(array: Any) -> Any:
+    """The same array without a count of who uses it: threads that count together wait for each other."""
+    return carray(pointer(array.ctypes.data), array.shape, array.dtype)

@@ -1,0 +1,152 @@
+"""Weights as the fused kernels want them, and the threads that run these."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyheads.lowering.attending import work_size
+from manyheads.lowering.fused import Scratch, Weights
+from manyheads.lowering.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
+
+KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
+NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # in 4 bytes
+LARGEST = 127.0  # of a weight in 8 bits; its sign is the only one, activations are unsigned
+
+
+def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
+    """weight (N, K) -> its bytes, laid out (N / COLUMNS, K / numbers, COLUMNS, numbers); factors and sums, each (N,).
+
+    In 8 bits a row is round(weight / factor) with its largest number at +-127. The sums are of these.
+    """
+    rows, width = weight.shape
+    numbers = NUMBERS[kind]
+    assert width % numbers == 0, f"{width} columns in groups of {numbers}"
+    factors, sums = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
+    weight = weight.detach().float()
+    if kind == INT8:
+        factors = weight.abs().amax(1) / LARGEST
+        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays one; NaN stays NaN
+        weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
+        sums = weight.sum(1, dtype=torch.int32)
+    elif kind == BF16:
+        weight = weight.bfloat16().view(torch.int16)
+    groups = -(-rows // COLUMNS)
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, groups * COLUMNS - rows))
+    laid = padded.view(groups, COLUMNS, width // numbers, numbers).transpose(1, 2).contiguous()
+    return laid.view(torch.uint8).flatten(), factors, sums
+
+
+Layer: TypeAlias = tuple[Sequence[Tensor], Sequence[tuple[Tensor, Tensor | None]]]
+
+
+def weights_of(
+    layers: Sequence[Layer],
+    kind: int,
+    norm: tuple[Tensor, Tensor] | None,
+    eps: Sequence[float],
+    scales: Sequence[float],
+) -> Weights:
+    """From the norms (weight, bias, weight, ...) and products (weight, bias) of every layer, all of the same shapes."""
+    packed, floats, sums = [], [], []
+    places: list[list[int]] = []
+    for norms, products in layers:
+        all_bytes: list[Tensor] = []
+        all_floats = [tensor.detach().float() for tensor in norms]
+        all_sums: list[Tensor] = []
+        places = []
+        for weight, bias in products:
+            laid, factors, columns = pack(weight, kind)
+            size, at = weight.shape[0], _numbers(all_floats)
+            begins = (_numbers(all_bytes), at, at + size, _numbers(all_sums))
+            places.append([weight.shape[1] // NUMBERS[kind], size, *begins])
+            all_bytes.append(laid)
+            all_floats += [torch.zeros(size) if bias is None else bias.detach().float(), factors]
+            all_sums.append(columns)
+        packed.append(torch.cat(all_bytes))
+        floats.append(torch.cat(all_floats))
+        sums.append(torch.cat(all_sums))
+    width = len(layers[0][0][0]) if layers[0][0] else 1
+    final = torch.zeros(2, width) if norm is None else torch.stack([tensor.detach().float() for tensor in norm])
+    return Weights(
+        _large(packed), torch.stack(floats).numpy(), torch.stack(sums).numpy(), np.array(places, np.int64),
+        final.numpy(), np.array(eps, np.float32), np.array(scales, np.float32),
+    )  # fmt: skip
+
+
+def _numbers(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _large(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
+    """One below the other, in memory of NumPy's: it asks for large pages, and these are read a third faster."""
+    together = np.empty((len(layers), len(layers[0])), np.uint8)
+    for row, layer in zip(together, layers, strict=True):
+        row[:] = layer.numpy()
+    return together
+
+
+class Workspace:
+    """Memory for the kernels' intermediate results, as large as it had to be until now."""
+
+    def __init__(self, threads: int, left: int, wide: int, mixed: int, query: int, hidden: int, width: int) -> None:
+        self._threads, self._widths = threads, (left, wide, mixed, query, hidden)
+        self._width, self._rows, self._work = width, 0, 0
+        self._scratch: Scratch | None = None
+
+    def of(self, rows: int, keys: int, head_width: int) -> Scratch:
+        """For exactly so many rows, and attention over at most so many keys."""
+        work = work_size(keys, head_width)
+        if self._scratch is None or rows > self._rows or work > self._work:
+            self._rows, self._work = max(rows, self._rows), max(work, self._work)
+            left, wide, mixed, query, hidden = self._widths
+
+            def floats(*shape: int) -> NDArray[np.float32]:
+                return np.zeros(shape, np.float32)
+
+            n, threads = self._rows, self._threads
+            self._scratch = Scratch(
+                np.zeros((n, left), np.uint8), floats(n), np.zeros(n, np.int32), floats(n, wide), floats(n, mixed),
+                floats(n, query), floats(n, hidden), floats(threads, self._width), floats(threads, self._work),
+                floats(threads, ROWS, COLUMNS),
+            )  # fmt: skip
+        s = self._scratch
+        return s._replace(wide=s.wide[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
+
+
+class Team:
+    """Threads that run one kernel together. They wait for each other inside it, so all of them must have started:
+    one kernel at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._counter: NDArray[Any] = np.zeros(1, np.int64)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
+        """kernel(thread, threads, counter, *arguments) on so many threads, at most `size`; this one is the first."""
+        with self._lock:
+            self._counter[0] = 0
+            address = self._counter.ctypes.data
+            if threads == 1:
+                return kernel(0, 1, address, *arguments)
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.size - 1, "kernel")
+            others = [self._pool.submit(kernel, i, threads, address, *arguments) for i in range(1, threads)]
+            kernel(0, threads, address, *arguments)
+            for other in others:
+                other.result()
+
+    def _forget(self) -> None:
+        """Threads do not live on in a forked process."""
+        self._pool, self._lock = None, threading.Lock()

@@ -1,0 +1,251 @@
+"""A stack of blocks that runs as one fused function, and a linear layer that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.cache import KVCache
+from manyheads.core.layers import ACTIVATIONS, FeedForward
+from manyheads.core.masks import Mask
+from manyheads.lowering.fused import Memory, Sizes, run, run_linear
+from manyheads.lowering.kernels import GELU, GELU_TANH, RELU, SILU
+from manyheads.lowering.packed import KINDS, NUMBERS, Team, Workspace, weights_of
+from manyheads.lowering.tile import FLOAT32
+
+CODES: dict[Callable[[Tensor], Tensor], int] = {
+    ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
+}
+ROWS_AT_ONCE = 768  # of sequences that are read whole: what lies between two products stays in the caches
+SERIAL = 2_000_000  # products of two numbers up to which waking another thread takes longer than it saves
+NOTHING = Memory(
+    np.zeros((1, 2), np.int64),
+    np.zeros(1, np.bool_),
+    np.zeros(3, np.int64),
+    np.zeros((1, 1), np.int64),
+    np.zeros(1, np.int64),
+)
+
+
+def float_zeros(shape: Sequence[int]) -> Tensor:
+    """Of a cache, in memory of NumPy's: it asks for large pages, which matters where so much is read in pieces."""
+    return torch.from_numpy(np.zeros(shape, np.float32))
+
+
+def half_zeros(shape: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
+
+
+class FusedStack(Stack):
+    """As the stack it was made of, whose blocks it keeps for what the kernels do not do.
+
+    blocks  with the linear layers that are to be used outside the fused function, such as for an encoder's keys
+    """
+
+    def __init__(self, stack: Stack, blocks: nn.ModuleList, precision: str, team: Team) -> None:
+        super().__init__([], None)
+        self.plain = stack
+        self.blocks, self.norm = blocks, stack.norm
+        self._team = team
+        first = stack.blocks[0]
+        assert isinstance(first, Block)
+        cross, width = first.cross, first.attention.output.out_features
+        kind = KINDS[precision]
+        norm = None if stack.norm is None else _affine(stack.norm)
+        self._sizes = Sizes(
+            kind, len(stack.blocks), first.attention.heads, width, int(cross is not None), cross.heads if cross else 1,
+            int(first.norm_first), int(norm is not None), CODES[first.feed_forward.activation],
+        )  # fmt: skip
+        self._weights = weights_of(
+            [_parts(block) for block in stack.blocks if isinstance(block, Block)], kind, norm,
+            (first.attention_norm.eps, 0.0 if stack.norm is None else stack.norm.eps),
+            (first.attention.head_width**-0.5, cross.head_width**-0.5 if cross else 1.0),
+        )  # fmt: skip
+        inner, hidden = first.attention.value.out_features, first.feed_forward.expand.out_features
+        crossed = cross.value.out_features if cross else 1
+        self._head_width = max(first.attention.head_width, cross.head_width if cross else 1)
+        left = -(-max(width, inner, hidden, crossed) // NUMBERS[kind]) * 4
+        self._workspace = Workspace(team.size, left, 3 * inner, inner, crossed, hidden, width)
+        self._taps = [module.tap for module in stack.modules() if isinstance(module, Attention)]
+        self._products = (
+            int(self._weights.places[:, 1] @ self._weights.places[:, 0]) * NUMBERS[kind] * len(stack.blocks)
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """As `Stack`; what is recorded or edited, and masks and biases of other kinds, take the plain way."""
+        rule = Mask() if mask is None else mask
+        watched = any(tap.recordings or tap.map_edits or tap.output_edits for tap in self._taps)
+        other = bias is not None or memory is not None or any(
+            part is not None for part in (rule.window, rule.segments, rule.dense)
+        ) or (cache is None and rule.offset is not None)  # fmt: skip
+        if watched or other or x.dtype == torch.float64 or not x.numel():
+            return self.plain(x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache)  # (B, T, D)
+        x = x.detach().float()
+        return self._read(x, rule) if cache is None else self._step(x, cache)
+
+    def _read(self, x: Tensor, rule: Mask) -> Tensor:
+        """Whole sequences; nothing is computed for padding, which becomes zeros."""
+        batch, longest, _ = x.shape
+        if rule.key_lengths is None:
+            lengths, rows, real = np.full(batch, longest), x.reshape(batch * longest, -1).clone(), None
+        else:
+            lengths = np.minimum(rule.key_lengths.cpu().numpy(), longest)
+            real = torch.arange(longest) < torch.from_numpy(lengths)[:, None]  # (B, T)
+            rows = x[real]  # (N, D)
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        begin = 0
+        while begin < batch:
+            end = max(begin + 1, int(np.searchsorted(starts, starts[begin] + ROWS_AT_ONCE, "right")) - 1)
+            part = rows[starts[begin] : starts[end]]
+            self._run(part, starts[begin : end + 1] - starts[begin], int(lengths[begin:end].max()), rule.causal)
+            begin = end
+        if real is None:
+            return rows.view_as(x)
+        return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
+
+    def _step(self, x: Tensor, cache: KVCache) -> Tensor:
+        """The next positions of every row."""
+        batch, new, width = x.shape
+        entries, slots = cache.reserve(new, float_zeros if self._sizes.kind == FLOAT32 else half_zeros)
+        assert entries.stride(5) == 1
+        lengths = cache.lengths.numpy()
+        layers = np.arange(entries.shape[0])[:, None] * entries.stride(0) + np.arange(2)[None] * entries.stride(1)
+        memory = Memory(
+            entries.data_ptr() + entries.element_size() * layers.astype(np.int64),
+            np.array([entries.dtype == torch.bfloat16]),
+            np.array([entries.stride(2), entries.stride(3), entries.stride(4)]),
+            np.zeros((batch, 1), np.int64) if slots is None else slots.numpy(),
+            lengths,
+        )
+        rows = x.reshape(batch * new, width).clone()
+        starts = np.arange(batch + 1) * new
+        source, keys = NOTHING, int(lengths.max()) + new
+        if self._sizes.cross:
+            source = _source(cache)
+            keys = max(keys, int(source.lengths.max()))
+        self._run(rows, starts, keys, True, memory, source)
+        return rows.view(batch, new, width)
+
+    def _run(
+        self, rows: Tensor, starts: Any, keys: int, causal: bool, memory: Memory = NOTHING, source: Memory = NOTHING
+    ) -> None:
+        if memory is NOTHING:
+            memory = NOTHING._replace(slots=np.zeros((len(starts) - 1, 1), np.int64))
+        if not len(rows):
+            return
+        threads = 1 if len(rows) * self._products < SERIAL else self._team.size
+        scratch = self._workspace.of(len(rows), keys, self._head_width)
+        self._team.run(
+            run, threads, self._sizes, self._weights, rows.numpy(), starts, causal,
+            memory.addresses is not NOTHING.addresses, memory, source, scratch,
+        )  # fmt: skip
+
+
+class FusedLinear(nn.Module):
+    """x (..., K) -> x W^T + b (..., N), float32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str, team: Team) -> None:
+        super().__init__()
+        kind = KINDS[precision]
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.out_features, self.in_features = weight.shape
+        self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
+        self._weights = weights_of([((), [(weight, bias)])], kind, None, (0.0, 0.0), (1.0, 1.0))
+        self._team = team
+        self._workspace = Workspace(team.size, -(-self.in_features // NUMBERS[kind]) * 4, 1, 1, 1, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            return F.linear(x, self.weight, self.bias)
+        rows = x.detach().float().reshape(-1, self.in_features).contiguous()
+        out = torch.empty(len(rows), self.out_features)
+        if len(rows):
+            threads = 1 if rows.numel() * self.out_features < SERIAL else self._team.size
+            self._team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
+                           self._workspace.of(len(rows), 1, 1))  # fmt: skip
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+def fusible(stack: Stack, precision: str) -> bool:
+    """Whether the fused function computes what this stack does."""
+    blocks = list(stack.blocks)
+    if type(stack) is not Stack or not blocks or any(type(block) is not Block for block in blocks):
+        return False
+    shapes = set()
+    for block in blocks:
+        assert isinstance(block, Block)
+        feed_forward, attentions = block.feed_forward, [block.attention, *([block.cross] if block.cross else [])]
+        if type(feed_forward) is not FeedForward or feed_forward.activation not in CODES:
+            return False
+        for attention in attentions:
+            if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
+                return False
+        linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
+        if any(module.in_features % NUMBERS[KINDS[precision]] for module in linears):
+            return False
+        shapes.add(
+            (
+                block.norm_first, feed_forward.activation, block.cross is not None, block.attention_norm.eps,
+                *(attention.heads for attention in attentions), *(module.weight.shape for module in linears),
+            )
+        )  # fmt: skip
+    return len(shapes) == 1
+
+
+def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
+    """Norms and products of a block, in the order of `fused`. Factors of what is added are taken into the weights."""
+    attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
+    three = (attention.query, attention.key, attention.value)
+    biases: list[Tensor] = [layer.bias for layer in three if layer.bias is not None]
+    qkv = torch.cat([layer.weight for layer in three]), torch.cat(biases) if len(biases) == 3 else None
+    unused = (torch.zeros(0, attention.query.in_features), None)
+    products = [
+        qkv,
+        _scaled(attention.output, block.attention_scale),
+        unused if cross is None else (cross.query.weight, cross.query.bias),
+        unused if cross is None else (cross.output.weight, cross.output.bias),
+        (feed_forward.expand.weight, feed_forward.expand.bias),
+        _scaled(feed_forward.contract, block.feed_forward_scale),
+    ]
+    norms = [block.attention_norm, block.cross_norm or block.attention_norm, block.feed_forward_norm]
+    return [part for norm in norms for part in _affine(norm)], products
+
+
+def _scaled(layer: nn.Linear, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    if scale is None:
+        return layer.weight, layer.bias
+    return layer.weight * scale[:, None], None if layer.bias is None else layer.bias * scale
+
+
+def _affine(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    weight, bias = norm.weight, norm.bias
+    return weight, torch.zeros_like(weight) if bias is None else bias
+
+
+def _source(cache: KVCache) -> Memory:
+    entries, rows, lengths = cache.sources()
+    key = entries[0][0]
+    assert all(tensor.stride() == key.stride() for entry in entries for tensor in entry)
+    assert key.dtype == torch.float32
+    assert key.stride(3) == 1
+    count = np.full(len(rows), key.shape[2]) if lengths is None else lengths[rows].numpy()
+    return Memory(
+        np.array([[k.data_ptr(), v.data_ptr()] for k, v in entries]), np.zeros(1, np.bool_), np.array(key.stride()[:3]),
+        rows.numpy()[:, None], count,
+    )  # fmt: skip

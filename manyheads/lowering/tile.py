@@ -1,0 +1,271 @@
+"""The innermost loop: a tile of a matrix product, as LLVM is to write it, for the processor at hand.
+
+Every product of the package's fused kernels is `rows` rows of activations times one group of `COLUMNS` columns of a
+weight. A step of the loop takes 4 bytes of each row, which are one float32, two bf16 or four 8-bit numbers, copies them
+into all lanes of a vector, and multiplies them with 4 bytes of each column:
+
+    float32   acc += a * w                    any processor
+    bf16      acc += a0 * w0 + a1 * w1        dot product of pairs, summed in float32 (AVX512-BF16)
+    int8      acc += a0 * w0 + ... + a3 * w3  unsigned times signed bytes, summed in int32 (AVX512-VNNI, AVX-VNNI)
+
+so one layout of weights and one loop serve the three; only the instruction differs. All accumulators of a tile stay in
+registers. Compilers find these instructions in plain loops by luck only, hence this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
+
+ROWS = 6  # of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
+FEW = 2  # rows with which a product is as fast as its weights come from memory: they are asked for early
+AHEAD = 4096  # bytes
+LINE = 64  # bytes that come at once
+FLOAT32, BF16, INT8 = range(3)
+
+_FEATURES = binding.get_host_cpu_features()
+# PyTorch's word for the kind of processor: its variable ATEN_CPU_CAPABILITY makes it say a lesser one, for tests
+_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+LANES = 16 if _WIDE else 8  # float32 numbers in a vector
+VECTORS = 4 if _WIDE else 2  # in a row of a tile; 16 registers hold 6 x 2 accumulators
+COLUMNS = LANES * VECTORS
+HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
+HAS_INT8 = (
+    _FEATURES.get("avx512vnni", False)
+    if _WIDE
+    else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
+)
+
+_INT8, _INT32, _INT64, _FLOAT32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+class _BFloat16(ir.Type):
+    """llvmlite has no name for it."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat16)
+
+
+def _instruction(kind: int) -> tuple[str, Any, Any]:
+    """Its name, the type of an accumulator and that of what is multiplied."""
+    bits = LANES * 32
+    if kind == FLOAT32:
+        floats = ir.VectorType(_FLOAT32, LANES)
+        return f"llvm.fma.v{LANES}f32", floats, floats
+    if kind == BF16:
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{bits}"
+        return name, ir.VectorType(_FLOAT32, LANES), ir.VectorType(_BFloat16(), LANES * 2)
+    return f"llvm.x86.avx512.vpdpbusd.{bits}", ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, LANES * 4)
+
+
+def _tile(kind: int, rows: int) -> Callable[..., None]:
+    """tile(a, a_stride, w, steps, out, out_stride): addresses and strides in bytes; out (rows, COLUMNS) 32-bit.
+
+    a    rows of activations, 4 * steps bytes each
+    w    (steps, COLUMNS) times 4 bytes, one after the other
+    """
+
+    @intrinsic
+    def tile(typing: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any) -> Any:
+        def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            if (kind == BF16 and not HAS_BF16) or (kind == INT8 and not HAS_INT8):
+                return context.get_dummy_value()  # never called: `lower` refuses
+            _write_loop(builder, kind, rows, *arguments)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6), write
+
+    return tile
+
+
+def _ask(b: Any, address: Any) -> None:
+    """Into the caches, if the address is one at all."""
+    kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
+    fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
+    b.call(fetch, [b.inttoptr(address, kinds[0]), _INT32(0), _INT32(3), _INT32(1)])  # for reading, to stay, data
+
+
+def _write_loop(b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, stride: Any) -> None:
+    name, accumulator, factor = _instruction(kind)
+    multiply = b.module.declare_intrinsic(name, (), ir.FunctionType(accumulator, [accumulator, factor, factor]))
+    lanes = ir.VectorType(_INT32, LANES)
+
+    def at(address: Any, offset: Any, kept: Any) -> Any:
+        return b.inttoptr(b.add(address, offset), kept.as_pointer())
+
+    before = b.block
+    loop, after = b.append_basic_block("loop"), b.append_basic_block("after")
+    starts = [b.add(a, b.mul(a_stride, _INT64(row))) for row in range(rows)]
+    b.branch(loop)
+    b.position_at_end(loop)
+    step = b.phi(_INT64)
+    sums = [[b.phi(accumulator) for _ in range(VECTORS)] for _ in range(rows)]
+    offset = b.mul(step, _INT64(4 * COLUMNS))
+    weights = [b.load(at(b.add(w, offset), _INT64(4 * LANES * i), factor), align=4) for i in range(VECTORS)]
+    for i in range(VECTORS if rows <= FEW else 0):
+        _ask(b, b.add(b.add(w, offset), _INT64(4 * LANES * i + AHEAD)))
+    added = []
+    for row in range(rows):
+        four_bytes = b.load(at(starts[row], b.mul(step, _INT64(4)), _INT32), align=4)
+        one = b.insert_element(ir.Constant(lanes, ir.Undefined), four_bytes, _INT32(0))
+        activation = b.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), ir.Constant(lanes, [0] * LANES))
+        activation = b.bitcast(activation, factor)
+        added.append(
+            [
+                b.call(multiply, [activation, weight, total] if kind == FLOAT32 else [total, activation, weight])
+                for weight, total in zip(weights, sums[row], strict=True)
+            ]
+        )
+    following = b.add(step, _INT64(1))
+    step.add_incoming(_INT64(0), before)
+    step.add_incoming(following, loop)
+    for row in range(rows):
+        for total, result in zip(sums[row], added[row], strict=True):
+            total.add_incoming(ir.Constant(accumulator, None), before)
+            total.add_incoming(result, loop)
+    b.cbranch(b.icmp_signed("<", following, steps), loop, after)
+    b.position_at_end(after)
+    for row in range(rows):
+        for i, result in enumerate(added[row]):
+            b.store(result, at(b.add(out, b.mul(stride, _INT64(row))), _INT64(4 * LANES * i), accumulator), align=4)
+
+
+def _gather(vectors: int, mixes: bool, halves: bool = False) -> Callable[..., None]:
+    """One query of vectors * LANES numbers, and the positions of a sequence wherever they stand in memory.
+
+    scores(q, keys, slots, slot_step, slot, step, count, out, ahead): the dot product of q with each key
+    mix(weights, values, slots, slot_step, slot, step, count, out, ahead): the sum of the values times their weights
+
+    Position s stands slots[s] * slot + s * step bytes behind `keys`; from one entry of the 64-bit slots to the next it
+    is `slot_step` bytes, 8 or 0. What stands `ahead` bytes from what is read will be read next, and is asked for. With
+    `halves`, keys and values are bf16, everything else is float32.
+    """
+
+    @intrinsic
+    def gather(
+        typing: Any, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any, step: Any, count: Any,
+        out: Any, ahead: Any,
+    ) -> Any:  # fmt: skip
+        def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _write_gather(builder, vectors, mixes, halves, *arguments)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 9), write
+
+    return gather
+
+
+def _write_gather(
+    b: Any, vectors: int, mixes: bool, halves: bool, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any,
+    step: Any, count: Any, out: Any, ahead: Any,
+) -> None:  # fmt: skip
+    floats, whole = ir.VectorType(_FLOAT32, LANES), ir.VectorType(_INT32, LANES)
+    fma = b.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), ir.FunctionType(floats, [floats] * 3))
+    add_up = b.module.declare_intrinsic(
+        f"llvm.vector.reduce.fadd.v{LANES}f32", (), ir.FunctionType(_FLOAT32, [_FLOAT32, floats])
+    )
+
+    def at(address: Any, kept: Any) -> Any:
+        return b.inttoptr(address, kept.as_pointer())
+
+    def vector(address: Any, i: int) -> Any:
+        return b.load(at(b.add(address, _INT64(4 * LANES * i)), floats), align=4)
+
+    def stored(address: Any, i: int) -> Any:
+        if not halves:
+            return vector(address, i)
+        short = b.load(at(b.add(address, _INT64(2 * LANES * i)), ir.VectorType(ir.IntType(16), LANES)), align=2)
+        return b.bitcast(b.shl(b.zext(short, whole), ir.Constant(whole, [16] * LANES)), floats)
+
+    query = [] if mixes else [vector(given, i) for i in range(vectors)]
+    before = b.block
+    loop, after = b.append_basic_block("positions"), b.append_basic_block("done")
+    b.branch(loop)
+    b.position_at_end(loop)
+    position = b.phi(_INT64)
+    sums = [b.phi(floats) for _ in range(vectors)] if mixes else []
+    where = b.load(at(b.add(slots, b.mul(position, slot_step)), _INT64))
+    address = b.add(vectors_at, b.add(b.mul(where, slot), b.mul(position, step)))
+    offset = b.mul(position, _INT64(4))
+    for line in range(0, vectors * LANES * (2 if halves else 4), LINE):
+        _ask(b, b.add(b.add(address, ahead), _INT64(line)))
+    if mixes:
+        one = b.insert_element(ir.Constant(floats, ir.Undefined), b.load(at(b.add(given, offset), _FLOAT32)), _INT32(0))
+        weight = b.shuffle_vector(one, ir.Constant(floats, ir.Undefined), ir.Constant(whole, [0] * LANES))
+        for i, total in enumerate(sums):
+            mixed = b.call(fma, [weight, stored(address, i), total])
+            total.add_incoming(ir.Constant(floats, None), before)
+            total.add_incoming(mixed, loop)
+            sums[i] = mixed
+    else:
+        dot = b.fmul(query[0], stored(address, 0))
+        for i in range(1, vectors):
+            dot = b.call(fma, [query[i], stored(address, i), dot])
+        score = b.call(add_up, [ir.Constant(_FLOAT32, 0.0), dot], fastmath=("reassoc",))
+        b.store(score, at(b.add(out, offset), _FLOAT32))
+    following = b.add(position, _INT64(1))
+    position.add_incoming(_INT64(0), before)
+    position.add_incoming(following, loop)
+    b.cbranch(b.icmp_signed("<", following, count), loop, after)
+    b.position_at_end(after)
+    for i, total in enumerate(sums):
+        b.store(total, at(b.add(out, _INT64(4 * LANES * i)), floats), align=4)
+
+
+scores1, scores2, scores4, scores8 = (_gather(vectors, False) for vectors in (1, 2, 4, 8))
+mix1, mix2, mix4, mix8 = (_gather(vectors, True) for vectors in (1, 2, 4, 8))
+half_scores1, half_scores2, half_scores4, half_scores8 = (_gather(vectors, False, True) for vectors in (1, 2, 4, 8))
+half_mix1, half_mix2, half_mix4, half_mix8 = (_gather(vectors, True, True) for vectors in (1, 2, 4, 8))
+f1, f2, f3, f4, f5, f6 = (_tile(FLOAT32, rows) for rows in range(1, ROWS + 1))
+b1, b2, b3, b4, b5, b6 = (_tile(BF16, rows) for rows in range(1, ROWS + 1))
+i1, i2, i3, i4, i5, i6 = (_tile(INT8, rows) for rows in range(1, ROWS + 1))
+
+
+@intrinsic
+def float_of(typing: Any, bits: Any) -> Any:
+    """The float32 number that has these 32 bits."""
+    return types.float32(types.int32), lambda context, b, signature, given: b.bitcast(given[0], _FLOAT32)
+
+
+@intrinsic
+def bits_of(typing: Any, number: Any) -> Any:
+    """The 32 bits of a float32 number."""
+    return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
+
+
+@intrinsic
+def pointer(typing: Any, address: Any) -> Any:
+    """An address as what `numba.carray` takes."""
+    return types.voidptr(types.intp), lambda context, b, signature, given: b.inttoptr(given[0], _INT8.as_pointer())
+
+
+@intrinsic
+def arrive(typing: Any, counter: Any) -> Any:
+    """One more has arrived at the 64-bit counter at this address."""
+
+    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+        b.atomic_rmw("add", b.inttoptr(given[0], _INT64.as_pointer()), _INT64(1), "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(types.intp), write
+
+
+@intrinsic
+def arrived(typing: Any, counter: Any) -> Any:
+    """How many have arrived."""
+
+    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+        return b.load_atomic(b.inttoptr(given[0], _INT64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.intp), write
