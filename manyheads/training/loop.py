@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import Route, keeping_memory
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
@@ -79,7 +79,7 @@ def train(
     if not batches:
         raise ValueError("there are no training batches: the training data are empty")
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings():
+    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings(), keeping_memory():
         remove_leftovers(out)
         write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
