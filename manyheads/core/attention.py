@@ -23,6 +23,9 @@ Normalise = Literal["softmax", "count"]
 # Entries of a map (Tq x Tk) up to which a CPU is faster with the explicit way than with the fused kernel, forward and
 # backward: a tenth to a quarter on a 4 + 4 layer translator with sentences of 13 to 18 tokens.
 SMALL_MAP = 32 * 32
+# The same where gradients are wanted: the kernel's backward is slower than the products of a whole map (ViT-Ti, 197 x
+# 197: 26 ms a layer against 16). With dropout it keeps the whole map, too, and waits for PyTorch's random generator.
+TRAINED_MAP = 256 * 256
 
 
 def attend(
@@ -50,13 +53,14 @@ def attend(
     dropout    probability of dropping a weight.
     tap        where the map can be recorded or edited.
     explicit   True keeps the whole map, False never does without need; None lets the machine decide: the explicit way
-               is the faster one on a CPU while the map is small.
+               is the faster one on a CPU while the map is small, and where it is trained with dropout.
     """
     assert (key is None) == (scores is not None), "scores come from a key or are given"
     queries, keys, dims = query.shape[-2], value.shape[-2], query.dim()
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     # What both ways of computing read is defined here, before the branch, so that they cannot drift apart.
     triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
+    trained = torch.is_grad_enabled() and value.requires_grad
 
     def allowed() -> Tensor | None:
         """The mask spelt out; not needed where the kernel knows the triangle."""
@@ -75,12 +79,15 @@ def attend(
         return _normalise(raw, looked, normalise, hides=bias is not None or scores is not None)
 
     if explicit is None:
-        explicit = query.device.type == "cpu" and queries * keys <= SMALL_MAP
+        explicit = query.device.type == "cpu" and (
+            queries * keys <= SMALL_MAP
+            or (trained and (dropout > 0.0 or (not triangle and queries * keys <= TRAINED_MAP)))
+        )
     if explicit or scores is not None or normalise != "softmax" or (tap is not None and tap.edits_maps):
         full = weights()
         if tap is not None:
             full = tap.saw_map(full)
-        mixed = drop(full, dropout).to(value.dtype) @ value  # (B, H, ..., Tq, Dv)
+        mixed = drop(full.to(value.dtype), dropout) @ value  # (B, H, ..., Tq, Dv)
     else:
         assert key is not None
         if tap is not None:
@@ -123,14 +130,15 @@ def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise, hides: bo
         return scores.masked_fill(~allowed, 0.0) / count
     if allowed is None and not hides:
         return scores.softmax(-1)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, -math.inf)
     if hides:
+        scores = scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
         empty = scores.amax(-1, keepdim=True) == -math.inf
-    else:
-        assert allowed is not None
-        empty = ~allowed.any(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+        return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    assert allowed is not None
+    # Sums and products with small tables: filling by booleans, three times, took longer than everything else here. The
+    # lowest number leaves an empty row finite, and every other row as minus infinity would.
+    lowest = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
+    return (scores + lowest).softmax(-1) * allowed.any(-1, keepdim=True).to(scores.dtype)
 
 
 class Attention(nn.Module):

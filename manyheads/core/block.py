@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from manyheads.core.attention import Attention
 from manyheads.core.cache import KVCache
@@ -98,12 +100,18 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks one after another, and a final norm where `norm` is given."""
+    """Blocks one after another, and a final norm where `norm` is given.
+
+    With `checkpointing`, gradients compute each block a second time instead of keeping what is in it (Chen 2016,
+    "Training Deep Nets with Sublinear Memory Cost"): a third more products, and the memory of one
+    block beside what goes into each.
+    """
 
     def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.checkpointing = False
 
     def forward(
         self,
@@ -116,8 +124,10 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
+        twice = self.checkpointing and torch.is_grad_enabled() and cache is None
         for layer, block in enumerate(self.blocks):
-            x = block(
+            through = partial(checkpoint, block, use_reentrant=False) if twice else block
+            x = through(
                 x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)

@@ -34,6 +34,8 @@ class TrainingConfig(Config):
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
     clip: Positive | None = None  # largest global norm of the gradient
     accumulate: Count = 1  # micro-batches in an effective batch
+    # gradient checkpointing: blocks are computed a second time for their gradients, which are the same, in less memory
+    checkpointing: bool = False
     average: Annotated[int, Range(1, 1000)] = 1  # the last N snapshots of the weights, the final ones among them
     average_every: Count | None = None  # steps between snapshots; None: checkpoint_every
     # decay, such as 0.9999, of a moving average of the weights, which then are the final ones; (1 + step) / (10 + step)

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.core.runtime import Route
+from manyheads.core.block import Stack
+from manyheads.core.runtime import Route, keeping_memory
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
@@ -79,7 +80,7 @@ def train(
     if not batches:
         raise ValueError("there are no training batches: the training data are empty")
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings():
+    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings(), keeping_memory():
         remove_leftovers(out)
         write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
@@ -104,6 +105,7 @@ def _train(
     """`train` in a directory that is this process's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
     model, optimiser = task.model, make_optimiser(task.model, config)
+    _checkpoint(model, config.checkpointing)
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     window_loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
@@ -220,6 +222,16 @@ def _train(
         summary = _summary("finished", over, counters, held, values)
         write_json(done, asdict(summary))
         return summary
+
+
+def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    if checkpointing and not stacks:
+        raise ValueError(
+            f"checkpointing=true, but {type(model).__name__} has no stack of blocks to compute twice: leave it out"
+        )
+    for stack in stacks:
+        stack.checkpointing = checkpointing
 
 
 @contextmanager

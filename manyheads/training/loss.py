@@ -23,7 +23,8 @@ def smoothed_cross_entropy(
     vocabulary may have none (pad=None, for which smoothing must be 0). Positions with a negative target are left out.
 
     The logits are made, used for value and gradients, and dropped a chunk at a time: for a small model they are most
-    of the memory and half of the time.
+    of the memory and half of the time. Under autocast their products are narrow ones; what is summed up, over the
+    vocabulary and over chunks, is float32 all the same.
     """
     assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
     real = target >= 0 if pad is None else (target >= 0) & (target != pad)
@@ -45,8 +46,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int | None
     ) -> Tensor:
+        device = hidden.device.type
         wide = torch.promote_types(hidden.dtype, torch.float32)
+        narrows = torch.is_autocast_enabled(device) and wide == torch.float32  # float64 is left alone, as elsewhere
+        narrow = torch.get_autocast_dtype(device) if narrows else wide
         rows, table = hidden.to(wide), weight.to(wide)
+        narrow_rows, narrow_table = rows.to(narrow), table.to(narrow)
         on_true, share = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
         never = [] if pad is None else [pad]
         column = table.sum(0) - table[never].sum(0)  # (D,)
@@ -55,10 +60,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(table)
         grad_bias = None if bias is None else torch.zeros_like(bias)
         total = rows.new_zeros(())
-        with torch.autocast(hidden.device.type, enabled=False):
-            buffer = rows.new_empty(min(CHUNK, len(rows)), len(table))
-            for h, t, grad in zip(rows.split(CHUNK), target.split(CHUNK), grad_hidden.split(CHUNK), strict=True):
-                logits = torch.mm(h, table.T, out=buffer[: len(h)])  # (n, V)
+        with torch.autocast(device, enabled=False):
+            buffer = narrow_rows.new_empty(min(CHUNK, len(rows)), len(table))
+            for h, n, t, grad in zip(
+                *(each.split(CHUNK) for each in (rows, narrow_rows, target, grad_hidden)), strict=True
+            ):
+                logits = torch.mm(n, narrow_table.T, out=buffer[: len(h)]).to(wide)  # (n, V)
                 if bias is not None:
                     logits += bias
                 if pad is not None:
@@ -72,10 +79,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     continue  # a validation wants the value alone
                 probability = log_p.exp_()
                 probability[at, t] -= on_true
-                torch.mm(probability, table, out=grad).sub_(column, alpha=share)
-                grad_weight.addmm_(probability.T, h)
                 if grad_bias is not None:
                     grad_bias += probability.sum(0)
+                p = probability.to(narrow)
+                grad.copy_(p @ narrow_table).sub_(column, alpha=share)
+                if narrow == wide:
+                    grad_weight.addmm_(p.T, n)
+                else:
+                    grad_weight += p.T @ n
             correction = share * rows.sum(0)  # (D,)
             grad_weight -= correction
             grad_weight[never] = 0.0

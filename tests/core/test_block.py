@@ -131,3 +131,25 @@ def test_stochastic_depth_leaves_out_whole_sublayers_of_items() -> None:
 def test_unknown_norm() -> None:
     with pytest.raises(ValueError, match="'post' or 'pre', got 'middle'"):
         block("middle", "relu", cross=False)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_checkpointing_gives_the_very_gradients(norm: str) -> None:
+    """Bit for bit, dropout included: the second pass draws what the first one drew."""
+    results = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        blocks = [block(norm, "gelu", cross=True) for _ in range(2)]
+        for each in blocks:
+            each.dropout = each.attention.dropout = 0.3
+        stack = Stack(blocks, nn.LayerNorm(WIDTH))
+        stack.checkpointing = checkpointing
+        x = torch.randn(B, T, WIDTH, requires_grad=True)
+        memory = torch.randn(B, TM, WIDTH, requires_grad=True)
+        out = stack(x, mask=Mask(causal=True), memory=memory, memory_mask=Mask(key_lengths=MEMORY_LENGTHS))
+        out.square().sum().backward()
+        results.append([out, x.grad, memory.grad, *(p.grad for p in stack.parameters()), torch.rand(1)])
+    for one, other in zip(*results, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)

@@ -1,11 +1,14 @@
 """The route a run takes can be stated, saved, and refused; it computes float32 as float32, and leaves no trace."""
 
 import json
+import platform
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.core import runtime
 
@@ -111,3 +114,37 @@ def test_the_route_follows_the_processor(
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     assert runtime.prepare(precision, device=device).matmul == expected
+
+
+def test_memory_is_kept_while_it_lasts() -> None:
+    """Blocks of one step are those of the next: no page is cleared twice. Afterwards all of it goes back."""
+    resource = pytest.importorskip("resource")
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+
+    def faults(steps: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(steps):
+            torch.zeros(2**24).add_(1)  # 64 MB: 16,384 pages of 4 kB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with runtime.keeping_memory():
+        faults(1)
+        kept = faults(8)
+    assert kept < faults(8) / 4
+
+
+def test_products_are_measured_in_the_precision_of_the_route() -> None:
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.mm.default:
+                seen.append(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    for precision in ("float32", "bf16"):
+        with Watch():
+            assert runtime.prepare(precision, device="cpu").products_per_second() > 0
+    assert set(seen[: len(seen) // 2]) == {torch.float32}
+    assert set(seen[len(seen) // 2 :]) == {torch.bfloat16}

@@ -227,3 +227,8 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
 def test_no_batches_are_told(tmp_path):
     with pytest.raises(ValueError, match="training data are empty"):
         trained(ToyTask(batches=0), tmp_path, steps=3)
+
+
+def test_checkpointing_needs_blocks(tmp_path):
+    with pytest.raises(ValueError, match="checkpointing=true, but ToyModel has no stack of blocks"):
+        trained(ToyTask(), tmp_path, steps=1, checkpointing=True)

@@ -87,19 +87,26 @@ def test_the_padding_row_gets_no_gradient() -> None:
     assert (weight.grad[:-1] != 0).all()
 
 
-def test_bf16_states_are_summed_in_float32() -> None:
-    hidden, weight, bias, target = inputs(200, V - 1, torch.float32)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_bf16_states_are_summed_in_float32(narrow: bool) -> None:
+    """Under autocast the products are bf16, too: their error is that of a number's 8 bits, not of sums of such."""
+    hidden, weight, bias, target = inputs(2000, V - 1, torch.float32)
     rounded = hidden.detach().bfloat16().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
         total = smoothed_cross_entropy(rounded, weight, bias, target, smoothing=0.1, pad=V - 1)
     assert total.dtype == torch.float32
-    expected = reference(rounded.detach().double(), weight.double(), bias.double(), target, 0.1, V - 1)
-    assert float(total) == pytest.approx(float(expected), rel=1e-5)
     total.backward()
-    assert rounded.grad is not None
-    assert rounded.grad.dtype == torch.bfloat16
-    assert weight.grad is not None
-    assert weight.grad.dtype == torch.float32
+    exact = [tensor.detach().double().requires_grad_() for tensor in (rounded, weight, bias)]
+    expected = reference(exact[0], exact[1], exact[2], target, 0.1, V - 1)
+    expected.backward()
+    assert float(total) == pytest.approx(float(expected), rel=5e-4 if narrow else 1e-5)
+    for tensor, wide, bits in zip(
+        (rounded, weight, bias), exact, (8, 8 if narrow else 20, 8 if narrow else 20), strict=True
+    ):
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == tensor.dtype
+        assert wide.grad is not None
+        assert (tensor.grad.double() - wide.grad).norm() < 2.0**-bits * 2 * wide.grad.norm()
 
 
 def test_a_second_derivative_is_refused() -> None:

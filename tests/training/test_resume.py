@@ -122,6 +122,15 @@ def test_a_moving_average_resumes_bit_for_bit(tmp_path):
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
+def test_bf16_resumes_bit_for_bit(tmp_path):
+    route = toy_route(precision="bf16")
+    run(tmp_path / "whole", route=route)
+    with pytest.raises(Crash):
+        run(tmp_path / "crashed", crash=70, route=route)
+    run(tmp_path / "crashed", route=route, resume=True)
+    assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
+
+
 def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
