@@ -76,9 +76,12 @@ def ours(case: Translating, setting: str, threads: int) -> Prepared:
 
 
 def with_ctranslate2(case: Translating, setting: str, threads: int) -> Prepared:
-    source = [[str(token) for token in row] for row in case.inputs().tolist()]
+    model = case.model()
+    names = ctranslate2.token_names(model)
+    ids = {name: number for number, name in enumerate(names)}
+    source = [[names[token] for token in row] for row in case.inputs().tolist()]
     with tempfile.TemporaryDirectory() as folder:
-        translator = ctranslate2.translator(case.model(), setting, threads, folder)
+        translator = ctranslate2.translator(model, setting, threads, folder)
     batch = -(-case.sentences // translator.num_translators)
 
     def translate() -> list[list[int]]:
@@ -86,7 +89,7 @@ def with_ctranslate2(case: Translating, setting: str, threads: int) -> Prepared:
             source, beam_size=case.beam, max_batch_size=batch, min_decoding_length=case.target,
             max_decoding_length=case.target,
         )  # fmt: skip
-        return [[int(token) for token in result.hypotheses[0]] for result in results]
+        return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
     def run() -> None:
         translate()

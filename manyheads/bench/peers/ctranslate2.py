@@ -16,12 +16,10 @@ SETTINGS: Mapping[str, str] = {"float32": "float32", "int8": "int8", "int8 2x1":
 
 
 def translator(model: Transformer, setting: str, threads: int, folder: str) -> Any:
-    """A `ctranslate2.Translator` of the model, whose tokens are the numbers of its vocabulary, as text."""
+    """A `ctranslate2.Translator` of the model, whose tokens are named as `token_names` has it."""
     import ctranslate2
 
-    c = model.config
-    names = {c.end: "</s>", c.pad: "<pad>", 1: "<unk>"}
-    vocabulary = {names.get(number, str(number)): number for number in range(c.source_vocab)}
+    vocabulary = {name: number for number, name in enumerate(token_names(model))}
     directory.save(Path(folder, "hf"), model, Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")))
     export(Path(folder, "hf"), Path(folder, "ct2"), "ctranslate2")
     kind, _, workers = setting.partition(" ")
@@ -29,3 +27,10 @@ def translator(model: Transformer, setting: str, threads: int, folder: str) -> A
     return ctranslate2.Translator(
         str(Path(folder, "ct2")), device="cpu", compute_type=kind, inter_threads=count, intra_threads=each
     )
+
+
+def token_names(model: Transformer) -> list[str]:
+    """Of all ids: the special ones have their names, the others their numbers."""
+    c = model.config
+    special = {c.end: "</s>", 1: "<unk>", c.pad: "<pad>"}
+    return [special.get(number, str(number)) for number in range(c.source_vocab)]
