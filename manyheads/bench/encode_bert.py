@@ -1,8 +1,8 @@
 """BERT base: texts a second from ids to the last layer's states, in one batch of 16 x 128 and of texts of any length.
 
 Texts of mixed lengths are batched as our predictors do, and for the peers in batches of 16 that are alike in length,
-each padded to its longest. A run takes every eighth batch, beginning with another one each time; what it did is counted
-by its tokens.
+each padded to its longest. A run takes every sixteenth batch, beginning with another one each time; what it did is
+counted by its tokens.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def least(case: Encoding, precision: str, ceilings: Ceilings) -> float:
 
 WORK = Work(
     unit="texts/s",
-    cases={"16 x 128": Encoding(16, 128, 128), "1,000 texts of 8 to 128": Encoding(1000, 8, 128, every=8)},
+    cases={"16 x 128": Encoding(16, 128, 128), "1,000 texts of 8 to 128": Encoding(1000, 8, 128, every=16)},
     amount=lambda case: case.texts, least=least, ours=Side(precisions(), ours),
     peers={
         "openvino": Side(openvino.ENCODING, with_openvino),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import traceback
 import warnings
@@ -29,10 +30,10 @@ class Failed(Exception):
 class Worker:
     """A side in a process of its own."""
 
-    def __init__(self, side: Side, threads: int) -> None:
+    def __init__(self, side: Side, threads: int, folder: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, side, threads), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, side, threads, folder), daemon=True)
         self._process.start()
         other.close()
 
@@ -68,18 +69,20 @@ class Worker:
 
 @contextmanager
 def workers(sides: dict[str, Side], threads: int) -> Iterator[dict[str, Worker]]:
-    """A worker for every side, ended with the block."""
+    """A worker for every side, ended with the block; and with it goes what they have written."""
     started: dict[str, Worker] = {}
-    try:
-        for name, side in sides.items():
-            started[name] = Worker(side, threads)
-        yield started
-    finally:
-        for worker in started.values():
-            worker.close()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name, side in sides.items():
+                started[name] = Worker(side, threads, folder)
+            yield started
+        finally:
+            for worker in started.values():
+                worker.close()
 
 
-def _serve(pipe: Connection, side: Side, threads: int) -> None:
+def _serve(pipe: Connection, side: Side, threads: int, folder: str) -> None:
+    tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
     os.dup2(2, 1)  # what a library prints is no result
     warnings.simplefilter("ignore")  # of libraries, on how each was converted

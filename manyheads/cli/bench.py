@@ -35,7 +35,10 @@ def _bench(options: argparse.Namespace) -> None:
         print(f"{name}, {rows[0]['unit']}\n")
         table([("case", "ours", "least", "most", "best peer", "", "ratio", "limit", "share"), *map(_cells, rows)])
         print()
-    print(f"{found['hardware']['cpu']}, {found['hardware']['threads']} threads: {found['ceilings']}")
+    rates = found["ceilings"]["products_gflop_per_second"]
+    print(f"{found['hardware']['cpu']}, {found['hardware']['threads']} threads: reads"
+          f" {found['ceilings']['memory_gb_per_second']} GB/s, products of"
+          f" {', '.join(f'{name} {rate}' for name, rate in rates.items())} GFLOP/s")  # fmt: skip
 
 
 def _cells(row: dict[str, object]) -> tuple[str, ...]:
