@@ -1,4 +1,4 @@
-"""Side-by-side measurements, each in one run: against peers, of models, of ways to do a thing."""
+"""Measurements of ours alone, each in one run: of models beside each other, of ways to do a thing."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def bench_table() -> str:
 def models_table() -> str:
     """What models cost beside each other: their training throughput, and what the products alone would allow."""
     tables = []
-    for record in (bench for bench in records("bench") if "rows" in bench):
+    for record in (bench for bench in records("bench") if "rows" in bench and "ceilings" not in bench):
         head = [f"trained on {_processor(record['hardware'])}", "parameters", "MFLOP an image", "images/s", "limit"]
         rows = [head, ["---", *["--:"] * 4]]
         for row in record["rows"]:
@@ -81,6 +81,46 @@ def costs_table() -> str:
         rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
                  ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
     return _markdown(rows)
+
+
+def speed_table() -> str:
+    """What `manyheads bench NAME --json` has found: ours beside each peer at its best, and the limit."""
+    tables = []
+    for record in (bench for bench in records("bench") if "ceilings" in bench):
+        for name in record["bench"]:
+            found = [row for row in record["rows"] if row["work"] == name]
+            rows = [
+                [f"`{name}`, {found[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
+                ["---", "--:", "---", "--:", "--:", "--:"],
+                *([r["case"], f"{_figure(r['ours'])} ({' to '.join(map(_figure, r['spread']))})", _best_of_each(r),
+                   *map(_figure, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in found),
+            ]  # fmt: skip
+            tables.append(_markdown(rows))
+        rates = ", ".join(
+            f"{kind} {rate:,.0f}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
+        )
+        memory = record["ceilings"]["memory_gb_per_second"]
+        versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
+        where = _processor(record["hardware"])
+        tables.append(f"{where}: {memory:.0f} GB/s, products of {rates} GFLOP/s; {versions}")
+    return "\n\n".join(tables) or "Nothing is recorded yet."
+
+
+def _best_of_each(row: dict[str, Any]) -> str:
+    """`openvino int8 94.2; transformers bf16 28.1`: of every peer the setting that is fastest here."""
+    best: dict[str, tuple[str, float]] = {}
+    for setting, figure in row["peers"].items():
+        peer = setting.split()[0]
+        if peer not in best or (figure < best[peer][1]) == (row["unit"] == "seconds"):
+            best[peer] = setting, figure
+    return "; ".join(f"{setting} {_figure(figure)}" for setting, figure in best.values())
+
+
+def _figure(value: float | None) -> str:
+    """Three digits, and all of a larger number; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _processor(hardware: dict[str, Any]) -> str:
@@ -119,6 +159,7 @@ def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (table, bench_table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
+    "docs/speed.md": (speed_table,),
 }
 
 

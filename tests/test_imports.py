@@ -12,18 +12,18 @@ PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes
-# <- serve <- cli
+# <- {bench, serve} <- cli
 LAYERS = [
     ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
-    ("export", "tasks"), ("recipes",), ("serve",), ("cli",), ("__main__",),
+    ("export", "tasks"), ("recipes",), ("bench", "serve"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
 RUNS = ("run.py", "ablation.py", "few_labels.py", "receptive_field.py", "theorem.py")
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (
-    "conllu", "ctranslate2", "datasets", "llvmlite", "numba", "pandas", "pytest", "sacremoses", "scipy", "sklearn",
-    "starlette", "transformers", "uvicorn",
+    "conllu", "ctranslate2", "datasets", "gguf", "llama_cpp", "llvmlite", "numba", "openvino", "pandas", "pytest",
+    "sacremoses", "scipy", "sklearn", "starlette", "transformers", "uvicorn",
 )  # fmt: skip
 
 

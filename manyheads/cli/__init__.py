@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from manyheads.cli import (
     answer,
     attend,
+    bench,
     classify,
     compare,
     convert,
@@ -35,7 +36,7 @@ from manyheads.cli.parser import Parser, Verbs
 # in the order of --help
 VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, probe, summary,
-    export, convert,
+    export, convert, bench,
 )  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 

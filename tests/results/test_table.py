@@ -75,6 +75,21 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
 
 
+def test_speed_is_shown_beside_the_best_setting_of_each_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"work": "startup", "case": "first line", "unit": "seconds", "ours": 2.0, "ratio": 0.5, "limit": None,
+           "peers": {"fast": 4.0, "other a": 9.0, "other b": 8.0}, "share_of_limit": None,
+           "spread": [1.5, 1234.0]}  # fmt: skip
+    ceilings = {"memory_gb_per_second": 40.2, "products_gflop_per_second": {"float32": 200.0}}
+    record = {"bench": ["startup"], "rows": [row], "ceilings": ceilings, "versions": {"torch": "2"},
+              "hardware": {"cpu": "Some CPU", "threads": 2}}  # fmt: skip
+    monkeypatch.setattr(table, "records", lambda kind="runs": [record])
+    text = table.speed_table()
+    assert "| `startup`, seconds | ours (least to most) | peers | ratio | limit | share |" in text
+    assert "| first line | 2 (1.5 to 1,234) | fast 4; other b 8 | 0.5 |  |  |" in text
+    assert text.endswith("2 threads, Some CPU: 40 GB/s, products of float32 200 GFLOP/s; torch 2")
+    assert table.models_table() == ""
+
+
 def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [images("cifar10/resnet", 16, 0.6), images("cifar10/resnet", 8, 0.5), images("cifar10/vit", 8, 0.4),
              record(1, 0.0, recipe="cifar10/resnet")]  # fmt: skip

@@ -1,0 +1,111 @@
+"""The rows of a work: every side of a case in turn, several times over; medians, spread, ratio and limit."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from manyheads.bench.work import PRECISIONS, Work
+from manyheads.bench.workers import Failed, workers
+
+if TYPE_CHECKING:
+    from manyheads.bench.ceilings import Ceilings
+
+REPEATS = 5
+MINUTES = 3.0  # of a work, after which no further round begins once there are two
+
+
+def rows(
+    name: str, work: Work, peers: Mapping[str, Any], threads: int, ceilings: Ceilings, repeats: int | None
+) -> list[dict[str, Any]]:
+    """What `work` gives, a row for each case and precision of ours.
+
+    peers    those of the work's that take part, by name
+    repeats  rounds of a case; None: five, or as many as there is time for, at least two
+
+    A row's peers are those settings that are at least as precise as ours. Raises RuntimeError where our own side fails;
+    a peer that fails is told and left out.
+    """
+    found = []
+    with workers({"ours": work.ours, **peers}, threads) as sides:
+        for case_name, case in work.cases.items():
+            told = f"{name}, {case_name}" if case_name else name
+            outputs: dict[tuple[str, str], Any] = {}
+            for side in sides:
+                for setting in (work.ours if side == "ours" else peers[side]).settings:
+                    _say(f"{told}: preparing {side} {setting}")
+                    try:
+                        outputs[side, setting] = sides[side].prepare(case, setting)
+                    except Failed as error:
+                        if side == "ours":
+                            raise RuntimeError(f"{told}, {setting}: {error}") from None
+                        _say(f"{told}: {side} {setting} is left out: {error}")
+            taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+            until = time.monotonic() + 60 * MINUTES / len(work.cases)
+            for round in range(repeats or REPEATS):
+                if repeats is None and round >= 2 and time.monotonic() > until:
+                    break
+                for side, setting in outputs:
+                    seconds = sides[side].seconds(setting)
+                    figure = seconds if work.unit == "seconds" else work.amount(case) / seconds
+                    taken[side, setting].append(figure)
+                    _say(f"{told}, round {round + 1}: {side} {setting}: {_short(figure)} {work.unit}")
+            for worker in sides.values():
+                worker.forget()
+            figures = {key: (statistics.median(all_), min(all_), max(all_)) for key, all_ in taken.items()}
+            for setting, precision in work.ours.settings.items():
+                others = {
+                    f"{side} {other}".strip(): (figures[side, other][0], work.compare(outputs["ours", setting], output))
+                    for (side, other), output in outputs.items()
+                    if side != "ours"
+                    and PRECISIONS.index(peers[side].settings[other]) <= PRECISIONS.index(precision)
+                }  # fmt: skip
+                row_case = ", ".join(part for part in (case_name, setting) if part)
+                limit = _limit(work, case, precision, ceilings)
+                found.append(
+                    row(name, row_case, work, figures["ours", setting], others, limit, len(taken["ours", setting]))
+                )
+    return found
+
+
+def row(
+    name: str, case: str, work: Work, ours: tuple[float, float, float], others: Mapping[str, tuple[float, float]],
+    limit: float | None, repeats: int,
+) -> dict[str, Any]:  # fmt: skip
+    """ours: median, least and most; others: the median of each peer's setting, and how far its output is from ours."""
+    figure, limit = _round(ours[0]), None if limit is None else _round(limit)
+    peers = {peer: _round(other) for peer, (other, _) in others.items()}
+    agreement = {peer: _round(apart) if isfinite(apart) else None for peer, (_, apart) in others.items()}
+    best = (min if work.unit == "seconds" else max)(peers.values(), default=None)
+    return {
+        "work": name, "case": case, "unit": work.unit, "ours": figure, "peers": peers,
+        "ratio": None if best is None else figure / best,
+        "limit": limit, "share_of_limit": None if limit is None else figure / limit,
+        "spread": [_round(ours[1]), _round(ours[2])], "repeats": repeats,
+        "agreement": {"is": work.agreement, **agreement},
+    }  # fmt: skip
+
+
+def _limit(work: Work, case: Any, precision: str, ceilings: Ceilings) -> float | None:
+    if precision not in ceilings.products:
+        return None
+    seconds = work.least(case, precision, ceilings)
+    return seconds if work.unit == "seconds" else work.amount(case) / seconds
+
+
+def _round(value: float) -> float:
+    """To four digits: more are noise."""
+    return float(f"{value:.4g}")
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

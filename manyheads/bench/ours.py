@@ -1,0 +1,46 @@
+"""Our side: a model as it is run, and what this machine runs it in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from manyheads.core.runtime import Precision, Route, prepare
+from manyheads.lowering import check, lower
+from manyheads.models.presets import build, preset
+
+
+def precisions() -> Mapping[str, str]:
+    """Our settings: the precisions that the machine has products for."""
+    settings = {"float32": "float32"}
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        settings["bf16"] = "bf16"
+    try:
+        check(prepare("int8", device="cpu"))
+    except ValueError:
+        return settings
+    return {**settings, "int8": "int8"}
+
+
+def seeded(name: str, **settings: Any) -> Any:
+    """A model of random weights, the same in every process; in eval mode."""
+    torch.manual_seed(0)
+    return build(preset(name, **settings)).eval()
+
+
+def fast(model: Any, precision: str, threads: int) -> tuple[Any, Route]:
+    """The model as it runs fastest at a precision, and the route that its passes run on."""
+    return lower(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def computing(threads: int, precision: str) -> AbstractContextManager[None]:
+    """The route's kernels and autocast, as training runs in them; and peers on PyTorch, for it is the best for them."""
+    chosen: dict[str, Precision] = {"float32": "float32", "bf16": "bf16"}
+    return prepare(chosen[precision], threads, device="cpu").computing()

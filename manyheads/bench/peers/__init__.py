@@ -1,0 +1,1 @@
+"""How each peer is run: a file a library, imported when it is measured."""

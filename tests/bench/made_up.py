@@ -1,0 +1,38 @@
+"""A work that takes no time and no torch; its sides are prepared in processes of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manyheads.bench.work import Prepared, Side, Work
+
+
+def quick(case: float, setting: str, threads: int) -> Prepared:
+    return Prepared(lambda: None, case)
+
+
+def failing(case: float, setting: str, threads: int) -> Prepared:
+    raise OSError("no such file\nmore")
+
+
+def apart(ours: float, theirs: float) -> float:
+    return abs(ours - theirs)
+
+
+def one(case: float) -> float:
+    return 1.0
+
+
+def seconds(case: float, precision: str, ceilings: Any) -> float:
+    return 0.5
+
+
+MADE_UP = Work(
+    unit="things/s", cases={"a": 1.0}, amount=one, least=seconds,
+    ours=Side({"float32": "float32", "int8": "int8"}, quick),
+    peers={
+        "openvino": Side({"float32": "float32", "int8": "int8"}, quick),
+        "ctranslate2": Side({"int8": "int8"}, failing),
+    },
+    compare=apart,
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""The bench on tiny models: what rows say, and that both sides do the same work."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from manyheads import cli
+from manyheads.bench import (
+    decode_gpt2,
+    decode_translation,
+    encode_bert,
+    encode_vit,
+    measure,
+    table,
+    train_translation,
+    training,
+)
+from manyheads.bench.ceilings import Ceilings, ceilings
+from manyheads.bench.decode_gpt2 import Decoding
+from manyheads.bench.decode_translation import Translating
+from manyheads.bench.encode_bert import Encoding
+from manyheads.bench.encode_vit import Seeing
+from manyheads.bench.train_translation import Corpus
+from manyheads.bench.training import Batch
+from manyheads.bench.work import Work
+from tests.bench.made_up import MADE_UP
+
+LIMITS = Ceilings(1e10, {"float32": 1e11, "bf16": 2e11, "int8": 4e11})
+TINY: dict[str, tuple[Work, Any]] = {
+    "decode-gpt2": (decode_gpt2.WORK, Decoding(2, 5, 3, "gpt2/nano")),
+    "decode-translation": (decode_translation.WORK, Translating(2, 1, 4, 5, 50, "transformer/tiny")),
+    "encode-bert": (encode_bert.WORK, Encoding(6, 3, 9, 2, 2, "bert/tiny")),
+    "encode-vit": (encode_vit.WORK, Seeing(2, "vit/7-28")),
+    "train-translation": (train_translation.WORK, Corpus(16, 50, 60)),
+    "train-gpt2": (training.GPT2, Batch("gpt2/nano", 2, 8)),
+    "train-bert": (training.BERT, Batch("bert/tiny", 2, 8)),
+    "train-vit": (training.VIT, Batch("vit/7-28", 2)),
+}
+# a peer that starts in no time, and how near its output must be
+NEAR = {"decode-translation": ("ctranslate2", 0.0), "train-translation": ("tutorial", 1e6),
+        "train-gpt2": ("transformers", 1e-4), "train-bert": ("transformers", 1e-4),
+        "train-vit": ("transformers", 1e-4), "encode-bert": ("transformers", 1e-4),
+        "decode-gpt2": ("transformers", 1e-4)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
+    work, case = TINY[name]
+    ours = work.ours.prepare(case, "float32", 1)
+    ours.run()
+    assert work.amount(case) / work.least(case, "float32", LIMITS) > 0
+    if name in NEAR:
+        peer, near = NEAR[name]
+        theirs = work.peers[peer].prepare(case, "float32", 1)
+        theirs.run()
+        assert work.compare(ours.output, theirs.output) <= near
+
+
+@pytest.mark.filterwarnings("ignore")  # of the conversion
+def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr("manyheads.bench.peers.openvino.LEAST_COMPRESSED", 64)
+    for name, setting, near in (("decode-gpt2", "int8", 0.1), ("encode-vit", "float32", 1e-4)):
+        work, case = TINY[name]
+        theirs = work.peers["openvino"].prepare(case, setting, 1)
+        theirs.run()
+        assert work.compare(work.ours.prepare(case, "float32", 1).output, theirs.output) <= near
+
+
+def test_llama_cpp_computes_what_we_do() -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("gguf")
+    work, case = TINY["decode-gpt2"]
+    theirs = work.peers["llama.cpp"].prepare(case, "q8_0", 1)
+    theirs.run()
+    assert work.compare(work.ours.prepare(case, "float32", 1).output, theirs.output) <= 0.1
+
+
+def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
+    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    precise, coarse = measure.rows("made-up", MADE_UP, MADE_UP.peers, 1, LIMITS, repeats=2)
+    assert list(precise)[:9] == ["work", "case", "unit", "ours", "peers", "ratio", "limit", "share_of_limit", "spread"]
+    assert (precise["work"], precise["case"], precise["unit"]) == ("made-up", "a, float32", "things/s")
+    assert list(precise["peers"]) == ["openvino float32"]  # coarser ones are no peers of a precise row
+    assert list(coarse["peers"]) == ["openvino float32", "openvino int8"]
+    for row in (precise, coarse):
+        assert row["ratio"] == pytest.approx(row["ours"] / max(row["peers"].values()))
+        assert row["limit"] == 2.0
+        assert row["share_of_limit"] == pytest.approx(row["ours"] / row["limit"])
+        assert row["spread"][0] <= row["ours"] <= row["spread"][1]
+        assert row["repeats"] == 2
+    assert "made-up, a: ctranslate2 int8 is left out: OSError: no such file\n" in capsys.readouterr().err
+
+
+def test_of_seconds_the_fewest_are_best() -> None:
+    work = replace(MADE_UP, unit="seconds")
+    row = measure.row("n", "c", work, (2.0, 1.0, 3.0), {"slow": (8.0, 0.0), "fast": (4.0, float("nan"))}, 1.0, 3)
+    assert (row["ratio"], row["share_of_limit"]) == (0.5, 2.0)
+    assert row["agreement"]["fast"] is None
+
+
+def test_ceilings_are_rates() -> None:
+    found = ceilings(1, buffer=2**16, width=64).describe()
+    assert found["memory_gb_per_second"] > 0
+    assert all(rate > 0 for rate in found["products_gflop_per_second"].values())
+
+
+def test_the_verb_prints_one_document_and_tells_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
+    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    monkeypatch.setattr("manyheads.bench.ceilings.ceilings", lambda threads: LIMITS)
+    monkeypatch.setattr(table, "work", lambda name: MADE_UP)
+    monkeypatch.setattr(table, "find_spec", lambda module: None)
+    assert cli.main(["bench", "startup", "--repeats", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert document["bench"] == ["startup"]
+    assert [row["case"] for row in document["rows"]] == ["a, float32", "a, int8"]
+    assert all(row["peers"] == {} and row["ratio"] is None for row in document["rows"])
+    assert "openvino is left out: openvino not installed: pip install 'manyheads[bench]'\n" in told.err
+    assert cli.main(["bench", "startup", "--repeats", "1", "--against"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("startup, things/s\n\ncase ")
+    assert "openvino" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode-gtp2"], "unknown NAME 'decode-gtp2': valid are decode-gpt2, decode-translation, "),
+        (["startup", "--against", "opnvino"], "unknown PEER 'opnvino': valid are openvino, ctranslate2, "),
+        (["startup", "--repeats", "0"], "expected a whole number from 1"),
+    ],
+)
+def test_unknown_names_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
