@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from manyheads.cli.lines import lines_of, one_line
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 
@@ -22,13 +22,14 @@ def add(verbs: Verbs) -> None:
                       help="tokens that an answer has at most (default: 30)")  # fmt: skip
     verb.add_argument("--null-threshold", type=number("a finite number", lambda _: True), metavar="T",
                       help="allow no answer (an empty line): where it beats the best span by more than T")  # fmt: skip
+    add_precision(verb)
 
 
 def _answer(options: argparse.Namespace) -> None:
     context = options.context
     if context.startswith("@"):
         context = "\n".join(lines_of(Path(context[1:])))
-    answerer = model_for("answer", options.model)
+    answerer = model_for("answer", options.model, options.precision)
     answers = answerer.answer(
         options.question, context, options.nbest or 20, options.max_answer, options.null_threshold
     )

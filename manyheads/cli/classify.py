@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 
@@ -28,12 +28,13 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
     verb.add_argument("--skip-bad-lines", action="store_true",
                       help="leave images that cannot be used without labels and go on with the others")  # fmt: skip
+    add_precision(verb)
 
 
 def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
         raise ValueError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
-    classifier = model_for("classify", options.model)
+    classifier = model_for("classify", options.model, options.precision)
     if classifier.reads == "images":
         return _classify_images(classifier, options)
     if options.skip_bad_lines:

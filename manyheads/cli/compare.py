@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
@@ -17,13 +17,14 @@ def add(verbs: Verbs) -> None:
                      ("FIRST", "a run"), ("SECOND", "another run"), as_json=True)  # fmt: skip
     verb.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
+    add_precision(verb)
 
 
 def _compare(options: argparse.Namespace) -> None:
     from manyheads.tasks.evaluation import compare
 
-    both = (model_for("outcome", options.first), model_for("outcome", options.second))
-    comparison = compare(*both, options.data, skip_bad_lines=options.skip_bad_lines)
+    first, second = (model_for("outcome", run, options.precision) for run in (options.first, options.second))
+    comparison = compare(first, second, options.data, skip_bad_lines=options.skip_bad_lines)
     if options.json:
         return document(comparison)
     first, second = comparison["first"]["metrics"], comparison["second"]["metrics"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 
@@ -20,6 +20,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
                           help="of --data, for texts with labels (and pair=NAME; default: as in training)")  # fmt: skip
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
+    add_precision(verb)
 
 
 def _columns(given: str) -> dict[str, str]:
@@ -30,7 +31,7 @@ def _columns(given: str) -> dict[str, str]:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    model = model_for("outcome", options.model)
+    model = model_for("outcome", options.model, options.precision)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.labelled import Columns

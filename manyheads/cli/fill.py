@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 
@@ -20,10 +20,11 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--top", type=whole(1, 1000), metavar="N",
                       help="the N likeliest words of every line, as line number, probability, word, text "
                       "(default: the text with the likeliest; with --json 5)")  # fmt: skip
+    add_precision(verb)
 
 
 def _fill(options: argparse.Namespace) -> None:
-    model = model_for("fill", options.model)
+    model = model_for("fill", options.model, options.precision)
     documents: list[dict[str, Any]] = []
 
     def fills(texts: list[str]) -> list[list[Fill]]:

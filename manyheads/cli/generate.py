@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 
@@ -36,6 +36,7 @@ def add(verbs: Verbs) -> None:
                       help="of the first text, those behind it count on (default: 0)")  # fmt: skip
     verb.add_argument("--stop", action="append", default=[], metavar="STRING", help="ends a text before it; repeatable")
     verb.add_argument("--stream", action="store_true", help="write every piece of text as it comes")
+    add_precision(verb)
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -44,7 +45,7 @@ def _generate(options: argparse.Namespace) -> None:
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
-    model = model_for("generate", options.model)
+    model = model_for("generate", options.model, options.precision)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
     # arguments may be answered with several lines; a line of stdin is answered with one
     shown = (lambda text: text) if options.rest else one_line

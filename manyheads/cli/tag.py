@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
 
@@ -20,10 +20,11 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "--words", action="store_true", help='texts are words already, with blanks between: "U.S." is one'
     )
+    add_precision(verb)
 
 
 def _tag(options: argparse.Namespace) -> None:
-    tagger = model_for("tag", options.model)
+    tagger = model_for("tag", options.model, options.precision)
     documents: list[dict[str, Any]] = []
     tagged: TaggedText
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, lines_of, one_line, stdin
-from manyheads.cli.loading import model_for
+from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 
@@ -29,6 +29,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--score-target", metavar="FILE",
                            help="score the lines of FILE as translations: score, log-probability")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+    add_precision(verb)
 
 
 def _translate(options: argparse.Namespace) -> None:
@@ -37,7 +38,7 @@ def _translate(options: argparse.Namespace) -> None:
     if options.nbest and options.nbest > options.beam:
         raise ValueError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None
-    translator = model_for("translate", options.model)
+    translator = model_for("translate", options.model, options.precision)
     if targets is not None:
         return _score(translator, targets, options)
     documents: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,15 @@ def _offered() -> tuple[Precision, ...]:
 
 
 def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
+    from manyheads.lowering.kernels import compiled
     from manyheads.lowering.packed import Team
     from manyheads.lowering.stack import FusedLinear, FusedStack, fusible
     from manyheads.lowering.tile import HAS_BF16
 
     if route.precision == "bf16" and not HAS_BF16:
         return model, route  # told by `prepare`: autocast
+    if not compiled() and not _TEAMS:
+        print("compiling kernels for this processor, once: about half a minute", file=sys.stderr)
     precision = route.precision
     count = route.threads or torch.get_num_threads()
     team = _TEAMS.setdefault(count, Team(count))

@@ -57,6 +57,11 @@ def _place() -> str | None:
 PLACE = _place()
 
 
+def compiled() -> bool:
+    """Whether an earlier process has left all of it."""
+    return PLACE is not None and any(Path(PLACE).rglob("fused.run-*.nbc"))
+
+
 def kernel(function: Any) -> Any:
     """Compiled at its first call and kept on disk; without a place to keep it, compiled by every process anew.
 
