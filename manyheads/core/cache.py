@@ -40,6 +40,7 @@ class KVCache:
         self._zeros: Callable[[Sequence[int]], Tensor] | None = None  # a kernel's; then rows move in the table only
         self._cross: list[tuple[Tensor, Tensor] | None] = [None] * layers
         self._cross_lengths: Tensor | None = None
+        self._kept: Callable[[Tensor], Tensor] | None = None  # what has become of the cross entries
         self._shared: list[tuple[Tensor, Tensor]] | None = None  # cross entries of every row, where they were asked for
         self._cross_mask: Mask | None = None
         self._sources = torch.arange(batch, device=device)  # which original row each row's cross entries come from
@@ -121,7 +122,11 @@ class KVCache:
             entries, _, _ = self.sources()
             at = self._sources
             moved = at.shape[0] != entries[0][0].shape[0] or bool((at != torch.arange(len(at), device=at.device)).any())
-            self._shared = [(key[at], value[at]) for key, value in entries] if moved else entries
+            if moved:
+                entries = [(key[at], value[at]) for key, value in entries]
+            if self._kept is not None:  # and a module reads it after all
+                entries = [(key.float(), value.float()) for key, value in entries]
+            self._shared = entries
         return self._shared[layer]
 
     def cross_mask(self) -> Mask:
@@ -130,11 +135,19 @@ class KVCache:
             self._cross_mask = Mask(key_lengths=None if lengths is None else lengths[self._sources])
         return self._cross_mask
 
-    def sources(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
-        """The cross entries of every layer as they were set, which of their rows each row reads (B,), and the lengths
-        that were set with them."""
+    def sources(
+        self, kept: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
+        """The cross entries of every layer, each (Bs, H, Ts, Dh), which of their rows each row reads (B,), and how many
+        positions are real (Bs,).
+
+        kept  what becomes of an entry, once: the precision and layout that a kernel wants
+        """
         entries = [entry for entry in self._cross if entry is not None]
         assert len(entries) == len(self._cross), "no cross entries: the model's start() fills them"
+        if kept is not None and self._kept is not kept:
+            self._kept, entries = kept, [(kept(key), kept(value)) for key, value in entries]
+            self._cross, self._shared = [*entries], None
         return entries, self._sources, self._cross_lengths
 
     def select(self, rows: Tensor) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from manyheads.generation.protocol import Cache, Step
+from manyheads.generation.protocol import Cache
 
 
 class RewindableCache(Cache, Protocol):
@@ -28,6 +28,14 @@ class RewindableCache(Cache, Protocol):
 
 
 F = TypeVar("F", bound=RewindableCache)
+F_contra = TypeVar("F_contra", bound=RewindableCache, contravariant=True)
+
+
+class StepAt(Protocol[F_contra]):
+    """A `Step` that can be told which position of each row is wanted: a vocabulary is large, and a prompt is long."""
+
+    def __call__(self, tokens: Tensor, cache: F_contra, at: Tensor | None = None, /) -> Tensor:
+        """at (B,) -> logits (B, 1, V) of those alone."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Sampling:
 @torch.inference_mode()
 def sample(
     start: Callable[[int, int], F],
-    step: Step[F],
+    step: StepAt[F],
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
@@ -161,11 +169,11 @@ def _first(length: int, context: int) -> int:
     return 0 if length <= context else -(-(length - context) // half) * half
 
 
-def _prefill(step: Step[F], cache: F, texts: Sequence[Sequence[int]]) -> Tensor:
+def _prefill(step: StepAt[F], cache: F, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read texts of unequal length into an empty cache: the logits (B, V) of what follows each."""
     device, longest = cache.lengths.device, max(map(len, texts))
     tokens = torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts], device=device)
     lengths = torch.tensor([len(text) for text in texts], device=device)
-    logits = step(tokens, cache)  # (B, T, V); nothing real looks at the padding behind it
+    logits = step(tokens, cache, lengths - 1)  # (B, 1, V); nothing real looks at the padding behind it
     cache.advance(lengths - longest)
-    return logits[torch.arange(len(texts), device=device), lengths - 1]
+    return logits[:, 0]

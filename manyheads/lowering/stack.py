@@ -43,6 +43,15 @@ def half_zeros(shape: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
 
 
+def float_rows(entry: Tensor) -> Tensor:
+    """Cross keys or values (B, H, Ts, Dh), each head's positions one behind the other."""
+    return entry.float().contiguous()
+
+
+def half_rows(entry: Tensor) -> Tensor:
+    return entry.bfloat16().contiguous()
+
+
 class FusedStack(Stack):
     """As the stack it was made of, whose blocks it keeps for what the kernels do not do.
 
@@ -137,7 +146,7 @@ class FusedStack(Stack):
         starts = np.arange(batch + 1) * new
         source, keys = NOTHING, int(lengths.max()) + new
         if self._sizes.cross:
-            source = _source(cache)
+            source = _source(cache, float_rows if self._sizes.kind == FLOAT32 else half_rows)
             keys = max(keys, int(source.lengths.max()))
         self._run(rows, starts, keys, True, memory, source)
         return rows.view(batch, new, width)
@@ -238,14 +247,12 @@ def _affine(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     return weight, torch.zeros_like(weight) if bias is None else bias
 
 
-def _source(cache: KVCache) -> Memory:
-    entries, rows, lengths = cache.sources()
+def _source(cache: KVCache, kept: Callable[[Tensor], Tensor]) -> Memory:
+    entries, rows, lengths = cache.sources(kept)
     key = entries[0][0]
-    assert all(tensor.stride() == key.stride() for entry in entries for tensor in entry)
-    assert key.dtype == torch.float32
-    assert key.stride(3) == 1
     count = np.full(len(rows), key.shape[2]) if lengths is None else lengths[rows].numpy()
     return Memory(
-        np.array([[k.data_ptr(), v.data_ptr()] for k, v in entries]), np.zeros(1, np.bool_), np.array(key.stride()[:3]),
+        np.array([[k.data_ptr(), v.data_ptr()] for k, v in entries]), np.array([key.dtype == torch.bfloat16]),
+        np.array(key.stride()[:3]),
         rows.numpy()[:, None], count,
     )  # fmt: skip

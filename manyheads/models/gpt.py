@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -98,15 +99,17 @@ class GPT(nn.Module):
         c, like = self.config, self.embedding.weight
         return KVCache(c.layers, batch, c.heads, capacity, c.width // c.heads, dtype=like.dtype, device=like.device)
 
-    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
+    def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
         """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each.
+
+        at  (B,) the only one of each row's T for which logits are wanted: then (B, 1, V)
 
         Rows may take up fewer: `cache.advance` with negative numbers forgets the last positions of a row.
         """
         queries = tokens.shape[1]
         hidden = self.decoder(self._embed(tokens, cache.lengths), mask=cache.mask(queries), cache=cache)
         cache.advance(queries)
-        return self.project(hidden)
+        return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
 
     def _embed(self, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)

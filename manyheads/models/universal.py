@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -188,9 +189,9 @@ class UniversalSequence(_Universal):
         assert self.config.head == "decoder", "an encoder sees what is still to come"
         return StepCache(self.config, batch, capacity, self.embedding.weight)
 
-    def step(self, tokens: Tensor, cache: StepCache) -> Tensor:
-        """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each."""
+    def step(self, tokens: Tensor, cache: StepCache, at: Tensor | None = None) -> Tensor:
+        """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each; `at` as GPT's."""
         x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
         hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.lengths)
         cache.advance(tokens.shape[1])
-        return self.project(hidden)
+        return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
