@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from manyheads.core.layers import Undrawn
 from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.files import WriteError, read_json, replacing_all
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
@@ -156,7 +157,8 @@ def load(path: str | Path) -> Loaded:
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
     tokenizers = _tokenizers(path, family, settings, vocabulary_sizes(config))
-    model = family.module(config)
+    with Undrawn():
+        model = family.module(config)
     with torch.no_grad():
         for name, tensor in saved_tensors(model).items():
             tensor.copy_(tensors[name])

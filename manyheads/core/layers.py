@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.overrides import TorchFunctionMode
 
 from manyheads.core.dropout import dropout
 
@@ -106,6 +107,21 @@ class LSTM(nn.LSTM):
 def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
     """x (B, T, D) for a recurrent layer that stops at the end of each text, lengths (B,); None: all of it is real."""
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+
+
+class Undrawn(TorchFunctionMode):
+    """While a model is built whose weights come from a file: its first random ones are not drawn.
+
+    Drawing takes longer than reading does, and PyTorch imports its compiler to draw on the meta device.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_)
 
 
 def xavier_uniform(module: nn.Module) -> None:

@@ -22,6 +22,9 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     """
     if layout not in get_args(Layout):
         raise ValueError(f"unknown layout {layout!r} of positions: valid are {', '.join(get_args(Layout))}")
+    table = torch.empty(length, width, dtype=torch.float64)
+    if table.is_meta:  # a model is only sized: PyTorch would import its compiler, a second, to compute nothing
+        return table
     t = torch.arange(length, dtype=torch.float64)[:, None]
     sines, cosines = (width + 1) // 2, width // 2
     i = torch.arange(sines, dtype=torch.float64)
@@ -32,7 +35,6 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
         cosine = (t * 10000.0 ** (-(2 * i[:cosines] + 1) / width)).cos()
     if layout in ("concatenated", "tensor2tensor"):
         return torch.cat([sine, cosine], dim=1)
-    table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2], table[:, 1::2] = sine, cosine
     return table
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import FieldError
+from manyheads.core.layers import Undrawn
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
 
@@ -77,7 +78,7 @@ class Family:
         except FieldError as error:
             raise ValueError(f"{self.settings.key_of(error.field)} {error.fault}") from None
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), Undrawn():
                 expected = saved_tensors(self.module(config))
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
         except RuntimeError as error:  # a tensor of 2^63 bytes or more
@@ -85,7 +86,7 @@ class Family:
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
         exact = replace(config, **self.infer(settings, tensors))  # with what only the values tell
         if exact != config:
-            with torch.device("meta"):
+            with torch.device("meta"), Undrawn():
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
