@@ -110,18 +110,19 @@ def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
 
 
 class Undrawn(TorchFunctionMode):
-    """While a model is built whose weights come from a file: its first random ones are not drawn.
+    """While a model is built whose weights come from a file: its first random ones are not drawn, but zeros.
 
     Drawing takes longer than reading does, and PyTorch imports its compiler to draw on the meta device.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in DRAWING:
-            return args[0] if args else kwargs["tensor"]
+            with torch.no_grad():
+                return (args[0] if args else kwargs["tensor"]).zero_()
         return function(*args, **(kwargs or {}))
 
 
-DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_)
+DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 def xavier_uniform(module: nn.Module) -> None:
