@@ -7,6 +7,7 @@ float32, 2 in bf16 and 1 in int8.
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ class Ceilings:
 
 
 def ceilings(threads: int, buffer: int = BUFFER, width: int = WIDTH) -> Ceilings:
-    """Measure them with so many threads: the best of a few tries, of the routes that PyTorch has."""
+    """Measure them with so many threads: the best of a few tries, of PyTorch's routes and of our own tile."""
     with torch.no_grad(), prepare(threads=threads).settings():
         read = torch.ones(buffer // 4)
         memory = buffer / _seconds(read.sum)
@@ -49,6 +50,8 @@ def ceilings(threads: int, buffer: int = BUFFER, width: int = WIDTH) -> Ceilings
         routes: dict[str, list[Callable[[], object]]] = {
             "float32": _dense(x, weight), "bf16": _dense(x.bfloat16(), weight.bfloat16()), "int8": _int8(x, weight),
         }  # fmt: skip
+        for name, ways in routes.items():
+            ways += _tile(x, weight, name, threads)
         products = {name: 2 * width**3 / min(map(_seconds, ways)) for name, ways in routes.items() if ways}
     return Ceilings(memory, products)
 
@@ -76,6 +79,20 @@ def _int8(x: torch.Tensor, weight: torch.Tensor) -> list[Callable[[], object]]:
     packed = torch.ops.quantized.linear_prepack(whole, None)
     torch.backends.quantized.engine = before
     return [lambda: torch.ops.quantized.linear_dynamic(x, packed)]
+
+
+def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -> list[Callable[[], object]]:
+    """The product as lowered models take it; none where they do not."""
+    if importlib.util.find_spec("numba") is None:
+        return []
+    from manyheads.lowering.packed import Team
+    from manyheads.lowering.stack import FusedLinear
+    from manyheads.lowering.tile import HAS_BF16, HAS_INT8
+
+    if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
+        return []
+    layer = FusedLinear(weight, None, precision, Team(threads))
+    return [lambda: layer(x)]
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -59,6 +59,7 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
             for precision in _offered():
                 attempt = lower(model, replace(route, precision=precision))
                 if precision == "float32" or _off(model, attempt[0]) <= BOUNDS[precision]:
+                    print(f"precision auto: {precision}", file=sys.stderr)
                     return attempt
         fast = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         return model, replace(route, precision="bf16" if fast else "float32")

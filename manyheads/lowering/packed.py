@@ -19,6 +19,7 @@ from manyheads.lowering.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # in 4 bytes
+ALL_HAVE_COME = 1 << 62  # more than will ever be waited for
 LARGEST = 127.0  # of a weight in 8 bits; its sign is the only one, activations are unsigned
 
 
@@ -129,6 +130,7 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self._counter: NDArray[Any] = np.zeros(1, np.int64)
+        self._left: list[NDArray[Any]] = []
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._forget)
@@ -142,10 +144,16 @@ class Team:
                 return kernel(0, 1, address, *arguments)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.size - 1, "kernel")
-            others = [self._pool.submit(kernel, i, threads, address, *arguments) for i in range(1, threads)]
-            kernel(0, threads, address, *arguments)
-            for other in others:
-                other.result()
+            try:
+                others = [self._pool.submit(kernel, i, threads, address, *arguments) for i in range(1, threads)]
+                kernel(0, threads, address, *arguments)
+                for other in others:
+                    other.result()
+            except BaseException:  # such as Ctrl-C before this thread has come to the kernel: the others wait no longer
+                self._counter[0] = ALL_HAVE_COME
+                self._left.append(self._counter)  # they may still look at it
+                self._counter, self._pool = np.zeros(1, np.int64), None
+                raise
 
     def _forget(self) -> None:
         """Threads do not live on in a forked process."""

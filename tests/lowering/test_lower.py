@@ -214,6 +214,27 @@ def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:
     assert not any(user.is_alive() for user in users)
 
 
+def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = gpt(width=256, heads=4), tokens(8, 64)
+    fast, _ = lower(model, prepare("float32", threads=2))
+    from manyheads.lowering import stack
+
+    with torch.inference_mode():
+        wanted = fast.hidden(given)
+        kernel = stack.run
+
+        def interrupted(thread: int, *arguments: Any) -> None:
+            if thread == 0:
+                raise KeyboardInterrupt  # the other thread is in the kernel, or will be
+            kernel(thread, *arguments)
+
+        monkeypatch.setattr(stack, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fast.hidden(given)
+        monkeypatch.undo()
+        assert torch.equal(fast.hidden(given), wanted)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_broken_weights_break_what_they_reach_and_nothing_else(precision: str) -> None:
     model = gpt()
