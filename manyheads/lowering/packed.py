@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -130,7 +130,6 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self._counter: NDArray[Any] = np.zeros(1, np.int64)
-        self._left: list[NDArray[Any]] = []
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._forget)
@@ -144,16 +143,18 @@ class Team:
                 return kernel(0, 1, address, *arguments)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.size - 1, "kernel")
+            others: list[Future[None]] = []
             try:
-                others = [self._pool.submit(kernel, i, threads, address, *arguments) for i in range(1, threads)]
+                for i in range(1, threads):
+                    others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-                for other in others:
-                    other.result()
-            except BaseException:  # such as Ctrl-C before this thread has come to the kernel: the others wait no longer
+            except BaseException:  # such as Ctrl-C before this thread has come to the kernel
                 self._counter[0] = ALL_HAVE_COME
-                self._left.append(self._counter)  # they may still look at it
-                self._counter, self._pool = np.zeros(1, np.int64), None
                 raise
+            finally:
+                wait(others)  # they write into memory that the next call uses
+            for other in others:
+                other.result()
 
     def _forget(self) -> None:
         """Threads do not live on in a forked process."""

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from llvmlite import binding, ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic
 
 ROWS = 6  # of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
@@ -28,7 +29,8 @@ AHEAD = 4096  # bytes
 LINE = 64  # bytes that come at once
 FLOAT32, BF16, INT8 = range(3)
 
-_FEATURES = binding.get_host_cpu_features()
+# what Numba compiles for: another processor than this one, where its variables say so
+_FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
 # PyTorch's word for the kind of processor: its variable ATEN_CPU_CAPABILITY makes it say a lesser one, for tests
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 LANES = 16 if _WIDE else 8  # float32 numbers in a vector

@@ -32,7 +32,10 @@ class TrainedModel:
     @property
     def fast(self) -> tuple[Any, Route]:
         """The model as it computes, and the route for it; made anew where its weights have changed."""
-        versions = [(parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        versions = [
+            (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+            for parameter in self.model.parameters()
+        ]
         if self._fast is None or versions != self._versions:
             self._fast, self._versions = lower(self.model, self.route), versions
         return self._fast

@@ -26,7 +26,12 @@ from manyheads.lowering import tile
 
 PRECISIONS = ["float32", *(["bf16"] if tile.HAS_BF16 else []), *(["int8"] if tile.HAS_INT8 else [])]
 # of the root of the mean square, against float64
-TOLERANCE = {"float32": 2e-6, "bf16": 8e-3, "int8": 4e-2}
+TOLERANCE = {"float32": 2e-6, "bf16": 1e-2, "int8": 4e-2}
+
+
+@pytest.fixture(autouse=True)
+def same_weights() -> None:
+    torch.manual_seed(0)
 
 
 def seeded(model: torch.nn.Module) -> Any:

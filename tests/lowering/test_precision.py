@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import manyheads
 from manyheads import directory
@@ -24,7 +25,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     size = tokenizer.get_vocab_size()
     ids = {"pad": size - 1, "start": size - 1, "end": tokenizer.encode("a").ids[-1]}
     folder = tmp_path_factory.mktemp("translator")
-    directory.save(build(preset("transformer/tiny", source_vocab=size, target_vocab=size, **ids)), folder, tokenizer)
+    network = build(preset("transformer/tiny", source_vocab=size, target_vocab=size, **ids))
+    with torch.no_grad():
+        network.source_embedding.weight[size - 1] = 0.0
+    directory.save(folder, network, tokenizer)
     return folder
 
 
@@ -43,6 +47,18 @@ def test_an_unknown_precision_is_told_with_the_known(model: Path, capsys: pytest
 def test_auto_says_what_it_takes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", str(model), TEXTS[0], "--precision", "auto"]) == 0
     assert "precision auto: " in capsys.readouterr().err or importlib.util.find_spec("numba") is None
+
+
+def test_weights_that_change_after_loading_are_heeded(model: Path) -> None:
+    with torch.inference_mode():
+        loaded = manyheads.load(model)
+    assert loaded.translate(TEXTS[0]) == manyheads.load(model).translate(TEXTS[0])
+    changed = manyheads.load(model)
+    before = changed.score([TEXTS[0]], ["a dog"])[0].log_probability
+    with torch.no_grad():
+        for parameter in changed.model.decoder.parameters():
+            parameter.mul_(1.5)
+    assert changed.score([TEXTS[0]], ["a dog"])[0].log_probability != before
 
 
 @pytest.mark.slow
