@@ -220,7 +220,7 @@ class Echo:
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
     model = Echo()
-    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: model)
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: model)
     return model
 
 
@@ -357,7 +357,7 @@ class Writer:
 
 
 def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Writer())
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Writer())
     assert cli.main(["generate", "m", "a"]) == 0
     assert capsys.readouterr() == ("a abcde\n", "")
     monkeypatch.setattr(cli.generate, "TELLING", -1.0)
@@ -386,6 +386,6 @@ def test_faults_of_pairs_name_their_line(
     content: bytes, message: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name: Pairs())
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Pairs())
     stdin(content)
     assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
