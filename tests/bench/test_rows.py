@@ -59,6 +59,7 @@ def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the conversion
+@pytest.mark.slow  # and not beside tests of signals: once its libraries have computed, a raised SIGINT ends the process
 def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino")
     monkeypatch.setattr("manyheads.bench.peers.openvino.LEAST_COMPRESSED", 64)
