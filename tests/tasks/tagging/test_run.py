@@ -115,9 +115,10 @@ def test_fine_tuning_starts_from_the_encoder(
 
 @pytest.mark.parametrize("tuned", ["last", "last-four"])
 def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path, tuned: str) -> None:
-    overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 5,
+    overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 12,
                  "tuned": tuned, "training.warmup": 2, "training.learning_rate": 1e-2}  # fmt: skip
     bert = directory.load(run).model
+    torch.manual_seed(0)
     deeper = adapt(Bert(replace(bert.config, layers=4)), head="none", labels=())[0]
     directory.save(tmp_path / "deeper", deeper, directory.load(run).tokenizer)
     train("conll2003", overrides, init=str(tmp_path / "deeper"), out=tmp_path / "run")
