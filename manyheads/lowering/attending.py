@@ -41,56 +41,6 @@ def short_numbers() -> Any:
 
 
 @kernel
-def scores_where_they_stand(
-    vectors: int, halves: bool, q: int, keys: int, slots: int, slot_step: int, slot: int, step: int, count: int,
-    out: int, ahead: int,
-) -> None:  # fmt: skip
-    """`tile.scores` for so many vectors in a head."""
-    if halves:
-        if vectors == 1:
-            tile.half_scores1(q, keys, slots, slot_step, slot, step, count, out, ahead)
-        elif vectors == 2:
-            tile.half_scores2(q, keys, slots, slot_step, slot, step, count, out, ahead)
-        elif vectors == 4:
-            tile.half_scores4(q, keys, slots, slot_step, slot, step, count, out, ahead)
-        else:
-            tile.half_scores8(q, keys, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 1:
-        tile.scores1(q, keys, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 2:
-        tile.scores2(q, keys, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 4:
-        tile.scores4(q, keys, slots, slot_step, slot, step, count, out, ahead)
-    else:
-        tile.scores8(q, keys, slots, slot_step, slot, step, count, out, ahead)
-
-
-@kernel
-def mix_where_they_stand(
-    vectors: int, halves: bool, weights: int, values: int, slots: int, slot_step: int, slot: int, step: int, count: int,
-    out: int, ahead: int,
-) -> None:  # fmt: skip
-    """`tile.mix` for so many vectors in a head."""
-    if halves:
-        if vectors == 1:
-            tile.half_mix1(weights, values, slots, slot_step, slot, step, count, out, ahead)
-        elif vectors == 2:
-            tile.half_mix2(weights, values, slots, slot_step, slot, step, count, out, ahead)
-        elif vectors == 4:
-            tile.half_mix4(weights, values, slots, slot_step, slot, step, count, out, ahead)
-        else:
-            tile.half_mix8(weights, values, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 1:
-        tile.mix1(weights, values, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 2:
-        tile.mix2(weights, values, slots, slot_step, slot, step, count, out, ahead)
-    elif vectors == 4:
-        tile.mix4(weights, values, slots, slot_step, slot, step, count, out, ahead)
-    else:
-        tile.mix8(weights, values, slots, slot_step, slot, step, count, out, ahead)
-
-
-@kernel
 def attend(
     query: Any, count: int, left: int, width: int, keys: int, values: int, halves: bool, slots: Any, slot: int,
     head: int, step: int, total: int, causal: bool, scale: Any, out: Any, work: Any,
@@ -108,39 +58,17 @@ def attend(
             out[i, left : left + width] = ZERO
         return
     size, vectors = 2 if halves else 4, width // LANES if width % LANES == 0 else 0
-    if count < 3 and (vectors == 1 or vectors == 2 or vectors == 4 or vectors == 8):
+    if count < 3 and (vectors == 1 or vectors == 2 or vectors == 4 or vectors == 8):  # tile.WIDTHS
         # few queries: every key is read where it stands
         at, slot_step = slots.ctypes.data, 8 if slot else 0
         for i in range(count):
             seen = total - (count - 1 - i) if causal else total
             q, o, scores = query[i, left:].ctypes.data, out[i, left:].ctypes.data, work[:seen]
-            scores_where_they_stand(
-                vectors,
-                halves,
-                q,
-                keys,
-                at,
-                slot_step,
-                size * slot,
-                size * step,
-                seen,
-                scores.ctypes.data,
-                values - keys,
-            )
+            tile.scores(vectors, halves, q, keys, at, slot_step, size * slot, size * step, seen, scores.ctypes.data,
+                        values - keys)  # fmt: skip
             softmax(scores, scale)
-            mix_where_they_stand(
-                vectors,
-                halves,
-                scores.ctypes.data,
-                values,
-                at,
-                slot_step,
-                size * slot,
-                size * step,
-                seen,
-                o,
-                keys + size * head - values,
-            )
+            tile.mix(vectors, halves, scores.ctypes.data, values, at, slot_step, size * slot, size * step, seen, o,
+                     keys + size * head - values)  # fmt: skip
         return
     # many: keys and values laid out as the weights of two products, (groups, steps, COLUMNS)
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS

@@ -233,63 +233,47 @@ def run(
     weights, x, starts, scratch = lent_weights(weights), lent(x), lent(starts), lent_scratch(scratch)
     memory, source = lent_memory(memory), lent_memory(source)
     turn, norms_first = 0, sizes.norm_first == 1
-    after = NONE  # the norm that x still waits for, where norms come after the sums, and the layer it belongs to
-    layer_before = 0
     for layer in range(sizes.layers):
         if norms_first:
             prepare(x, ATTENTION_NORM, layer, NO, thread, threads, sizes, weights, scratch)
-        else:
-            prepare(x, after, layer_before, YES, thread, threads, sizes, weights, scratch)
-        turn += 1
-        wait(counter, turn, threads)
+        else:  # what the layer before has added waits for its norm
+            after = FEED_FORWARD_NORM if layer else NONE
+            prepare(x, after, layer - 1, YES, thread, threads, sizes, weights, scratch)
+        turn = wait(counter, turn, threads)
         linear(QKV, layer, thread, threads, sizes, weights, scratch, NONE, NO, scratch.wide)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         self_attention(layer, thread, threads, sizes, weights, starts, cached, memory, causal, scratch)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         prepare(scratch.mixed, NONE, layer, NO, thread, threads, sizes, weights, scratch)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         linear(OUTPUT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         if sizes.cross == 1:
             norm = CROSS_NORM if norms_first else ATTENTION_NORM
             prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
-            turn += 1
-            wait(counter, turn, threads)
+            turn = wait(counter, turn, threads)
             linear(CROSS_QUERY, layer, thread, threads, sizes, weights, scratch, NONE, NO, scratch.query)
-            turn += 1
-            wait(counter, turn, threads)
+            turn = wait(counter, turn, threads)
             cross_attention(layer, thread, threads, sizes, weights, starts, source, scratch)
-            turn += 1
-            wait(counter, turn, threads)
+            turn = wait(counter, turn, threads)
             prepare(scratch.query, NONE, layer, NO, thread, threads, sizes, weights, scratch)
-            turn += 1
-            wait(counter, turn, threads)
+            turn = wait(counter, turn, threads)
             linear(CROSS_OUTPUT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
-            turn += 1
-            wait(counter, turn, threads)
+            turn = wait(counter, turn, threads)
         norm = FEED_FORWARD_NORM if norms_first else (CROSS_NORM if sizes.cross == 1 else ATTENTION_NORM)
         prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         linear(EXPAND, layer, thread, threads, sizes, weights, scratch, sizes.activation, NO, scratch.hidden)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         prepare(scratch.hidden, NONE, layer, NO, thread, threads, sizes, weights, scratch)
-        turn += 1
-        wait(counter, turn, threads)
+        turn = wait(counter, turn, threads)
         linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
-        turn += 1
-        wait(counter, turn, threads)
-        after, layer_before = FEED_FORWARD_NORM, layer
+        turn = wait(counter, turn, threads)
     rows, width = x.shape
     at = 2 * FEED_FORWARD_NORM * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         if not norms_first:
-            floats = weights.floats[layer_before]
+            floats = weights.floats[sizes.layers - 1]
             normalise(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
         if sizes.final_norm == 1:
             normalise(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
@@ -302,5 +286,5 @@ def run_linear(
     """One product: x (rows, width) -> out (rows, columns)."""
     weights, x, out, scratch = lent_weights(weights), lent(x), lent(out), lent_scratch(scratch)
     prepare(x, NONE, FIRST, NO, thread, threads, sizes, weights, scratch)
-    wait(counter, 1, threads)
+    wait(counter, 0, threads)
     linear(QKV, FIRST, thread, threads, sizes, weights, scratch, NONE, NO, out)

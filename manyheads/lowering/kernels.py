@@ -106,16 +106,17 @@ PATIENCE = 4096  # looks at the counter before the processor is given away: othe
 
 
 @kernel
-def wait(counter: Any, turn: int, threads: int) -> None:
-    """Until all threads have come here, for the turn-th time."""
-    if threads == 1:
-        return
-    arrive(counter)
-    looks = 0
-    while arrived(counter) < turn * threads:
-        looks += 1
-        if looks > PATIENCE:
-            give_way()
+def wait(counter: int, turns: int, threads: int) -> int:
+    """Until all threads have come here once more than `turns` times; returns how often that is."""
+    turns += 1
+    if threads > 1:
+        arrive(counter)
+        looks = 0
+        while arrived(counter) < turns * threads:
+            looks += 1
+            if looks > PATIENCE:
+                give_way()
+    return turns
 
 
 @kernel
@@ -206,45 +207,8 @@ def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> Non
 
 @kernel
 def multiply(kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int) -> None:
-    """The tile of that many rows: one compiled loop for each."""
-    if kind == INT8:
-        if rows == 1:
-            tile.i1(a, a_stride, w, steps, out, out_stride)
-        elif rows == 2:
-            tile.i2(a, a_stride, w, steps, out, out_stride)
-        elif rows == 3:
-            tile.i3(a, a_stride, w, steps, out, out_stride)
-        elif rows == 4:
-            tile.i4(a, a_stride, w, steps, out, out_stride)
-        elif rows == 5:
-            tile.i5(a, a_stride, w, steps, out, out_stride)
-        else:
-            tile.i6(a, a_stride, w, steps, out, out_stride)
-    elif kind == BF16:
-        if rows == 1:
-            tile.b1(a, a_stride, w, steps, out, out_stride)
-        elif rows == 2:
-            tile.b2(a, a_stride, w, steps, out, out_stride)
-        elif rows == 3:
-            tile.b3(a, a_stride, w, steps, out, out_stride)
-        elif rows == 4:
-            tile.b4(a, a_stride, w, steps, out, out_stride)
-        elif rows == 5:
-            tile.b5(a, a_stride, w, steps, out, out_stride)
-        else:
-            tile.b6(a, a_stride, w, steps, out, out_stride)
-    elif rows == 1:
-        tile.f1(a, a_stride, w, steps, out, out_stride)
-    elif rows == 2:
-        tile.f2(a, a_stride, w, steps, out, out_stride)
-    elif rows == 3:
-        tile.f3(a, a_stride, w, steps, out, out_stride)
-    elif rows == 4:
-        tile.f4(a, a_stride, w, steps, out, out_stride)
-    elif rows == 5:
-        tile.f5(a, a_stride, w, steps, out, out_stride)
-    else:
-        tile.f6(a, a_stride, w, steps, out, out_stride)
+    """`tile.multiply`, whose loops are many, in one place."""
+    tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride)
 
 
 CACHED_BYTES = 1 << 19  # of activations that are gone through again and again: half of a core's second cache

@@ -14,7 +14,8 @@ registers. Compilers find these instructions in plain loops by luck only, hence 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ ROWS = 6  # of the largest tile: 6 x 4 accumulators, 4 weights and an activation
 FEW = 2  # rows with which a product is as fast as its weights come from memory: they are asked for early
 AHEAD = 4096  # bytes
 LINE = 64  # bytes that come at once
+WIDTHS = (1, 2, 4, 8)  # vectors in a head whose keys are read where they stand
 FLOAT32, BF16, INT8 = range(3)
 
 # what Numba compiles for: another processor than this one, where its variables say so
@@ -71,24 +73,36 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
     return f"llvm.x86.avx512.vpdpbusd.{bits}", ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, LANES * 4)
 
 
-def _tile(kind: int, rows: int) -> Callable[..., None]:
-    """tile(a, a_stride, w, steps, out, out_stride): addresses and strides in bytes; out (rows, COLUMNS) 32-bit.
+def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
+    """What belongs to the number, or nothing."""
+    after = b.append_basic_block("chosen")
+    choice = b.switch(number, after)
+    for value, write in cases.items():
+        choice.add_case(_INT64(value), b.append_basic_block(f"case{value}"))
+        b.position_at_end(b.function.blocks[-1])
+        write()
+        b.branch(after)
+    b.position_at_end(after)
+
+
+@intrinsic
+def multiply(
+    typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any
+) -> Any:
+    """A tile of up to ROWS rows, by addresses and strides in bytes; out (rows, COLUMNS) of 32 bits.
 
     a    rows of activations, 4 * steps bytes each
     w    (steps, COLUMNS) times 4 bytes, one after the other
     """
+    kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]  # `lower` refuses the others
 
-    @intrinsic
-    def tile(typing: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any) -> Any:
-        def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            if (kind == BF16 and not HAS_BF16) or (kind == INT8 and not HAS_INT8):
-                return context.get_dummy_value()  # never called: `lower` refuses
-            _write_loop(builder, kind, rows, *arguments)
-            return context.get_dummy_value()
+    def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        kind, rows, *rest = arguments
+        loops = {ROWS * k + r: partial(_write_loop, b, k, r, *rest) for k in kinds for r in range(1, ROWS + 1)}
+        _switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
+        return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 6), write
-
-    return tile
+    return types.void(*[types.intp] * 8), write
 
 
 def _ask(b: Any, address: Any) -> None:
@@ -143,27 +157,31 @@ def _write_loop(b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, ste
             b.store(result, at(b.add(out, b.mul(stride, _INT64(row))), _INT64(4 * LANES * i), accumulator), align=4)
 
 
-def _gather(vectors: int, mixes: bool, halves: bool = False) -> Callable[..., None]:
+def _gather(mixes: bool) -> Callable[..., None]:
     """One query of vectors * LANES numbers, and the positions of a sequence wherever they stand in memory.
 
-    scores(q, keys, slots, slot_step, slot, step, count, out, ahead): the dot product of q with each key
-    mix(weights, values, slots, slot_step, slot, step, count, out, ahead): the sum of the values times their weights
+    scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
+    mix(vectors, halves, weights, values, ...): the sum of the values times their weights
 
     Position s stands slots[s] * slot + s * step bytes behind `keys`; from one entry of the 64-bit slots to the next it
-    is `slot_step` bytes, 8 or 0. What stands `ahead` bytes from what is read will be read next, and is asked for. With
-    `halves`, keys and values are bf16, everything else is float32.
+    is `slot_step` bytes, 8 or 0. What stands `ahead` bytes from what is read will be read next, and is asked for. Where
+    `halves` is 1, keys and values are bf16, everything else is float32. Vectors are one of WIDTHS.
     """
 
     @intrinsic
     def gather(
-        typing: Any, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any, step: Any, count: Any,
-        out: Any, ahead: Any,
+        typing: Any, vectors: Any, halves: Any, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any,
+        step: Any, count: Any, out: Any, ahead: Any,
     ) -> Any:  # fmt: skip
-        def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            _write_gather(builder, vectors, mixes, halves, *arguments)
+        def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            vectors, halves, *rest = arguments
+            loops = {
+                2 * v + half: partial(_write_gather, b, v, mixes, bool(half), *rest) for v in WIDTHS for half in (0, 1)
+            }
+            _switch(b, b.add(b.mul(vectors, _INT64(2)), halves), loops)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 9), write
+        return types.void(*[types.intp] * 11), write
 
     return gather
 
@@ -225,13 +243,7 @@ def _write_gather(
         b.store(total, at(b.add(out, _INT64(4 * LANES * i)), floats), align=4)
 
 
-scores1, scores2, scores4, scores8 = (_gather(vectors, False) for vectors in (1, 2, 4, 8))
-mix1, mix2, mix4, mix8 = (_gather(vectors, True) for vectors in (1, 2, 4, 8))
-half_scores1, half_scores2, half_scores4, half_scores8 = (_gather(vectors, False, True) for vectors in (1, 2, 4, 8))
-half_mix1, half_mix2, half_mix4, half_mix8 = (_gather(vectors, True, True) for vectors in (1, 2, 4, 8))
-f1, f2, f3, f4, f5, f6 = (_tile(FLOAT32, rows) for rows in range(1, ROWS + 1))
-b1, b2, b3, b4, b5, b6 = (_tile(BF16, rows) for rows in range(1, ROWS + 1))
-i1, i2, i3, i4, i5, i6 = (_tile(INT8, rows) for rows in range(1, ROWS + 1))
+scores, mix = _gather(mixes=False), _gather(mixes=True)
 
 
 @intrinsic
