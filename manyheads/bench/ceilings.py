@@ -7,7 +7,6 @@ float32, 2 in bf16 and 1 in int8.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from manyheads.core.runtime import prepare
+from manyheads.lowering import has_kernels
 
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
 BUFFER = 2**28  # bytes that are read: more than any processor's cache
@@ -83,15 +83,15 @@ def _int8(x: torch.Tensor, weight: torch.Tensor) -> list[Callable[[], object]]:
 
 def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -> list[Callable[[], object]]:
     """The product as lowered models take it; none where they do not."""
-    if importlib.util.find_spec("numba") is None:
+    if not has_kernels():
         return []
-    from manyheads.lowering.packed import Team
+    from manyheads.lowering.packed import team_of
     from manyheads.lowering.stack import FusedLinear
     from manyheads.lowering.tile import HAS_BF16, HAS_INT8
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []
-    layer = FusedLinear(weight, None, precision, Team(threads))
+    layer = FusedLinear(weight, None, precision, team_of(threads))
     return [lambda: layer(x)]
 
 

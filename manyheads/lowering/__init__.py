@@ -13,7 +13,7 @@ import copy
 import importlib.util
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,14 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.runtime import Precision, Route
 
-if TYPE_CHECKING:
-    from manyheads.lowering.packed import Team
-
 # What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
 # stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
 BOUNDS = {"int8": 0.04, "bf16": 0.01}
-_TEAMS: dict[int, Team] = {}
+
+
+def has_kernels() -> bool:
+    """Whether there is what compiles them."""
+    return importlib.util.find_spec("numba") is not None
 
 
 def check(route: Route) -> None:
@@ -38,7 +39,7 @@ def check(route: Route) -> None:
     use = "take float32 or bf16, or auto, which finds the fastest"
     if route.device != "cpu":
         raise ValueError(f"precision int8 runs on a CPU, not on {route.device}: {use}")
-    if importlib.util.find_spec("numba") is None:
+    if not has_kernels():
         raise ValueError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
     from manyheads.lowering.tile import HAS_INT8
 
@@ -53,16 +54,17 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
     is that of PyTorch's products. `auto` becomes int8, bf16 or float32, the first that stays within `BOUNDS` here.
     """
     check(route)
-    usable = route.device == "cpu" and importlib.util.find_spec("numba") is not None
+    usable = route.device == "cpu" and has_kernels()
     if route.precision == "auto":
         if usable:
             for precision in _offered():
-                attempt = lower(model, replace(route, precision=precision))
-                if precision == "float32" or _off(model, attempt[0]) <= BOUNDS[precision]:
+                fast, its_route = lower(model, replace(route, precision=precision))
+                # without a stack there is nothing to hold against a bound
+                if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     print(f"precision auto: {precision}", file=sys.stderr)
-                    return attempt
-        fast = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
-        return model, replace(route, precision="bf16" if fast else "float32")
+                    return fast, its_route
+        has_bf16 = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
+        return model, replace(route, precision="bf16" if has_bf16 else "float32")
     if not usable or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, route
     fusible = any(type(module) is Stack for module in model.modules())
@@ -79,18 +81,16 @@ def _offered() -> tuple[Precision, ...]:
 
 
 def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
-    from manyheads.lowering.kernels import compiled
-    from manyheads.lowering.packed import Team
+    from manyheads.lowering.kernels import tell_of_compiling
+    from manyheads.lowering.packed import team_of
     from manyheads.lowering.stack import FusedLinear, FusedStack, fusible
     from manyheads.lowering.tile import HAS_BF16
 
     if route.precision == "bf16" and not HAS_BF16:
         return model, route  # told by `prepare`: autocast
-    if not compiled() and not _TEAMS:
-        print("compiling kernels for this processor, once: about half a minute", file=sys.stderr)
+    tell_of_compiling()
     precision = route.precision
-    count = route.threads or torch.get_num_threads()
-    team = _TEAMS.setdefault(count, Team(count))
+    team = team_of(route.threads or torch.get_num_threads())
     done: dict[int, nn.Module] = {}
 
     def made(module: nn.Module) -> nn.Module:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,11 @@ def _place() -> str | None:
 PLACE = _place()
 
 
-def compiled() -> bool:
-    """Whether an earlier process has left all of it."""
-    return PLACE is not None and any(Path(PLACE).rglob("fused.run-*.nbc"))
+@cache
+def tell_of_compiling() -> None:
+    """On stderr, once, where no earlier process has left compiled kernels."""
+    if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
+        print("compiling kernels for this processor, once: about half a minute", file=sys.stderr)
 
 
 def kernel(function: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -121,6 +122,12 @@ class Workspace:
             )  # fmt: skip
         s = self._scratch
         return s._replace(wide=s.wide[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
+
+
+@cache
+def team_of(threads: int) -> Team:
+    """The one of the process: kernels of all models take turns."""
+    return Team(threads)
 
 
 class Team:

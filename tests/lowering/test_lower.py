@@ -263,6 +263,8 @@ def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.Monk
     monkeypatch.setitem(BOUNDS, "bf16", 1e-9)
     _, route = lower(gpt(), prepare("auto"))
     assert route.lowered == "float32"
+    _, route = lower(torch.nn.Sequential(torch.nn.Linear(8, 8)), prepare("auto"))
+    assert (route.precision, route.lowered) == ("float32", None)  # no stack that could be compared
     fast, _ = lower(translator(), prepare("auto"))
     assert type(fast.decoder).__name__ == "FusedStack"
 

@@ -82,7 +82,8 @@ class QuestionAnswerer(TextPredictor):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
         windows = passages(self.tokenizer, pairs, **self._reading)
-        logits = passage_logits(self.fast[0], windows, self.fast[1])
+        model, route = self.fast
+        logits = passage_logits(model, windows, route)
         return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> Outcome:

@@ -103,9 +103,8 @@ class Classifier(TextPredictor):
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels)
-        scores = log_probabilities(
-            self.fast[0], self._encode(data.texts, data.pairs, truncate, data.place), self.fast[1]
-        )  # (N, L)
+        model, route = self.fast
+        scores = log_probabilities(model, self._encode(data.texts, data.pairs, truncate, data.place), route)  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
         return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)
 

@@ -16,4 +16,5 @@ class DigitTranslator(Translator):
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))
-        return digit_outcome(self.fast[0], self.tokenizer, tests, self.fast[1])
+        model, route = self.fast
+        return digit_outcome(model, self.tokenizer, tests, route)

@@ -98,6 +98,7 @@ class ImageClassifier(ImageEncoder):
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
+        model, route = self.fast
         for first in range(0, len(images), SCORED):
             arrays = {}  # of the images that can be used, (C, Y, X)
             for i, image in enumerate(images[first : first + SCORED], first):
@@ -110,7 +111,6 @@ class ImageClassifier(ImageEncoder):
             if not arrays:
                 continue
             batch = torch.from_numpy(np.stack(list(arrays.values())))  # (B, C, Y, X)
-            model, route = self.fast
             with torch.inference_mode(), route.computing():
                 scores = model(batch.to(route.device)).float().log_softmax(-1).cpu()  # (B, L)
             for i, ranked in zip(arrays, likeliest(scores, self.labels, top), strict=True):
@@ -120,7 +120,8 @@ class ImageClassifier(ImageEncoder):
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
-        scores = log_probabilities(self.fast[0], loader, self.fast[1])  # (N, L)
+        model, route = self.fast
+        scores = log_probabilities(model, loader, route)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
         return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)

@@ -204,7 +204,8 @@ class LanguageModel(ModelWithTokenizer):
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self._end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
-        losses = token_losses(self.fast[0], np.array(ids), self.fast[1], context=context, stride=stride)
+        model, route = self.fast
+        losses = token_losses(model, np.array(ids), route, context=context, stride=stride)
         bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits a byte" for size in bits]

@@ -92,7 +92,8 @@ class MaskedLanguageModel(TextPredictor):
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
         epoch = self._masked(data, skip_bad_lines)
-        examples = list(scores(self.fast[0], epoch, self.fast[1], 128 * TEXTS))
+        model, route = self.fast
+        examples = list(scores(model, epoch, route, 128 * TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return Outcome(

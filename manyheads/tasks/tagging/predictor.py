@@ -90,7 +90,8 @@ class Tagger(TextPredictor):
         spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
-        scores = tag_log_probabilities(self.fast[0], windows, list(map(len, sentences)), self.fast[1])
+        model, route = self.fast
+        scores = tag_log_probabilities(model, windows, list(map(len, sentences)), route)
         labels = self.model.config.labels
         tagged = []
         for text, words, score in zip(whole, spans, scores, strict=True):
