@@ -34,8 +34,10 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        # (layers, key or value, B, H, C, Dh): one tensor, so that selecting rows is one copy for all layers
-        self._entries = torch.zeros(layers, 2, batch, heads, capacity, head_width, dtype=dtype, device=device)
+        # (layers, key or value, B, H, C, Dh): one tensor, so that selecting rows is one copy for all layers; without
+        # memory of its own until something is to be written, for a kernel wants another
+        shape = (layers, 2, batch, heads, capacity, head_width)
+        self._entries = torch.zeros((), dtype=dtype, device=device).expand(shape)
         self._slots: Tensor | None = None  # (B, longest) where each position is; None: all of row b in slot b
         self._zeros: Callable[[Sequence[int]], Tensor] | None = None  # a kernel's; then rows move in the table only
         self._cross: list[tuple[Tensor, Tensor] | None] = [None] * layers
@@ -64,6 +66,7 @@ class KVCache:
         """
         end = self._end(key.shape[2])
         self._gather()
+        self._make_room(self.batch)
         keys, values = (
             self._entries[layer, i, : self.batch, ..., : entry.shape[-1]] for i, entry in enumerate((key, value))
         )
@@ -172,6 +175,7 @@ class KVCache:
         """Rows (N,) hold what the N rows of another cache of the same model hold; their cross entries stay."""
         used = other._longest
         self._gather()
+        self._make_room(self.batch)
         other._gather()
         self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
         self.lengths = self.lengths.index_copy(0, rows, other.lengths)
@@ -188,7 +192,7 @@ class KVCache:
         """At least so many slots; what they hold stays."""
         old, used = self._entries, self._longest
         slots = old.shape[2]
-        if rows > slots or anew:
+        if rows > slots or anew or (old.numel() and old.stride(4) == 0):
             shape = [*old.shape[:2], max(rows, slots), *old.shape[3:]]
             self._entries = old.new_zeros(shape) if self._zeros is None else self._zeros(shape)
             self._entries[:, :, :slots, :, :used] = old[:, :, :, :, :used]

@@ -62,3 +62,29 @@ def log_probabilities(logits: Tensor, suppress: Sequence[int]) -> Tensor:
     if suppress:
         logits = logits.index_fill(-1, torch.tensor([*suppress], device=logits.device), -torch.inf)
     return logits.log_softmax(-1)
+
+
+BLOCK = 64  # numbers in a row whose largest is found at once
+FEW = 100_000  # of which `argmax` finds the largest sooner than the calls for blocks take
+
+
+def block_maxima(scores: Tensor) -> Tensor:
+    """(R, N) -> (R, N / BLOCK), the last block being what is left."""
+    whole = scores.shape[1] // BLOCK * BLOCK
+    maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
+    return torch.cat([maxima, scores[:, whole:].amax(1, keepdim=True)], 1) if whole < scores.shape[1] else maxima
+
+
+def in_blocks(scores: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands in these blocks (R, K) of each row, and where: (R, K * BLOCK), -inf beyond the row's end."""
+    at = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
+    beyond = at >= scores.shape[1]
+    return scores.gather(1, at.masked_fill(beyond, 0)).masked_fill(beyond, -torch.inf), at
+
+
+def largest(scores: Tensor) -> Tensor:
+    """Where each row (R, N) has its largest, of equal ones the first. On a CPU `argmax` is slow where there are many."""
+    if scores.numel() < FEW:
+        return scores.argmax(1)
+    values, at = in_blocks(scores, block_maxima(scores).argmax(1, keepdim=True))
+    return at.gather(1, values.argmax(1, keepdim=True))[:, 0]

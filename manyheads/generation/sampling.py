@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from manyheads.generation.protocol import Cache
+from manyheads.generation.protocol import Cache, largest
 
 
 class RewindableCache(Cache, Protocol):
@@ -68,7 +68,7 @@ class Sampling:
         """logits (B, V), tokens that each text has (B, V), numbers from 0 to 1 (B,) when asked for -> tokens (B,)."""
         logits = self.filtered(logits, seen)
         if self.temperature == 0:
-            return logits.argmax(-1)
+            return largest(logits)
         # the inverse of the distribution function: one number a token, whatever the vocabulary and the batch
         heights = logits.softmax(-1).double().cumsum(-1)  # (B, V)
         return (heights <= chances().to(heights.device)[:, None] * heights[:, -1:]).sum(-1)

@@ -11,10 +11,19 @@ from bisect import insort
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, length_penalty, log_probabilities
+from manyheads.generation.protocol import (
+    C,
+    Hypothesis,
+    Step,
+    block_maxima,
+    check_alpha,
+    in_blocks,
+    largest,
+    length_penalty,
+    log_probabilities,
+)
 
 
 @torch.inference_mode()
@@ -44,7 +53,7 @@ def greedy(
     totals: Tensor | None = None  # (B,) in the type of the log-probabilities
     for length in range(longest + 1):
         log_p = log_probabilities(step(last[:, None], cache)[:, -1], suppress)  # (R, V)
-        last = _largest(log_p).masked_fill(limits[rows] == length, end)
+        last = largest(log_p).masked_fill(limits[rows] == length, end)
         totals = log_p.new_zeros(batch) if totals is None else totals
         totals[rows] += log_p.gather(1, last[:, None])[:, 0]
         output[rows, length] = last
@@ -140,32 +149,16 @@ def beam_search(
         cache.select(parents.flatten())
 
 
-def _in_blocks(scores: Tensor, block: int) -> Tensor:
-    """(R, N) -> (R, N / block, block), filled up with minus infinity."""
-    if excess := scores.shape[1] % block:
-        scores = F.pad(scores, (0, block - excess), value=-torch.inf)
-    return scores.unflatten(1, (-1, block))
-
-
-def _largest(scores: Tensor, block: int = 64) -> Tensor:
-    """Where each row (R, N) has its largest, of equal ones the first: an eighth of the time of `argmax` on a CPU."""
-    blocks = _in_blocks(scores, block)
-    rows, best = torch.arange(len(scores), device=scores.device), blocks.amax(dim=2).argmax(dim=1)
-    return best * block + blocks[rows, best].argmax(dim=1)
-
-
-def _best(scores: Tensor, count: int, block: int = 64) -> tuple[Tensor, Tensor]:
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row (R, N) and where they are, largest first, of equal ones the first.
 
     `topk` leaves the order of equal values open, and a stable sort of everything is slow. But the `count` largest lie
     in the `count` blocks with the largest maxima, so only these are sorted.
     """
-    blocks = _in_blocks(scores, block)
-    order = blocks.amax(dim=2).sort(dim=1, descending=True, stable=True).indices
-    near = order[:, :count].sort(dim=1).values  # (R, count) blocks, in the order of the row
-    values, at = blocks.gather(1, near[:, :, None].expand(-1, -1, block)).flatten(1).sort(descending=True, stable=True)
-    at = at[:, :count]
-    return values[:, :count], near.gather(1, at // block) * block + at % block
+    order = block_maxima(scores).sort(dim=1, descending=True, stable=True).indices
+    values, at = in_blocks(scores, order[:, :count].sort(dim=1).values)  # blocks in the order of the row
+    values, ranks = values.sort(descending=True, stable=True)
+    return values[:, :count], at.gather(1, ranks[:, :count])
 
 
 def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:

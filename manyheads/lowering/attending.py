@@ -9,23 +9,21 @@ import numpy as np
 from numba import carray
 
 from manyheads.lowering import tile
-from manyheads.lowering.kernels import ONE, ZERO, exp, kernel, multiply
-from manyheads.lowering.tile import COLUMNS, FLOAT32, LANES, ROWS, float_of, pointer
+from manyheads.lowering.kernels import ONE, ZERO, exp_up, kernel, multiply, part
+from manyheads.lowering.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, rounded
 
 
 @kernel
-def softmax(scores: Any, scale: Any) -> None:
-    """Of one row, in place; scores are multiplied by `scale` first."""
+def exponentials(scores: Any, scale: Any) -> Any:
+    """Softmax of one row, times `scale`, in place, but for the factor that makes them sum to one: it is returned."""
     highest = scores[0]
     for i in range(len(scores)):
         highest = scores[i] if scores[i] > highest else highest
     total = ZERO
     for i in range(len(scores)):
-        scores[i] = exp((scores[i] - highest) * scale)
+        scores[i] = exp_up((scores[i] - highest) * scale)
         total += scores[i]
-    inverse = ONE / total
-    for i in range(len(scores)):
-        scores[i] *= inverse
+    return ONE / total
 
 
 @kernel
@@ -42,11 +40,12 @@ def short_numbers() -> Any:
 
 @kernel
 def attend(
-    query: Any, count: int, left: int, width: int, keys: int, values: int, halves: bool, slots: Any, slot: int,
-    head: int, step: int, total: int, causal: bool, scale: Any, out: Any, work: Any,
+    kind: int, query: Any, count: int, left: int, width: int, keys: int, values: int, halves: bool, slots: Any,
+    slot: int, head: int, step: int, total: int, causal: bool, scale: Any, out: Any, work: Any,
 ) -> None:  # fmt: skip
     """One head of one sequence: softmax(q k^T * scale) v for `count` queries.
 
+    kind           of the model's products: where they are in less than float32, so are those of many queries, in bf16
     query, out     (count, ...), in which columns from `left` on, `width` of them, are this head's
     keys, values   addresses of float32, or bf16 where `halves`: position s stands slots[s] * slot + s * step numbers
                    further on, and the next head's `head` numbers
@@ -66,54 +65,114 @@ def attend(
             q, o, scores = query[i, left:].ctypes.data, out[i, left:].ctypes.data, work[:seen]
             tile.scores(vectors, halves, q, keys, at, slot_step, size * slot, size * step, seen, scores.ctypes.data,
                         values - keys)  # fmt: skip
-            softmax(scores, scale)
+            factor = exponentials(scores, scale)
             tile.mix(vectors, halves, scores.ctypes.data, values, at, slot_step, size * slot, size * step, seen, o,
                      keys + size * head - values)  # fmt: skip
+            for d in range(left, left + width):
+                out[i, d] *= factor
         return
-    # many: keys and values laid out as the weights of two products, (groups, steps, COLUMNS)
+    # many: keys and values are laid out as the weights of two products
+    paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
+    kind, together = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers in 32 bits
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
-    packed_keys = work[: across * width * COLUMNS].reshape(across, width, COLUMNS)
-    work = work[across * width * COLUMNS :]
-    packed_values = work[: down * total * COLUMNS].reshape(down, total, COLUMNS)
-    work = work[down * total * COLUMNS :]
-    scores = work[: ROWS * across * COLUMNS].reshape(ROWS, across * COLUMNS)
-    mixed = work[ROWS * across * COLUMNS :][: ROWS * COLUMNS].reshape(ROWS, COLUMNS)
+    deep, long = width // together, (total + together - 1) // together
+    work, packed_keys = taken(work, (across, deep, COLUMNS))
+    work, packed_values = taken(work, (down, long, COLUMNS))
+    work, scores = taken(work, (ROWS, across * COLUMNS))
+    work, left_side = taken(work, (ROWS, max(deep, across * COLUMNS)))
+    work, mixed = taken(work, (ROWS, COLUMNS))
+    work, rows = taken(work, (2, width))
+    work, factors = taken(work, (ROWS,))
+    words, key_words, value_words = left_side.view(np.int32), packed_keys.view(np.int32), packed_values.view(np.int32)
     for s in range(total):
-        shift = (slots[s] * slot if slot else 0) + s * step
-        if halves:
-            shorts = short_numbers()
-            for d in range(width):
-                k, v = np.int32(shorts[keys // 2 + shift + d]), np.int32(shorts[values // 2 + shift + d])
-                packed_keys[s // COLUMNS, d, s % COLUMNS] = float_of(k << np.int32(16))
-                packed_values[d // COLUMNS, s, d % COLUMNS] = float_of(v << np.int32(16))
+        shift = size * ((slots[s] * slot if slot else 0) + s * step)
+        fetch(keys + shift, halves, rows[0])
+        fetch(values + shift, halves, rows[1])
+        if paired:
+            pair(rows[0], words[0])
+            for d in range(deep):
+                key_words[s // COLUMNS, d, s % COLUMNS] = words[0, d]
+            for g in range(down):
+                first = g * COLUMNS
+                line = value_words[g, s // 2]
+                if s % 2:
+                    for d in range(min(COLUMNS, width - first)):
+                        line[d] |= np.int32(rounded(rows[1, first + d])) << np.int32(16)
+                else:
+                    for d in range(min(COLUMNS, width - first)):
+                        line[d] = np.int32(rounded(rows[1, first + d]))
         else:
-            memory = numbers()
             for d in range(width):
-                packed_keys[s // COLUMNS, d, s % COLUMNS] = memory[keys // 4 + shift + d]
-                packed_values[d // COLUMNS, s, d % COLUMNS] = memory[values // 4 + shift + d]
+                packed_keys[s // COLUMNS, d, s % COLUMNS] = rows[0, d]
+            for g in range(down):
+                first = g * COLUMNS
+                for d in range(min(COLUMNS, width - first)):
+                    packed_values[g, s, d] = rows[1, first + d]
     tiles = (count + ROWS - 1) // ROWS
     for t in range(tiles):
         begin, end = t * count // tiles, (t + 1) * count // tiles
         most = total - (count - end) if causal else total
-        q = query.ctypes.data + begin * query.strides[0] + 4 * left
+        a, a_stride = query.ctypes.data + begin * query.strides[0] + 4 * left, query.strides[0]
+        if paired:
+            for i in range(begin, end):
+                pair(query[i, left : left + width], words[i - begin])
+            a, a_stride = left_side.ctypes.data, left_side.strides[0]
         for group in range((most + COLUMNS - 1) // COLUMNS):
-            at = scores.ctypes.data + 4 * COLUMNS * group
-            multiply(FLOAT32, end - begin, q, query.strides[0], packed_keys[group].ctypes.data, width, at,
-                     scores.strides[0])  # fmt: skip
+            w = packed_keys[group].ctypes.data
+            multiply(kind, end - begin, a, a_stride, w, deep, scores.ctypes.data + 4 * COLUMNS * group,
+                     scores.strides[0], w, 0)  # fmt: skip
         for i in range(begin, end):
             seen = total - (count - 1 - i) if causal else total
-            softmax(scores[i - begin, :seen], scale)
-            scores[i - begin, seen:most] = ZERO
+            factors[i - begin] = exponentials(scores[i - begin, :seen], scale)
+            scores[i - begin, seen : most + most % together] = ZERO
+        a, a_stride = scores.ctypes.data, scores.strides[0]
+        if paired:
+            for i in range(end - begin):
+                pair(scores[i, : most + most % 2], words[i])
+            a, a_stride = left_side.ctypes.data, left_side.strides[0]
         for group in range(down):
-            multiply(FLOAT32, end - begin, scores.ctypes.data, scores.strides[0], packed_values[group].ctypes.data,
-                     most, mixed.ctypes.data, mixed.strides[0])  # fmt: skip
+            w = packed_values[group].ctypes.data
+            multiply(kind, end - begin, a, a_stride, w, (most + together - 1) // together, mixed.ctypes.data,
+                     mixed.strides[0], w, 0)  # fmt: skip
             some = min(COLUMNS, width - group * COLUMNS)
             for i in range(begin, end):
+                line = part(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), some)
                 for d in range(some):
-                    out[i, left + group * COLUMNS + d] = mixed[i - begin, d]
+                    line[d] = mixed[i - begin, d] * factors[i - begin]
+
+
+@kernel
+def taken(work: Any, shape: Any) -> Any:
+    """What is left of the memory, and its beginning as an array."""
+    size = 1
+    for length in shape:
+        size *= length
+    return work[size:], work[:size].reshape(shape)
+
+
+@kernel
+def fetch(address: int, halves: bool, out: Any) -> None:
+    """A vector of float32 or bf16 numbers as float32."""
+    if halves:
+        shorts = carray(pointer(address), (len(out),), np.uint16)
+        for d in range(len(out)):
+            out[d] = float_of(np.int32(shorts[d]) << np.int32(16))
+    else:
+        whole = part(address, len(out))
+        for d in range(len(out)):
+            out[d] = whole[d]
+
+
+@kernel
+def pair(x: Any, out: Any) -> None:
+    """Float32 numbers, an even count of them, as bf16, two in 32 bits."""
+    halves = out.view(np.uint16)
+    for i in range(len(x)):
+        halves[i] = rounded(x[i])
 
 
 def work_size(total: int, width: int) -> int:
     """Float32 numbers that `attend` needs for so many keys."""
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
-    return (across * width + down * total + ROWS * (across + 1)) * COLUMNS
+    columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
+    return columns * COLUMNS + 2 * width + ROWS

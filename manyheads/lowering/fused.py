@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyheads.lowering.attending import attend, numbers, short_numbers
-from manyheads.lowering.kernels import NONE, kernel, lent, normalise, product, ready, rounded, wait
-from manyheads.lowering.tile import COLUMNS
+from manyheads.lowering.kernels import NONE, kernel, lent, normalise, product, ready, wait
+from manyheads.lowering.tile import COLUMNS, rounded
 
 # Numba compiles a function anew for every plain number that it is called with, not for those of NumPy's.
 # The products of a layer, by their row in `Weights.places`
@@ -179,8 +179,8 @@ def self_attention(
             if memory.slots.shape[1] > 1:
                 slot = memory.strides[0]
                 keys, values = keys - size * sequence * slot, values - size * sequence * slot
-        attend(rows, count, left, width, keys, values, halves, memory.slots[sequence], slot, apart, step, total, causal,
-               weights.scales[0], scratch.mixed[begin:end], scratch.work[thread])  # fmt: skip
+        attend(sizes.kind, rows, count, left, width, keys, values, halves, memory.slots[sequence], slot, apart, step,
+               total, causal, weights.scales[0], scratch.mixed[begin:end], scratch.work[thread])  # fmt: skip
 
 
 @kernel
@@ -213,7 +213,7 @@ def cross_attention(
         source = memory.slots[sequence]
         halves = memory.halves[0]
         shift = (2 if halves else 4) * (source[0] * memory.strides[0] + head * memory.strides[1])
-        attend(query[begin:end], end - begin, head * width, width, memory.addresses[layer, 0] + shift,
+        attend(sizes.kind, query[begin:end], end - begin, head * width, width, memory.addresses[layer, 0] + shift,
                memory.addresses[layer, 1] + shift, halves, source, FIRST, memory.strides[1], memory.strides[2],
                memory.lengths[sequence], NO, weights.scales[1], query[begin:end], scratch.work[thread])  # fmt: skip
 

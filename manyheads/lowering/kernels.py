@@ -25,12 +25,14 @@ from manyheads.lowering.tile import (
     COLUMNS,
     FLOAT32,
     INT8,
+    LINE,
     ROWS,
     arrive,
     arrived,
     bits_of,
     float_of,
     pointer,
+    rounded,
 )
 
 
@@ -90,10 +92,13 @@ LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # ln 2 
 E6, E5, E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E3, E2, E1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 ROOT_HALF = np.float32(0.7071067811865476)
-# erf by Abramowitz and Stegun, formula 7.1.26: its error is below 1.5e-7
-P = np.float32(0.3275911)
-A1, A2, A3 = np.float32(0.254829592), np.float32(-0.284496736), np.float32(1.421413741)
-A4, A5 = np.float32(-1.453152027), np.float32(1.061405429)
+# erf(x) = x p(x^2) / q(x^2) up to 4, where it is 1 (the coefficients of Eigen's float32 erf): its error is below 5e-7
+FOUR = np.float32(4)
+P0, P1, P2 = np.float32(-1.60960333262415e-02), np.float32(-2.95459980854025e-03), np.float32(-7.34990630326855e-04)
+P3, P4, P5 = np.float32(-5.69250639462346e-05), np.float32(-2.10102402082508e-06), np.float32(2.77068142495902e-08)
+P6 = np.float32(-2.72614225801306e-10)
+Q0, Q1, Q2 = np.float32(-1.42647390514189e-02), np.float32(-7.37332916720468e-03), np.float32(-1.68282697438203e-03)
+Q3, Q4 = np.float32(-2.13374055278905e-04), np.float32(-1.45660718464996e-05)
 ROOT_2_PI, CUBIC = np.float32(0.7978845608028654), np.float32(0.044715)
 LEVELS = np.float32(255)
 
@@ -125,8 +130,13 @@ def wait(counter: int, turns: int, threads: int) -> int:
 @kernel
 def exp(x: Any) -> Any:
     """e^x in float32 (Cephes' polynomial), for loops that become vectors; 0 or large beyond +-87."""
+    return exp_up(MOST if x > MOST else x)
+
+
+@kernel
+def exp_up(x: Any) -> Any:
+    """The same for numbers up to 87."""
     x = LEAST if x < LEAST else x
-    x = MOST if x > MOST else x
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH - n * LN2_LOW
     p = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r + E1
@@ -145,10 +155,12 @@ def activate(how: int, x: Any) -> None:
     elif how == GELU:
         for i in range(len(x)):
             z = x[i] * ROOT_HALF
-            size = -z if z < ZERO else z
-            t = ONE / (ONE + P * size)
-            beyond = ((((A5 * t + A4) * t + A3) * t + A2) * t + A1) * t * exp(-size * size)  # 1 - erf(size)
-            x[i] = x[i] * HALF * (beyond if z < ZERO else TWO - beyond)
+            z = -FOUR if z < -FOUR else z
+            z = FOUR if z > FOUR else z
+            y = z * z
+            p = (((((P6 * y + P5) * y + P4) * y + P3) * y + P2) * y + P1) * y + P0
+            q = (((Q4 * y + Q3) * y + Q2) * y + Q1) * y + Q0
+            x[i] = x[i] * HALF * (ONE + z * p / q)
     elif how == GELU_TANH:
         for i in range(len(x)):
             u = ROOT_2_PI * (x[i] + CUBIC * x[i] * x[i] * x[i])
@@ -168,13 +180,6 @@ def normalise(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
     factor = ONE / np.sqrt(squares / np.float32(len(x)) + eps)
     for i in range(len(x)):
         out[i] = (x[i] - mean) * factor * weight[i] + bias[i]
-
-
-@kernel
-def rounded(x: Any) -> Any:
-    """A float32 number as bf16: the nearest, of two the even one."""
-    bits = bits_of(x)
-    return np.uint16((bits + np.int32(0x7FFF) + ((bits >> np.int32(16)) & np.int32(1))) >> np.int32(16))
 
 
 @kernel
@@ -209,9 +214,15 @@ def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> Non
 
 
 @kernel
-def multiply(kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int) -> None:
+def multiply(
+    kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
+    ahead_step: int,
+) -> None:  # fmt: skip
     """`tile.multiply`, whose loops are many, in one place."""
-    tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride)
+    tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
+
+
+AHEAD = 4096  # bytes between what is read and what is asked for, where every weight is read once
 
 
 CACHED_BYTES = 1 << 19  # of activations that are gone through again and again: half of a core's second cache
@@ -230,33 +241,47 @@ def product(
     scratch  (ROWS, COLUMNS) of this thread
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
-    integers = scratch.view(np.int32)
     block = max(ROWS, CACHED_BYTES // (4 * steps))
     for top in range(0, rows, block):
         count = min(block, rows - top)
         tiles = (count + ROWS - 1) // ROWS
         for group in range(first, last):
             w, left = weight + group * steps * stride, group * COLUMNS
-            right = min(width, left + COLUMNS)
-            b, f, s = bias[left:right], factors[left:right], sums[left:right]
+            columns = min(COLUMNS, width - left)
+            b, f, s = bias[left : left + columns], factors[left : left + columns], sums[left : left + columns]
             for t in range(tiles):
                 begin, end = top + t * count // tiles, top + (t + 1) * count // tiles
-                multiply(kind, end - begin, start + begin * a_stride, a_stride, w, steps, scratch.ctypes.data, stride)
+                # the weights of the next group come while these are used: by one tile, or a part by each of several
+                if tiles == 1:
+                    ahead, ahead_step = w + AHEAD, stride
+                else:
+                    ahead_step = max(LINE, stride // tiles)
+                    ahead = w + steps * stride + t * steps * ahead_step
+                    if t * ahead_step >= stride:
+                        ahead, ahead_step = w, stride
+                multiply(kind, end - begin, start + begin * a_stride, a_stride, w, steps, scratch.ctypes.data, stride,
+                         ahead, ahead_step)  # fmt: skip
                 for row in range(begin, end):
-                    line = out[row, left:right]
-                    values = scratch[row - begin]
+                    values = part(scratch.ctypes.data + (row - begin) * stride, columns)
+                    line = part(out.ctypes.data + row * out.strides[0] + 4 * left, columns)
                     if kind == INT8:
-                        whole, scale, zero = integers[row - begin], scales[row], zeros[row]
-                        for c in range(right - left):
+                        whole, scale, zero = values.view(np.int32), scales[row], zeros[row]
+                        for c in range(columns):
                             values[c] = np.float32(whole[c] - zero * s[c]) * (scale * f[c])
                     if add:
-                        for c in range(right - left):
+                        for c in range(columns):
                             line[c] += values[c] + b[c]
                     else:
-                        for c in range(right - left):
+                        for c in range(columns):
                             line[c] = values[c] + b[c]
                         if how >= 0:
                             activate(how, line)
+
+
+@kernel
+def part(address: int, count: int) -> Any:
+    """So many float32 numbers at an address; a slice of an array costs more."""
+    return carray(pointer(address), (count,), np.float32)
 
 
 @kernel

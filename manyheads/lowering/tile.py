@@ -25,8 +25,6 @@ from numba.core import config
 from numba.extending import intrinsic
 
 ROWS = 6  # of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
-FEW = 2  # rows with which a product is as fast as its weights come from memory: they are asked for early
-AHEAD = 4096  # bytes
 LINE = 64  # bytes that come at once
 WIDTHS = (1, 2, 4, 8)  # vectors in a head whose keys are read where they stand
 FLOAT32, BF16, INT8 = range(3)
@@ -45,7 +43,8 @@ HAS_INT8 = (
     else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
 )
 
-_INT8, _INT32, _INT64, _FLOAT32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_FLOAT32 = ir.FloatType()
 
 
 class _BFloat16(ir.Type):
@@ -87,12 +86,14 @@ def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> Non
 
 @intrinsic
 def multiply(
-    typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any
-) -> Any:
+    typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any,
+    ahead: Any, ahead_step: Any,
+) -> Any:  # fmt: skip
     """A tile of up to ROWS rows, by addresses and strides in bytes; out (rows, COLUMNS) of 32 bits.
 
-    a    rows of activations, 4 * steps bytes each
-    w    (steps, COLUMNS) times 4 bytes, one after the other
+    a      rows of activations, 4 * steps bytes each
+    w      (steps, COLUMNS) times 4 bytes, one after the other
+    ahead  what will be read next: at every step a row of COLUMNS is asked for, `ahead_step` bytes behind the last
     """
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]  # `lower` refuses the others
 
@@ -102,17 +103,22 @@ def multiply(
         _switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 8), write
+    return types.void(*[types.intp] * 10), write
 
 
 def _ask(b: Any, address: Any) -> None:
     """Into the caches, if the address is one at all."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
-    b.call(fetch, [b.inttoptr(address, kinds[0]), _INT32(0), _INT32(3), _INT32(1)])  # for reading, to stay, data
+    b.call(
+        fetch, [b.inttoptr(address, kinds[0]), _INT32(0), _INT32(2), _INT32(1)]
+    )  # for reading, into the second cache, data
 
 
-def _write_loop(b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, stride: Any) -> None:
+def _write_loop(
+    b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, stride: Any, ahead: Any,
+    ahead_step: Any,
+) -> None:  # fmt: skip
     name, accumulator, factor = _instruction(kind)
     multiply = b.module.declare_intrinsic(name, (), ir.FunctionType(accumulator, [accumulator, factor, factor]))
     lanes = ir.VectorType(_INT32, LANES)
@@ -129,8 +135,9 @@ def _write_loop(b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, ste
     sums = [[b.phi(accumulator) for _ in range(VECTORS)] for _ in range(rows)]
     offset = b.mul(step, _INT64(4 * COLUMNS))
     weights = [b.load(at(b.add(w, offset), _INT64(4 * LANES * i), factor), align=4) for i in range(VECTORS)]
-    for i in range(VECTORS if rows <= FEW else 0):
-        _ask(b, b.add(b.add(w, offset), _INT64(4 * LANES * i + AHEAD)))
+    wanted = b.add(ahead, b.mul(step, ahead_step))
+    for i in range(VECTORS):
+        _ask(b, b.add(wanted, _INT64(4 * LANES * i)))
     added = []
     for row in range(rows):
         four_bytes = b.load(at(starts[row], b.mul(step, _INT64(4)), _INT32), align=4)
@@ -205,7 +212,7 @@ def _write_gather(
     def stored(address: Any, i: int) -> Any:
         if not halves:
             return vector(address, i)
-        short = b.load(at(b.add(address, _INT64(2 * LANES * i)), ir.VectorType(ir.IntType(16), LANES)), align=2)
+        short = b.load(at(b.add(address, _INT64(2 * LANES * i)), ir.VectorType(_INT16, LANES)), align=2)
         return b.bitcast(b.shl(b.zext(short, whole), ir.Constant(whole, [16] * LANES)), floats)
 
     query = [] if mixes else [vector(given, i) for i in range(vectors)]
@@ -256,6 +263,20 @@ def float_of(typing: Any, bits: Any) -> Any:
 def bits_of(typing: Any, number: Any) -> Any:
     """The 32 bits of a float32 number."""
     return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
+
+
+@intrinsic
+def rounded(typing: Any, number: Any) -> Any:
+    """A float32 number as the 16 bits of bf16: the nearest, of two the even one."""
+
+    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+        if HAS_BF16:
+            return b.bitcast(b.fptrunc(given[0], _BFloat16()), _INT16)
+        bits = b.bitcast(given[0], _INT32)
+        even = b.and_(b.lshr(bits, _INT32(16)), _INT32(1))
+        return b.trunc(b.lshr(b.add(bits, b.add(even, _INT32(0x7FFF))), _INT32(16)), _INT16)
+
+    return types.uint16(types.float32), write
 
 
 @intrinsic
