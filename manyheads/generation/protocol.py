@@ -83,7 +83,7 @@ def in_blocks(scores: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def largest(scores: Tensor) -> Tensor:
-    """Where each row (R, N) has its largest, of equal ones the first. On a CPU `argmax` is slow where there are many."""
+    """Where each row (R, N) has its largest, of equal ones the first. `argmax` of many is slow on a CPU."""
     if scores.numel() < FEW:
         return scores.argmax(1)
     values, at = in_blocks(scores, block_maxima(scores).argmax(1, keepdim=True))
