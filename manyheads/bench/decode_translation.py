@@ -20,6 +20,7 @@ from manyheads.bench.ours import fast, generator, precisions, seeded
 from manyheads.bench.peers import ctranslate2
 from manyheads.bench.work import Prepared, Side, Work
 from manyheads.generation import beam_search, greedy
+from manyheads.lowering import reduction
 from manyheads.models.transformer import Transformer
 
 END = 0  # as in Marian's vocabularies, whose last id is the padding token that decoding begins from
@@ -60,7 +61,8 @@ def ours(case: Translating, setting: str, threads: int) -> Prepared:
     model, route = fast(case.model(), setting, threads)
     c = model.config
     how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,),
-                           "limits": torch.full((case.sentences,), case.target - 1)}  # fmt: skip
+                           "limits": torch.full((case.sentences,), case.target - 1),
+                           "reduce": reduction(model)}  # fmt: skip
 
     def translate() -> list[list[int]]:
         with torch.inference_mode(), route.computing():

@@ -58,10 +58,15 @@ def log_probabilities(logits: Tensor, suppress: Sequence[int]) -> Tensor:
 
     They are taken out before the softmax: the others sum to one, as in training, where the padding logit is masked.
     """
+    return without(logits, suppress).log_softmax(-1)
+
+
+def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
+    """Logits in float32 or float64, minus infinity for the suppressed ids."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if suppress:
         logits = logits.index_fill(-1, torch.tensor([*suppress], device=logits.device), -torch.inf)
-    return logits.log_softmax(-1)
+    return logits
 
 
 BLOCK = 64  # numbers in a row whose largest is found at once
@@ -75,16 +80,32 @@ def block_maxima(scores: Tensor) -> Tensor:
     return torch.cat([maxima, scores[:, whole:].amax(1, keepdim=True)], 1) if whole < scores.shape[1] else maxima
 
 
-def in_blocks(scores: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """What stands in these blocks (R, K) of each row, and where: (R, K * BLOCK), -inf beyond the row's end."""
-    at = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
-    beyond = at >= scores.shape[1]
-    return scores.gather(1, at.masked_fill(beyond, 0)).masked_fill(beyond, -torch.inf), at
+# logits (R, V), ids that are never generated, BLOCK -> the logits without these, the largest of each block and the
+# logarithm of the sum of their exponentials (R,); what is given may be changed
+Reduce: TypeAlias = Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]]
 
 
-def largest(scores: Tensor) -> Tensor:
-    """Where each row (R, N) has its largest, of equal ones the first. `argmax` of many is slow on a CPU."""
-    if scores.numel() < FEW:
-        return scores.argmax(1)
-    values, at = in_blocks(scores, block_maxima(scores).argmax(1, keepdim=True))
-    return at.gather(1, values.argmax(1, keepdim=True))[:, 0]
+def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
+    """What a search needs to know of logits: they less their log-sums are `log_probabilities`."""
+    logits = without(logits, suppress)
+    return logits, block_maxima(logits), logits.logsumexp(-1)
+
+
+def in_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands in blocks (...) of rows (...) of scores (R, N), and in which columns: (..., BLOCK); -inf beyond N."""
+    columns = blocks[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)
+    beyond = columns >= scores.shape[1]
+    return scores[rows[..., None], columns.masked_fill(beyond, 0)].masked_fill(beyond, -torch.inf), columns
+
+
+def largest(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
+    """Where each row (R, N) has its largest, of equal ones the first. `argmax` of many is slow on a CPU.
+
+    maxima  (R, blocks), if they are known
+    """
+    if maxima is None:
+        if scores.numel() < FEW:
+            return scores.argmax(1)
+        maxima = block_maxima(scores)
+    values, columns = in_blocks(scores, torch.arange(len(scores), device=scores.device), maxima.argmax(1))
+    return columns.gather(1, values.argmax(1, keepdim=True))[:, 0]

@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from manyheads.generation.protocol import (
+    BLOCK,
     C,
     Hypothesis,
+    Reduce,
     Step,
     block_maxima,
     check_alpha,
     in_blocks,
     largest,
     length_penalty,
-    log_probabilities,
+    reduced,
 )
 
 
@@ -36,6 +38,7 @@ def greedy(
     limits: Tensor,
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
+    reduce: Reduce | None = None,
 ) -> list[Hypothesis]:
     """The most probable token (of equal ones the smallest id) at every position, until it is the end.
 
@@ -43,8 +46,10 @@ def greedy(
     limits    (B,) the most tokens each sentence may have before its end.
     suppress  ids that are never generated.
     alpha     of the score that a hypothesis reports; it decides nothing here.
+    reduce    in place of `reduced`, where the model comes with a faster one.
     """
     _check(cache, end, limits, suppress, alpha)
+    reduce = reduce or reduced
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
     output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
@@ -52,10 +57,10 @@ def greedy(
     last = torch.full((batch,), start, device=device)  # (R,)
     totals: Tensor | None = None  # (B,) in the type of the log-probabilities
     for length in range(longest + 1):
-        log_p = log_probabilities(step(last[:, None], cache)[:, -1], suppress)  # (R, V)
-        last = largest(log_p).masked_fill(limits[rows] == length, end)
-        totals = log_p.new_zeros(batch) if totals is None else totals
-        totals[rows] += log_p.gather(1, last[:, None])[:, 0]
+        logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)  # (R, V), ..., (R,)
+        last = largest(logits, maxima).masked_fill(limits[rows] == length, end)
+        totals = logits.new_zeros(batch) if totals is None else totals
+        totals[rows] += logits.gather(1, last[:, None])[:, 0] - log_sums
         output[rows, length] = last
         live = last != end
         if not live.all():
@@ -83,6 +88,7 @@ def beam_search(
     beam: int = 4,
     alpha: float = 0.6,
     nbest: int = 1,
+    reduce: Reduce | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best finished hypotheses of each sentence, best first; fewer where fewer exist.
 
@@ -94,11 +100,15 @@ def beam_search(
     exhaustive search.
 
     cache   fresh, one row for each sentence; rows are added for the beams.
-    alpha   length penalty, from 0 to 10. Other arguments as in `greedy`. ValueError for impossible ones.
+    alpha   length penalty, from 0 to 10.
+    reduce  in place of `reduced`, where the model comes with a faster one.
+
+    Other arguments as in `greedy`. ValueError for impossible ones.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
         raise ValueError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
+    reduce = reduce or reduced
     batch, device = len(limits), cache.lengths.device
     limits = limits.to(device)
     finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
@@ -113,15 +123,13 @@ def beam_search(
     totals = torch.zeros(batch, 1, device=device)  # (R, W) log-probabilities, best first
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
-        log_p = log_probabilities(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress)  # (R * W, V)
-        vocabulary = log_p.shape[1]
-        scores = log_p.view(len(rows), width, vocabulary) + totals[:, :, None]  # (R, W, V)
+        logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
         closing = limits[rows] == length
         if closing.any():
-            others = torch.arange(vocabulary, device=device) != end
-            scores = scores.masked_fill(closing[:, None, None] & others, -torch.inf)
-        totals, candidates = _best(scores.flatten(1), min(beam, width * vocabulary))  # (R, at most beam)
-        parents, tokens = candidates // vocabulary, candidates % vocabulary
+            others = torch.arange(logits.shape[1], device=device) != end
+            logits = logits.masked_fill(closing.repeat_interleave(width)[:, None] & others, -torch.inf)  # (R * W, V)
+            maxima = block_maxima(logits)
+        totals, parents, tokens = _best(logits, maxima, totals - log_sums.view(len(rows), width), beam)
         places = torch.tensor([beam - len(finished[sentence]) for sentence in rows.tolist()], device=device)
         placed = (torch.arange(totals.shape[1], device=device) < places[:, None]) & totals.isfinite()
 
@@ -149,16 +157,30 @@ def beam_search(
         cache.select(parents.flatten())
 
 
-def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row (R, N) and where they are, largest first, of equal ones the first.
+def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` largest of each sentence's logits (R * W, V) plus offsets (R, W): values, which of the W, and tokens.
 
-    `topk` leaves the order of equal values open, and a stable sort of everything is slow. But the `count` largest lie
-    in the `count` blocks with the largest maxima, so only these are sorted.
+    Largest first, of equal ones the first. A stable sort of everything is slow, but the `count` largest lie in the
+    `count` blocks with the largest maxima (R * W, blocks), so only these are sorted.
     """
-    order = block_maxima(scores).sort(dim=1, descending=True, stable=True).indices
-    values, at = in_blocks(scores, order[:, :count].sort(dim=1).values)  # blocks in the order of the row
-    values, ranks = values.sort(descending=True, stable=True)
-    return values[:, :count], at.gather(1, ranks[:, :count])
+    sentences, width = offsets.shape
+    blocks = maxima.shape[1]
+    near = _first_largest((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)  # (R, K)
+    parents = near // blocks  # (R, K)
+    rows = parents + width * torch.arange(sentences, device=near.device)[:, None]
+    values, tokens = in_blocks(logits, rows, near % blocks)  # (R, K, BLOCK)
+    values, ranks = (values + offsets.gather(1, parents)[:, :, None]).flatten(1).sort(descending=True, stable=True)
+    ranks = ranks[:, : min(count, width * logits.shape[1])]
+    return values[:, : ranks.shape[1]], parents.gather(1, ranks // BLOCK), tokens.flatten(1).gather(1, ranks)
+
+
+def _first_largest(scores: Tensor, count: int) -> Tensor:
+    """Where each row (R, N) has its `count` largest, of equal ones the first, in the row's order: `topk` takes any."""
+    scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
+    least = scores.topk(count).values[:, -1:]
+    larger, equal = scores > least, scores == least
+    chosen = larger | (equal & (equal.cumsum(1) <= count - larger.sum(1, keepdim=True)))
+    return chosen.nonzero()[:, 1].view(len(scores), count)
 
 
 def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,11 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
     if not fusible and route.precision != "int8":
         return model, route
     return _lowered(model, route)
+
+
+def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
+    """What a search takes for `generation.protocol.reduced` with a lowered model; None with others."""
+    return getattr(getattr(model, "project", None), "reduced", None)
 
 
 def _offered() -> tuple[Precision, ...]:

@@ -42,9 +42,8 @@ def _place() -> str | None:
     Numba looks at the file of the function that is called only: what it calls, and what tiles are made for, is told by
     the directory's name. NUMBA_CACHE_DIR or XDG_CACHE_HOME move it.
     """
-    made_of = [
-        (Path(__file__).parent / name).read_bytes() for name in ("tile.py", "kernels.py", "attending.py", "fused.py")
-    ]
+    files = ("tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
+    made_of = [(Path(__file__).parent / name).read_bytes() for name in files]
     made_for = (tile.LANES, tile.HAS_BF16, tile.HAS_INT8, numba.__version__)
     version = hashlib.sha256(b"".join(made_of) + repr(made_for).encode()).hexdigest()[:16]
     try:

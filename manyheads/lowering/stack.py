@@ -18,12 +18,14 @@ from manyheads.core.masks import Mask
 from manyheads.lowering.fused import Memory, Sizes, run, run_linear
 from manyheads.lowering.kernels import GELU, GELU_TANH, RELU, SILU
 from manyheads.lowering.packed import KINDS, NUMBERS, Team, Workspace, weights_of
+from manyheads.lowering.reducing import reduce_rows
 from manyheads.lowering.tile import FLOAT32
 
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
 }
 ROWS_AT_ONCE = 768  # of sequences that are read whole: what lies between two products stays in the caches
+MANY_LOGITS = 100_000  # from which on a search's look at them is shared among threads
 SERIAL = 2_000_000  # products of two numbers up to which waking another thread takes longer than it saves
 NOTHING = Memory(
     np.zeros((1, 2), np.int64),
@@ -189,6 +191,17 @@ class FusedLinear(nn.Module):
             self._team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
                            self._workspace.of(len(rows), 1, 1))  # fmt: skip
         return out.view(*x.shape[:-1], self.out_features)
+
+    def reduced(self, logits: Tensor, suppress: Sequence[int], block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `generation.protocol.reduced`, for logits that this layer has made: they are changed in place."""
+        assert logits.dtype == torch.float32, f"logits in {logits.dtype}"
+        logits = logits.contiguous()
+        maxima, log_sums = torch.empty(len(logits), -(-logits.shape[1] // block)), torch.empty(len(logits))
+        self._team.run(
+            reduce_rows, 1 if logits.numel() < MANY_LOGITS else self._team.size, logits.numpy(),
+            np.array(suppress, np.int64), np.int64(block), maxima.numpy(), log_sums.numpy(),
+        )  # fmt: skip
+        return logits, maxima, log_sums
 
 
 def fusible(stack: Stack, precision: str) -> bool:

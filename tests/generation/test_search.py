@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from manyheads.generation import Hypothesis, beam_search, greedy, score
+from manyheads.generation.protocol import block_maxima
 from manyheads.generation.search import _best
 
 from .mock import Recurrent, States, Table, enumerate_all
@@ -246,11 +247,14 @@ def test_one_beam_is_greedy_where_many_candidates_are_equal() -> None:
 
 @pytest.mark.parametrize(("length", "count"), [(10, 3), (64, 64), (65, 8), (1000, 8), (1000, 1000)])
 def test_best_is_a_stable_sort(length: int, count: int) -> None:
-    scores = torch.randint(0, 5, (20, length), generator=torch.Generator().manual_seed(0)).float().log()  # many ties
-    values, at = _best(scores, count)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 5, (20, length), generator=generator).float().log()  # many ties
+    offsets = torch.randint(-2, 3, (10, 2), generator=generator).float()
+    values, parents, tokens = _best(logits, block_maxima(logits), offsets, count)
+    scores = (logits.view(10, 2, length) + offsets[:, :, None]).flatten(1)
     expected = scores.sort(dim=1, descending=True, stable=True)
     assert torch.equal(values, expected.values[:, :count])
-    assert torch.equal(at, expected.indices[:, :count])
+    assert torch.equal(parents * length + tokens, expected.indices[:, :count])
 
 
 def test_bfloat16_logits_are_summed_in_float32() -> None:

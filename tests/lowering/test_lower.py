@@ -13,6 +13,7 @@ from torch import Tensor
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import edit, record
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
+from manyheads.generation.protocol import BLOCK, reduced
 from manyheads.lowering import BOUNDS, check, lower
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
@@ -156,6 +157,17 @@ def test_searches_find_what_they_find_with_the_model(beam: int) -> None:
     for plain, lowered in zip(*outputs, strict=True):
         assert [h.tokens for h in lowered] == [h.tokens for h in plain]
         assert [h.score for h in lowered] == pytest.approx([h.score for h in plain], abs=1e-5)
+
+
+@pytest.mark.parametrize("rows", [3, 200])  # few are looked at by one thread
+def test_what_a_search_is_told_of_logits_is_what_they_hold(rows: int) -> None:
+    model, _ = lower(translator(source_vocab=1000, target_vocab=1000), prepare("float32", threads=2))
+    hidden = torch.randn(rows, model.config.width, generator=torch.Generator().manual_seed(0))
+    expected = reduced(model.project(hidden), (0, 999))
+    told = model.project.reduced(model.project(hidden), (0, 999), BLOCK)
+    assert torch.equal(told[0], expected[0])
+    assert torch.equal(told[1], expected[1])
+    torch.testing.assert_close(told[2], expected[2], atol=1e-5, rtol=0)
 
 
 def test_scores_and_texts_of_unequal_length_are_those_of_the_model() -> None:

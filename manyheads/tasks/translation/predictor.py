@@ -19,6 +19,7 @@ from manyheads.data.corpora import ParallelSource
 from manyheads.data.parallel import Pairs
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.generation import Hypothesis, beam_search, greedy, score
+from manyheads.lowering import reduction
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
@@ -102,11 +103,14 @@ class Translator(ModelWithTokenizer):
             limits = torch.tensor([self._limit(len(sources[i])) for i in rows], device=source.device)
             with torch.inference_mode(), route.computing():
                 cache = model.start(source, lengths, int(limits.max()) + 1)
-                how: dict[str, Any] = {"start": c.start, "end": c.end, "limits": limits, "suppress": self._never}
+                how: dict[str, Any] = {
+                    "start": c.start, "end": c.end, "limits": limits, "suppress": self._never, "alpha": alpha,
+                    "reduce": reduction(model),
+                }  # fmt: skip
                 if beam == 1:
-                    hypotheses = [[h] for h in greedy(model.step, cache, **how, alpha=alpha)]
+                    hypotheses = [[h] for h in greedy(model.step, cache, **how)]
                 else:
-                    hypotheses = beam_search(model.step, cache, **how, beam=beam, alpha=alpha, nbest=count)
+                    hypotheses = beam_search(model.step, cache, **how, beam=beam, nbest=count)
             for row, ranked in zip(rows, hypotheses, strict=True):
                 translations[row] = [self._translation(h) for h in ranked]
         return translations

@@ -1,0 +1,34 @@
+"""What a search wants to know of a step's logits, in one pass over them by all threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from manyheads.lowering.kernels import ZERO, exp_up, kernel, lent, part
+
+
+@kernel
+def reduce_rows(
+    thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
+) -> None:
+    """logits (R, V): suppressed columns become -inf; maxima (R, blocks), logarithms of sums of exponentials (R,)."""
+    logits, suppress, maxima, log_sums = lent(logits), lent(suppress), lent(maxima), lent(log_sums)
+    rows, columns = logits.shape
+    for row in range(thread * rows // threads, (thread + 1) * rows // threads):
+        for column in suppress:
+            logits[row, column] = -np.inf
+        address = logits.ctypes.data + row * logits.strides[0]
+        highest = logits[row, 0]
+        for b in range(maxima.shape[1]):
+            numbers = part(address + 4 * b * block, min(block, columns - b * block))
+            most = numbers[0]
+            for i in range(len(numbers)):
+                most = numbers[i] if numbers[i] > most else most
+            maxima[row, b] = most
+            highest = most if most > highest else highest
+        total, numbers = ZERO, part(address, columns)
+        for i in range(columns):
+            total += exp_up(numbers[i] - highest)
+        log_sums[row] = highest + np.log(total)
