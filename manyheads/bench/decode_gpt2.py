@@ -56,16 +56,7 @@ def ours(case: Decoding, setting: str, threads: int) -> Prepared:
 def with_openvino(case: Decoding, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     given = case.inputs(model.config.vocab).numpy()
-    forget, step = openvino.decoder(model, setting, threads)
-
-    def run() -> None:
-        forget()
-        last = step(given[:, : case.prompt]).argmax(-1)[:, None]
-        for _ in range(case.new - 1):
-            last = step(last).argmax(-1)[:, None]
-
-    forget()
-    return Prepared(run, _fed(step, given))
+    return _stepping(case, given, *openvino.decoder(model, setting, threads))
 
 
 def with_transformers(case: Decoding, setting: str, threads: int) -> Prepared:
@@ -87,7 +78,12 @@ def with_transformers(case: Decoding, setting: str, threads: int) -> Prepared:
 def with_llama_cpp(case: Decoding, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     given = case.inputs(model.config.vocab).numpy()
-    forget, step = llama_cpp.decoder(model, case.batch, case.prompt + case.new + CHECKED, threads)
+    capacity = case.prompt + case.new + CHECKED
+    return _stepping(case, given, *llama_cpp.decoder(model, case.batch, capacity, threads))
+
+
+def _stepping(case: Decoding, given: Any, forget: Callable[[], None], step: Callable[[Any], Any]) -> Prepared:
+    """A peer that is called for every token; `step` takes tokens (B, T) and gives the logits (B, V) behind them."""
 
     def run() -> None:
         forget()
