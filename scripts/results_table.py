@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from manyheads.bench.work import three_digits
 from manyheads.results import describe, duration, groups, records, scores
 from scripts.results_plot import forward_flops
 
@@ -92,8 +93,8 @@ def speed_table() -> str:
             rows = [
                 [f"`{name}`, {found[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
                 ["---", "--:", "---", "--:", "--:", "--:"],
-                *([r["case"], f"{_figure(r['ours'])} ({' to '.join(map(_figure, r['spread']))})", _best_of_each(r),
-                   *map(_figure, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in found),
+                *([r["case"], f"{three_digits(r['ours'])} ({' to '.join(map(three_digits, r['spread']))})",
+                   _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in found),
             ]  # fmt: skip
             tables.append(_markdown(rows))
         rates = ", ".join(
@@ -113,14 +114,7 @@ def _best_of_each(row: dict[str, Any]) -> str:
         peer = setting.split()[0]
         if peer not in best or (figure < best[peer][1]) == (row["unit"] == "seconds"):
             best[peer] = setting, figure
-    return "; ".join(f"{setting} {_figure(figure)}" for setting, figure in best.values())
-
-
-def _figure(value: float | None) -> str:
-    """Three digits, and all of a larger number; nothing for None."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "; ".join(f"{setting} {three_digits(figure)}" for setting, figure in best.values())
 
 
 def _processor(hardware: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from manyheads.bench.work import PRECISIONS, Work
+from manyheads.bench.work import PRECISIONS, Work, three_digits
 from manyheads.bench.workers import Failed, workers
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def rows(
                     seconds = sides[side].seconds(setting)
                     figure = seconds if work.unit == "seconds" else work.amount(case) / seconds
                     taken[side, setting].append(figure)
-                    _say(f"{told}, round {round + 1}: {side} {setting}: {_short(figure)} {work.unit}")
+                    _say(f"{told}, round {round + 1}: {side} {setting}: {three_digits(figure)} {work.unit}")
             for worker in sides.values():
                 worker.forget()
             figures = {key: (statistics.median(all_), min(all_), max(all_)) for key, all_ in taken.items()}
@@ -101,10 +101,6 @@ def _limit(work: Work, case: Any, precision: str, ceilings: Ceilings) -> float |
 def _round(value: float) -> float:
     """To four digits: more are noise."""
     return float(f"{value:.4g}")
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _say(text: str) -> None:

@@ -64,3 +64,10 @@ def largest_difference(ours: Any, theirs: Any) -> float:
     """Of two arrays of one shape."""
     assert ours.shape == theirs.shape, f"{ours.shape} against {theirs.shape}"
     return float(abs(ours - theirs).max())
+
+
+def three_digits(value: float | None) -> str:
+    """A figure as it is shown: three digits, and all of a larger number; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, whole
@@ -41,20 +42,12 @@ def _bench(options: argparse.Namespace) -> None:
           f" {', '.join(f'{name} {rate}' for name, rate in rates.items())} GFLOP/s")  # fmt: skip
 
 
-def _cells(row: dict[str, object]) -> tuple[str, ...]:
-    peers = row["peers"]
-    assert isinstance(peers, dict)
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    from manyheads.bench.work import three_digits
+
     pick = min if row["unit"] == "seconds" else max
-    best = pick(peers, key=lambda name: float(peers[name]), default="")
-    figures = (row["ours"], *row["spread"])  # type: ignore[misc]
-    return (
-        str(row["case"]), *map(_figure, figures), best, _figure(peers.get(best)), _figure(row["ratio"]),
-        _figure(row["limit"]), _figure(row["share_of_limit"]),
-    )  # fmt: skip
-
-
-def _figure(value: object) -> str:
-    """Three digits, and all of a larger number; nothing for None."""
-    if not isinstance(value, float):
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    best = pick(row["peers"], key=row["peers"].__getitem__, default="")
+    ours = map(three_digits, (row["ours"], *row["spread"]))
+    others = (row["peers"].get(best), row["ratio"], row["limit"], row["share_of_limit"])
+    theirs, *shares = map(three_digits, others)
+    return (row["case"], *ours, best, theirs, *shares)
