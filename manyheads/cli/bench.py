@@ -5,29 +5,23 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from manyheads.bench.table import PEERS, WORKS, bench
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, whole
 
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add("bench", _bench, "measure the speed of ours and of others again, in one run", as_json=True)
-    verb.add_argument(
-        "rest", nargs="*", metavar="NAME",
-        help="what is measured: decode-gpt2, decode-translation, encode-bert, encode-vit, train-translation,"
-             " train-gpt2, train-bert, train-vit, startup (all unless named)",
-    )  # fmt: skip
-    verb.add_argument(
-        "--against", nargs="*", metavar="PEER",
-        help="openvino, ctranslate2, llama.cpp, transformers, tutorial (all that are installed unless named)",
-    )  # fmt: skip
+    verb.add_argument("rest", nargs="*", metavar="NAME",
+                      help=f"what is measured: {', '.join(WORKS)} (all unless named)")  # fmt: skip
+    verb.add_argument("--against", nargs="*", metavar="PEER",
+                      help=f"{', '.join(PEERS)} (all that are installed unless named)")  # fmt: skip
     verb.add_argument("--repeats", type=whole(1, 1000), metavar="N",
                       help="rounds (5, or as many as fit in 3 minutes for each NAME)")  # fmt: skip
     verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="of every side (as many as PyTorch takes)")
 
 
 def _bench(options: argparse.Namespace) -> None:
-    from manyheads.bench.table import bench
-
     found = bench(options.rest, options.against, options.repeats, options.threads)
     if options.json:
         return document(found)
