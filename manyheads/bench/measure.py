@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from manyheads.bench.work import PRECISIONS, Work, three_digits
+from manyheads.bench.work import Work, three_digits
 from manyheads.bench.workers import Failed, workers
+from manyheads.core.config import PRECISIONS
 
 if TYPE_CHECKING:
     from manyheads.bench.ceilings import Ceilings

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from manyheads.core.runtime import Precision, Route, prepare
+from manyheads.core.config import Precision
+from manyheads.core.runtime import Route, prepare
 from manyheads.lowering import check, lower
 from manyheads.models.presets import build, preset
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from manyheads.bench.ceilings import Ceilings
 
-PRECISIONS = ("float32", "bf16", "int8")  # from the finest to the coarsest
-
 
 @dataclass(frozen=True)
 class Prepared:

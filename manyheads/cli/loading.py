@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-PRECISIONS = ("float32", "bf16", "int8", "auto")  # as core/runtime.py says, which takes seconds to import
+from manyheads.core.config import PRECISIONS
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:

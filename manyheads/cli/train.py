@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from manyheads.cli.output import print_metrics
 from manyheads.cli.parser import Verbs, number
+from manyheads.core.config import TRAINING_PRECISIONS
 
 
 def add(verbs: Verbs) -> None:
@@ -24,7 +25,8 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--dry-run", action="store_true", help="show settings, size and estimates; train nothing")
     verb.add_argument("--max-minutes", type=number("a positive number", lambda value: value > 0), metavar="M",
                       help="stop after M minutes, resumable")  # fmt: skip
-    verb.add_argument("--precision", choices=("float32", "bf16"), metavar="P", help="float32 or bf16")
+    verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P",
+                      help=" or ".join(TRAINING_PRECISIONS))  # fmt: skip
     verb.add_argument(
         "--skip-bad-lines", action="store_true", help="leave out and count faulty lines or images of the data"
     )

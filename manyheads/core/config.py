@@ -22,6 +22,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 LARGEST_PARAMETERS = 10**12  # of a model; GPT-3 has 1.75e11
 
+Precision = Literal["float32", "bf16", "int8", "auto"]  # of a loaded model, from the finest to the coarsest, or chosen
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # in which a model can be trained
+
 
 @dataclass(frozen=True)
 class Range:

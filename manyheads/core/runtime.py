@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Precision = Literal["float32", "bf16", "int8", "auto"]
-TRAINING = ("float32", "bf16")  # precisions that a model can be trained in
+from manyheads.core.config import PRECISIONS, Precision
+
 MOST_THREADS = 1024  # 100,000 end the process
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 
@@ -87,8 +87,8 @@ def prepare(
     precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
 ) -> Route:
     """Choose how to run; nothing changes before `Route.computing`. `device`: a GPU where there is one, unless named."""
-    if precision not in get_args(Precision):
-        raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(get_args(Precision))}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(PRECISIONS)}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.runtime import Precision, Route
+from manyheads.core.config import Precision
+from manyheads.core.runtime import Route
 
 # What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
 # stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import nn
 
-from manyheads.core.runtime import TRAINING, Route, prepare
+from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.core.runtime import Route, prepare
 from manyheads.data.splits import SplitData
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.overrides import setting_words
@@ -67,12 +68,12 @@ class Run:
 
     def route(self, threads: int | None) -> Route:
         """How to compute: `threads` is the recipe's setting."""
-        if self.precision not in (None, *TRAINING):
+        if self.precision not in (None, *TRAINING_PRECISIONS):
             raise ValueError(
-                f"precision is {self.precision!r}: a model is trained in {' or '.join(TRAINING)}; int8 and auto are "
-                "for using a trained one (translate, classify, evaluate, ...)"
+                f"precision is {self.precision!r}: a model is trained in {' or '.join(TRAINING_PRECISIONS)}; int8 "
+                "and auto are for using a trained one (translate, classify, evaluate, ...)"
             )
-        return prepare(self.precision or "float32", threads, self.compile)  # type: ignore[arg-type]
+        return prepare(self.precision or "float32", threads, self.compile)
 
     def refuse(self, keys: tuple[str, ...], reason: str) -> None:
         """Raises ValueError where the user has set what nothing would heed; a key that ends in a dot is a group."""

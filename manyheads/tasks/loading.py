@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.core.runtime import Precision, prepare
+from manyheads.core.config import Precision
+from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
 from manyheads.models.presets import FAMILIES, IMAGES
 from manyheads.tasks.evaluation import record_of
