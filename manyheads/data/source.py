@@ -9,6 +9,7 @@ source_of(record).named("other.csv")         # other data, read in the same way
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Generic[D]):
+class Source(ABC, Generic[D]):
     """Where data lie and how they are read.
 
     data              a corpus, or a directory of splits; None: the embedded corpus, drawn by `seed`
@@ -84,9 +85,9 @@ class Source(Generic[D]):
         """Validation or test data, where a model trained on `train` can be scored on them. Raises ValueError."""
         return data
 
+    @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
         """What the data are like."""
-        raise NotImplementedError
 
     def content(self, data: D, split: str) -> list[str]:
         """The texts and labels of a split, for its fingerprint."""
