@@ -71,7 +71,7 @@ def with_ctranslate2(case: Command, setting: str, threads: int) -> Prepared:
 
 def _translated(case: Command) -> str:
     if not case.translates:
-        raise NotImplementedError("this is a case of ours alone")
+        raise ValueError("expected a line to translate, got --help: that is measured of ours alone")
     return _model(case)
 
 

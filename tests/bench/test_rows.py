@@ -13,6 +13,7 @@ from manyheads.bench import (
     encode_bert,
     encode_vit,
     measure,
+    startup,
     table,
     train_translation,
     training,
@@ -94,6 +95,12 @@ def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: p
         assert row["spread"][0] <= row["ours"] <= row["spread"][1]
         assert row["repeats"] == 2
     assert "made-up, a: ctranslate2 int8 is left out: OSError: no such file\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("peer", startup.WORK.peers)
+def test_the_time_of_help_is_of_ours_alone(peer: str) -> None:
+    with pytest.raises(ValueError, match="expected a line to translate, got --help"):
+        startup.WORK.peers[peer].prepare(startup.WORK.cases["--help"], "", 1)
 
 
 def test_of_seconds_the_fewest_are_best() -> None:
