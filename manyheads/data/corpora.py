@@ -202,7 +202,7 @@ class TextSource(Source[Texts]):
         splits = splits_among(Path(data), self.corpora(Path(data)))
         if splits.train is None:
             splits = Splits(data, None, [])
-        return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
+        return splits.given(validation, test)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""

@@ -124,14 +124,14 @@ class Source(ABC, Generic[D]):
                 )
         for corpus in filter(None, (None if folder.is_dir() else data, validation, test)):
             self.check_exists(corpus)
-        return Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
+        return splits.given(validation, test)
 
     # What all do alike.
 
     def splits(self) -> Splits:
         """What each split is read from; nothing for an embedded corpus."""
         if self.data is None:
-            return Splits(None, self.validation, [self.test] if self.test else [])
+            return Splits(None, None, []).given(self.validation, self.test)
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
             raise FileNotFoundError(f"{self.data}: no training data; expected {self.expected}")

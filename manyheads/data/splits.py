@@ -23,6 +23,10 @@ class Splits(NamedTuple):
     validation: str | None
     test: list[str]
 
+    def given(self, validation: str | None, test: str | None) -> Splits:
+        """With those that the user has named in the place of what was found."""
+        return Splits(self.train, validation or self.validation, [test] if test else self.test)
+
 
 class Data(Protocol):
     """What a reader yields; `skips` says why items were left out: the reason, and how many."""

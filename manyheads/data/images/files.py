@@ -95,7 +95,7 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
         if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
             fault += f"; taken for other splits: {', '.join(others)}; rename what is a class"
         raise FileNotFoundError(fault)
-    splits = Splits(splits.train, validation or splits.validation, [test] if test else splits.test)
+    splits = splits.given(validation, test)
     if len(splits.test) > 1:
         raise ValueError(f"{data}: several test sets ({', '.join(splits.test)}); name one: test=PATH")
     return splits
