@@ -85,6 +85,12 @@ def read_labelled(
     return replace(Labelled.collect(islice(rows, limit), path, skips, "no usable row"), numbered=numbered)
 
 
+def label_name(label: Any, names: Sequence[str]) -> str:
+    """What a label is called: 0, 1, ... by `names`, if there are any."""
+    written = str(label).strip()
+    return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
+
+
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels in the order that a model counts them: by number where all are numbers, else by name."""
     different = set(labels)
@@ -151,7 +157,7 @@ def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
     written = _text({name: str(value)}, name).strip()
     if written == "-1":
         raise BadRow("the label -1 means that there is none", "label or remove the row, or the file")
-    called = names[int(written)] if written.isdecimal() and int(written) < len(names) else written
+    called = label_name(written, names)
     if names and called not in names:
         raise BadRow(f"label {written!r} is none of {', '.join(names)}", "correct it")
     return written, called

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from PIL import Image
 from manyheads.data.images.decoding import ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
+from manyheads.data.labelled import label_name
 from manyheads.data.splits import half_character
 
 SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
@@ -183,9 +184,3 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     if names and label_name(label, names) not in names:
         return ImageFault(f"label {str(label)!r} is none of {listed(names)} (0 to {len(names) - 1})", "correct it")
     return None
-
-
-def label_name(label: Any, names: Sequence[str]) -> str:
-    """What a label is called: 0, 1, ... by `names`."""
-    text = str(label).strip()
-    return names[int(text)] if names and text.isdecimal() and int(text) < len(names) else text

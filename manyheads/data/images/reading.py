@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.data.images import checking
-from manyheads.data.images.checking import checked, fault_of, label_name
+from manyheads.data.images.checking import checked, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
-from manyheads.data.labelled import label_order
+from manyheads.data.labelled import label_name, label_order
 from manyheads.data.splits import SplitData, held_out
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph
