@@ -321,9 +321,7 @@ def test_the_largest_sizes_are_those_of_the_predictors() -> None:
     from manyheads.tasks.answering import predictor as answering
     from manyheads.tasks.language import predictor as language
     from manyheads.tasks.masked_words import predictor as masked_words
-    from manyheads.tasks.translation import predictor as translation
 
-    assert cli.translate.MOST_BEAMS == translation.MOST_BEAMS
     assert cli.generate.MOST_TOKENS == language.MOST_TOKENS
     assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
 

@@ -10,12 +10,10 @@ from manyheads.cli.lines import answered, lines_of, one_line, stdin
 from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
+from manyheads.tasks.translation import MOST_BEAMS
 
 if TYPE_CHECKING:
     from manyheads.tasks.translation.predictor import Translation, Translator
-
-
-MOST_BEAMS = 1024  # as tasks/translation/predictor.py says, which takes seconds to import
 
 
 def add(verbs: Verbs) -> None:

@@ -23,10 +23,10 @@ from manyheads.lowering import reduction
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
+from manyheads.tasks.translation import MOST_BEAMS
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
-MOST_BEAMS = 1024
 MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
 SPLIT = "split it, or have it cut with truncate (--truncate)"
 
