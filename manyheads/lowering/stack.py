@@ -218,6 +218,9 @@ def fusible(stack: Stack, precision: str) -> bool:
         for attention in attentions:
             if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
                 return False
+        own = block.attention
+        if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:  # they are one product
+            return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
         if any(module.in_features % NUMBERS[KINDS[precision]] for module in linears):
             return False
@@ -234,8 +237,8 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     """Norms and products of a block, in the order of `fused`. Factors of what is added are taken into the weights."""
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
     three = (attention.query, attention.key, attention.value)
-    biases: list[Tensor] = [layer.bias for layer in three if layer.bias is not None]
-    qkv = torch.cat([layer.weight for layer in three]), torch.cat(biases) if len(biases) == 3 else None
+    bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])
+    qkv = torch.cat([layer.weight for layer in three]), bias
     unused = (torch.zeros(0, attention.query.in_features), None)
     products = [
         qkv,

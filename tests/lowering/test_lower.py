@@ -140,6 +140,19 @@ def test_an_image_model_with_scaled_residuals_is_the_same(precision: str) -> Non
         assert off(fast(images), wanted) < TOLERANCE[precision]
 
 
+@pytest.mark.parametrize("without", [["key"], ["query", "value"]], ids=str)
+def test_a_block_whose_projections_have_not_all_a_bias_stays_as_it_is(without: list[str]) -> None:
+    """One product computes queries, keys and values: a bias of some of them has no place in it."""
+    model, given = gpt(), tokens(2, 9)
+    blocks: Any = model.decoder.blocks
+    for name in without:
+        getattr(blocks[1].attention, name).bias = None
+    fast, route = lower(model, prepare("float32", threads=2))
+    with torch.inference_mode(), route.computing():
+        assert off(fast(given), exact(model, given)) < TOLERANCE["float32"]
+    assert type(fast.decoder).__name__ == "Stack"
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_searches_find_what_they_find_with_the_model(beam: int) -> None:
     model = translator()
