@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyheads.lowering.attending import attend, numbers, short_numbers
-from manyheads.lowering.kernels import NONE, kernel, lent, normalise, product, ready, wait
+from manyheads.lowering.kernels import NONE, activate, kernel, lent, normalise, product, ready, wait
 from manyheads.lowering.tile import COLUMNS, rounded
 
 # Numba compiles a function anew for every plain number that it is called with, not for those of NumPy's.
@@ -114,8 +114,8 @@ def lent_scratch(s: Scratch) -> Scratch:
 
 @kernel
 def linear(
-    which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, how: int,
-    add: bool, out: Any,
+    which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
+    out: Any,
 ) -> None:  # fmt: skip
     """This thread's columns of a product of all rows."""
     place = weights.places[which]
@@ -126,7 +126,7 @@ def linear(
         weights.packed.ctypes.data + layer * weights.packed.strides[0] + place[PACKED], place[STEPS],
         thread * groups // threads, (thread + 1) * groups // threads,
         floats[place[BIAS] : place[BIAS] + width], floats[place[FACTORS] : place[FACTORS] + width],
-        weights.sums[layer, place[SUMS] : place[SUMS] + width], how, add, out, scratch.tiles[thread],
+        weights.sums[layer, place[SUMS] : place[SUMS] + width], add, out, scratch.tiles[thread],
     )  # fmt: skip
 
 
@@ -232,6 +232,7 @@ def run(
     """
     weights, x, starts, scratch = lent_weights(weights), lent(x), lent(starts), lent_scratch(scratch)
     memory, source = lent_memory(memory), lent_memory(source)
+    rows, width = x.shape
     turn, norms_first = 0, sizes.norm_first == 1
     for layer in range(sizes.layers):
         if norms_first:
@@ -240,36 +241,37 @@ def run(
             after = FEED_FORWARD_NORM if layer else NONE
             prepare(x, after, layer - 1, YES, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(QKV, layer, thread, threads, sizes, weights, scratch, NONE, NO, scratch.wide)
+        linear(QKV, layer, thread, threads, sizes, weights, scratch, NO, scratch.wide)
         turn = wait(counter, turn, threads)
         self_attention(layer, thread, threads, sizes, weights, starts, cached, memory, causal, scratch)
         turn = wait(counter, turn, threads)
         prepare(scratch.mixed, NONE, layer, NO, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(OUTPUT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
+        linear(OUTPUT, layer, thread, threads, sizes, weights, scratch, YES, x)
         turn = wait(counter, turn, threads)
         if sizes.cross == 1:
             norm = CROSS_NORM if norms_first else ATTENTION_NORM
             prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
             turn = wait(counter, turn, threads)
-            linear(CROSS_QUERY, layer, thread, threads, sizes, weights, scratch, NONE, NO, scratch.query)
+            linear(CROSS_QUERY, layer, thread, threads, sizes, weights, scratch, NO, scratch.query)
             turn = wait(counter, turn, threads)
             cross_attention(layer, thread, threads, sizes, weights, starts, source, scratch)
             turn = wait(counter, turn, threads)
             prepare(scratch.query, NONE, layer, NO, thread, threads, sizes, weights, scratch)
             turn = wait(counter, turn, threads)
-            linear(CROSS_OUTPUT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
+            linear(CROSS_OUTPUT, layer, thread, threads, sizes, weights, scratch, YES, x)
             turn = wait(counter, turn, threads)
         norm = FEED_FORWARD_NORM if norms_first else (CROSS_NORM if sizes.cross == 1 else ATTENTION_NORM)
         prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(EXPAND, layer, thread, threads, sizes, weights, scratch, sizes.activation, NO, scratch.hidden)
+        linear(EXPAND, layer, thread, threads, sizes, weights, scratch, NO, scratch.hidden)
         turn = wait(counter, turn, threads)
-        prepare(scratch.hidden, NONE, layer, NO, thread, threads, sizes, weights, scratch)
+        for row in range(thread * rows // threads, (thread + 1) * rows // threads):
+            activate(sizes.activation, scratch.hidden[row])
+            ready(sizes.kind, scratch.hidden[row], scratch.left[row], scratch.scales, scratch.zeros, row)
         turn = wait(counter, turn, threads)
-        linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, NONE, YES, x)
+        linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, YES, x)
         turn = wait(counter, turn, threads)
-    rows, width = x.shape
     at = 2 * FEED_FORWARD_NORM * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         if not norms_first:
@@ -287,4 +289,4 @@ def run_linear(
     weights, x, out, scratch = lent_weights(weights), lent(x), lent(out), lent_scratch(scratch)
     prepare(x, NONE, FIRST, NO, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
-    linear(QKV, FIRST, thread, threads, sizes, weights, scratch, NONE, NO, out)
+    linear(QKV, FIRST, thread, threads, sizes, weights, scratch, NO, out)

@@ -230,13 +230,12 @@ CACHED_BYTES = 1 << 19  # of activations that are gone through again and again: 
 @kernel
 def product(
     kind: int, a: Any, scales: Any, zeros: Any, rows: int, weight: int, steps: int, first: int, last: int,
-    bias: Any, factors: Any, sums: Any, how: int, add: bool, out: Any, scratch: Any,
+    bias: Any, factors: Any, sums: Any, add: bool, out: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """activation(a W^T + bias), of the column groups from `first` to `last`, into or onto out (rows, N).
+    """a W^T + bias, of the column groups from `first` to `last`, into or onto out (rows, N).
 
     a        what `ready` wrote: (rows, bytes), with scales and zeros (rows,) of 8-bit numbers
     weight   the address of what `pack` made, with factors (N,) and the sums (N,) of the columns' 8-bit numbers
-    how      the activation, -1 for none
     scratch  (ROWS, COLUMNS) of this thread
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
@@ -273,8 +272,6 @@ def product(
                     else:
                         for c in range(columns):
                             line[c] = values[c] + b[c]
-                        if how >= 0:
-                            activate(how, line)
 
 
 @kernel
