@@ -39,6 +39,7 @@ results: $(STAMP)
 	$(BIN)/python -m scripts.results_table
 
 docs: $(STAMP)-docs
+	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
 	$(BIN)/python -m scripts.check_site $(SITE)/html
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 project, author, copyright = "Manyheads", "Manyheads contributors", "Manyheads contributors"
 version = release = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "sphinx_design"]
 exclude_patterns = ["README.md"]
 highlight_language = "none"
 
@@ -49,6 +49,7 @@ html_show_copyright = False
 mathjax_path = "mathjax/tex-chtml.js"
 
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # PyTorch's own are written for its site
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -57,20 +58,30 @@ python_maximum_signature_line_length = 100
 
 def docstring_as_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text, with `code` and with rows "name   what it is": rows become a list of definitions."""
-    rst: list[str] = []
-    in_row = False
+    parts: list[list[str]] = []  # what stands before a text, and its lines
     for line in lines:
         row = re.fullmatch(r"(\S+(?: \S+)*) {2,}(\S.*)", line)
-        if row:
-            rst += ["", f"``{row[1]}``", f"    {_escaped(row[2])}"]
-        elif in_row and line.startswith(" "):
-            rst.append(f"    {_escaped(line.strip())}")
-        elif line.startswith("    "):  # an example
-            rst += ["", "::", "", line, ""]
+        example = line.startswith("    ") and (not parts or parts[-1][0] in ("", "::"))
+        if not line.strip():
+            parts.append([""])
+        elif row:
+            parts.append([f"``{row[1]}``", row[2]])
+        elif example:
+            parts.append(["::", line])
+        elif parts and (parts[-1][0] in ("", "::") or line.startswith(" ")) and parts[-1][0] != "::":
+            parts[-1].append(line.strip())
         else:
-            rst += ["", _escaped(line)] if in_row else [_escaped(line.strip())]
-        in_row = bool(row) or (in_row and line.startswith(" "))
-    lines[:] = rst
+            parts.append(["", line])
+    lines.clear()
+    for before, *text in parts:
+        indent = "    " if before else ""
+        told = text if before == "::" else [indent + _escaped(" ".join(text))]
+        lines += [before, *([""] if before == "::" else []), *told, *([] if before.startswith("``") else [""])]
+
+
+def skipped(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """The fields of a named tuple are told by its own docstring."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def _escaped(text: str) -> str:
@@ -95,9 +106,7 @@ def lay_beside(app: Sphinx, error: Exception | None) -> None:
         for page in app.env.found_docs:
             if _notebook(app, page).exists():
                 shutil.copy(_notebook(app, page), app.outdir / f"{page}.ipynb")
-        spec = find_spec("sphinx-mathjax-offline")
-        assert spec is not None and spec.origin is not None
-        mathjax = Path(spec.origin).parent / "static" / "mathjax"
+        mathjax = Path(import_module("sphinx-mathjax-offline").__path__[0], "static", "mathjax")
         to = app.outdir / "_static" / "mathjax"
         fonts = Path("output", "chtml", "fonts", "woff-v2")
         shutil.copytree(mathjax / fonts, to / fonts, dirs_exist_ok=True)
@@ -111,5 +120,6 @@ def _notebook(app: Sphinx, page: str) -> Path:
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", docstring_as_rst)
+    app.connect("autodoc-skip-member", skipped)
     app.connect("html-page-context", notebook_link)
     app.connect("build-finished", lay_beside)
