@@ -15,37 +15,6 @@ FREQUENT = 200  # words of a relation that is shown; rarer ones are in the recor
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-# what a first look wants to know: what it does, by which recipe run in which way, and one score
-FIRST = (
-    ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
-    ("translates captions of photos, English to German", "translation/multi30k", "en-de", "bleu_moses_lc"),
-    ("copies strings twice as long as it was trained on", "universal/copy", "as it is", "exact_match_80"),
-    ("tells which of 60 languages a phrase is in", "text-classification", "as it is", "accuracy"),
-    ("tells whether a film was liked", "imdb/corrected", "3 seeds", "accuracy"),
-    ("the same of sentences, from MiniLM's weights", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
-    ("finds people, places and organisations", "conll2003", "from all-MiniLM-L6-v2, learning_rate=0.0001", "entity_f1"),
-    ("answers questions about a text", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
-    ("writes on in Shakespeare's manner", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
-    ("reads handwritten digits, a ViT", "mnist/vit", "as it is", "top1"),
-    ("tells what is in a small photo, a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
-)
-
-
-def first_table() -> str:
-    """One score for each kind of work. A run that is not recorded is a ValueError: the list above names it."""
-    kept = {(group[0]["recipe"], describe(group)): group for group in groups(records())}
-    rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
-    for what, recipe, run, metric in FIRST:
-        if (recipe, run) not in kept:
-            raise ValueError(f"no record of {recipe}, {run}")
-        group = kept[recipe, run]
-        rows.append([
-            what, f"`{recipe}`", f"{group[0]['parameters']:,}", f"{metric} {scores(group)[metric]}",
-            duration(mean(record["wall_seconds"] for record in group)),
-        ])  # fmt: skip
-    return _markdown(rows)
-
-
 def table() -> str:
     """The measured runs in Markdown: a table for each set of metrics, a row for each way that a recipe was run."""
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
@@ -101,6 +70,37 @@ def models_table() -> str:
             ])  # fmt: skip
         tables.append(_markdown(rows))
     return "\n\n".join(tables)
+
+
+# what a first look wants to know: what it does, by which recipe run in which way, and one score
+FIRST = (
+    ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
+    ("translates captions of photos, English to German", "translation/multi30k", "en-de", "bleu_moses_lc"),
+    ("copies strings twice as long as it was trained on", "universal/copy", "as it is", "exact_match_80"),
+    ("tells which of 60 languages a phrase is in", "text-classification", "as it is", "accuracy"),
+    ("tells whether a film was liked", "imdb/corrected", "3 seeds", "accuracy"),
+    ("the same of sentences, from MiniLM's weights", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
+    ("finds people, places and organisations", "conll2003", "from all-MiniLM-L6-v2, learning_rate=0.0001", "entity_f1"),
+    ("answers questions about a text", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
+    ("writes on in Shakespeare's manner", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
+    ("reads handwritten digits, a ViT", "mnist/vit", "as it is", "top1"),
+    ("tells what is in a small photo, a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
+)
+
+
+def first_table() -> str:
+    """One score for each kind of work. A run that is not recorded is a ValueError: the list above names it."""
+    kept = {(group[0]["recipe"], describe(group)): group for group in groups(records())}
+    rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
+    for what, recipe, run, metric in FIRST:
+        if (recipe, run) not in kept:
+            raise ValueError(f"no record of {recipe}, {run}")
+        group = kept[recipe, run]
+        rows.append([
+            what, f"`{recipe}`", f"{group[0]['parameters']:,}", f"{metric} {scores(group)[metric]}",
+            duration(mean(record["wall_seconds"] for record in group)),
+        ])  # fmt: skip
+    return _markdown(rows)
 
 
 def costs_table() -> str:
