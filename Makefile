@@ -1,10 +1,12 @@
 # make demo: train a small translator in minutes and use it.   make test: the test suite.   make check: format, lint, types.
+# make docs: the site, in build/docs/html.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/installed
+SITE := build/docs
 
-.PHONY: demo test test-slow check format results clean
+.PHONY: demo test test-slow check format results docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -36,6 +38,11 @@ format: $(STAMP)
 results: $(STAMP)
 	$(BIN)/python -m scripts.results_table
 
+docs: $(STAMP)-docs
+	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
+	$(BIN)/python -m scripts.check_site $(SITE)/html
+
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
 	find manyheads bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -49,4 +56,9 @@ $(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMP)-docs: $(STAMP) requirements-docs.lock
+	@echo "make: installing requirements-docs.lock into .venv" >&2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -r requirements-docs.lock
 	@touch $@

@@ -46,13 +46,28 @@ def translators() -> list[nn.Module]:
     return [transformer.Transformer(stack), fixed, halting]
 
 
+def test_what_attend_shows_as_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    config = transformer.TransformerConfig(
+        **WORDS, width=8, encoder_layers=1, decoder_layers=4, encoder_heads=2, decoder_heads=2,
+        encoder_feed_forward=8, decoder_feed_forward=8,
+    )  # fmt: skip
+    model = transformer.Transformer(config).eval()
+    tokens, lengths, written = torch.tensor([[2, 3, 4]]), torch.tensor([3]), list[torch.Tensor]()
+    translator = SimpleNamespace(model=model, translate=lambda text: written.append(model(tokens, lengths, tokens)))
+    names: dict[str, Any] = {"manyheads": manyheads, "translator": translator}
+    run(0, {}, monkeypatch, **names)
+    usual, without = written
+    assert not torch.allclose(usual, without)
+
+
 @pytest.mark.parametrize("model", translators(), ids=["transformer", "universal", "halting"])
 def test_what_heads_do_in_numbers(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     def loss() -> float:
         with torch.no_grad():
             return float(model.encode(torch.tensor([[2, 3, 4]])).square().mean())  # type: ignore[operator]
 
-    run(0, {"runs/mine": model}, monkeypatch, loss=loss)
+    run(1, {"runs/mine": model}, monkeypatch, loss=loss)
 
 
 def test_figures_of_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +85,7 @@ def test_figures_of_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "feed_forward": 8,
     }
     net = nonlocal_net.NonLocalConfig(labels=("a", "b"), depths=(2, 2), widths=(8, 8), stem_width=8, stages=(1, 2))
-    run(1, {
+    run(2, {
         "runs/nonlocal": nonlocal_net.NonLocalNet(net),
         "runs/conv-attention": conv_attention.ConvAttention(conv_attention.ConvAttentionConfig(**small)),
         "runs/deit": vit.ViT(vit.ViTConfig(**small, patch=8, distilled=True)),

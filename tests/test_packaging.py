@@ -65,8 +65,8 @@ def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
     assert "manyheads = manyheads.__main__:main" in entry.read_text()
 
 
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+def pinned(file: str = "requirements.lock") -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line) for line in lines if not line.startswith("#")]
     assert all(pins), "every line of the lock file is NAME==VERSION"
     return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in pins if pin}
@@ -75,6 +75,9 @@ def pinned() -> dict[str, str]:
 def test_the_lock_file_pins_everything_the_project_asks_for() -> None:
     found = pinned()
     assert found["torch"] == "2.13.0"
+    site = pinned("requirements-docs.lock")
+    assert not set(site) & set(found), "what both need is pinned once"
+    found |= site
     extras = [r for rs in PROJECT["optional-dependencies"].values() for r in rs if not r.startswith("manyheads")]
     for requirement in [*PROJECT["dependencies"], *extras]:
         name, least = requirement.split(">=")

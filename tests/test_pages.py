@@ -12,7 +12,8 @@ from manyheads.recipes.train import train
 
 PROJECT = Path(__file__).parents[1]
 HOUSE = PROJECT / "docs" / "house.md"  # shows commands of what a reader adds: tests/test_house.py types them
-PAGES = [PROJECT / "README.md", *sorted({*(PROJECT / "docs").glob("*.md")} - {HOUSE})]
+PAGES = [PROJECT / "README.md", *sorted({*(PROJECT / "docs").rglob("*.md")} - {HOUSE})]
+VERBS = PROJECT / "docs" / "commands.md"
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
 
 
@@ -30,7 +31,7 @@ def words(command: str) -> list[str]:
 
 
 def verbs_of_the_table() -> list[tuple[str, list[str]]]:
-    rows = re.findall(r"^\| `manyheads ([a-z|]+)(.*)$", PAGES[0].read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `manyheads ([a-z|]+)(.*)$", VERBS.read_text(), re.MULTILINE)
     return [(verb, re.findall(r"(?<![\w-])--[a-z-]+", row)) for verb, row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Shown scores come from records, and the README shows the present ones."""
+"""Shown scores come from records, and the pages show the present ones."""
 
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "records", lambda kind="runs": [record(1, 40.0)] if kind == "runs" else [])
-    monkeypatch.setattr(table, "PAGES", {"README.md": table.PAGES["README.md"]})
-    file = tmp_path / "README.md"
+    monkeypatch.setattr(table, "PAGES", {"results.md": table.PAGES["docs/results.md"]})
+    file = tmp_path / "results.md"
     file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     assert table.main(tmp_path) == 0
     text = file.read_text()
@@ -52,6 +52,18 @@ def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeyp
     file.write_text("no markers")
     assert table.main(tmp_path) == 2
     assert file.read_text() == "no markers"
+
+
+def test_the_first_table_has_one_score_of_each_run_and_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [record(1, 40.0), record(2, 42.0), record(1, 10.0, recipe="other")]
+    monkeypatch.setattr(table, "records", lambda: found)
+    monkeypatch.setattr(table, "FIRST", (("translates", "translation", "en-de, 2 seeds", "bleu_13a"),))
+    assert table.first_table().splitlines()[2] == (
+        "| translates | `translation` | 1,234,567 | bleu_13a 41.0 ± 1.4 | 2.0 h |"
+    )
+    monkeypatch.setattr(table, "FIRST", (("translates", "translation", "en-fr", "bleu_13a"),))
+    with pytest.raises(ValueError, match="no record of translation, en-fr"):
+        table.first_table()
 
 
 def images(recipe: str, width: int, right: float) -> dict[str, Any]:
@@ -69,7 +81,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
     kept = {"runs": [images("cifar10/resnet", 8, 0.5)],
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
-    text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["README.md"])
+    text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["docs/results.md"])
     assert "| `cifar10/resnet` | model.depths=[1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text

@@ -1,0 +1,73 @@
+"""`python -m scripts.check_site DIR`: the built pages load nothing from elsewhere, and what they link to is there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LOADS = {
+    ("audio", "src"), ("embed", "src"), ("iframe", "src"), ("image", "href"), ("img", "src"), ("img", "srcset"),
+    ("link", "href"), ("object", "data"), ("script", "src"), ("source", "src"), ("source", "srcset"), ("use", "href"),
+    ("video", "src"),
+}  # fmt: skip
+OF_STYLES = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""", re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """What a page loads, what it links to, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads, self.links, self.anchors = list[str](), list[str](), set[str]()
+        self.loads += OF_STYLES.findall(text)
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value is None:
+                continue
+            if name == "id" or (tag == "a" and name == "name"):
+                self.anchors.add(value)
+            elif (tag, name) in LOADS:
+                self.loads.append(value)
+            elif (tag, name) == ("a", "href"):
+                self.links.append(value)
+            elif (tag, name) == ("iframe", "srcdoc"):
+                self.loads += Page(value).loads
+
+
+def faults(site: Path) -> list[str]:
+    """A line for each thing that is wrong, in the order of the pages."""
+    pages = {file.resolve(): Page(file.read_text(encoding="utf-8")) for file in sorted(site.rglob("*.html"))}
+    found = []
+    for file, page in pages.items():
+        where = file.relative_to(site.resolve())
+        found += [f"{where}: loads {url}" for url in page.loads if urlsplit(url).netloc]
+        for url in [*page.links, *page.loads]:
+            parts = urlsplit(url)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            if not target.is_file():
+                found.append(f"{where}: {url} is not there")
+            elif target in pages and parts.fragment and unquote(parts.fragment) not in pages[target].anchors:
+                found.append(f"{where}: {url} names no place of {target.name}")
+    for file in sorted(site.rglob("*.css")):
+        urls = OF_STYLES.findall(file.read_text(encoding="utf-8"))
+        found += [f"{file.relative_to(site)}: loads {url}" for url in urls]
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    site = Path(*arguments)
+    pages = len(list(site.rglob("*.html")))
+    found = faults(site) if pages else [f"{site}: no pages"]
+    print(*found or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link leads somewhere"], sep="\n")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
