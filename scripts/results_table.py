@@ -17,12 +17,24 @@ FREQUENT = 200  # words of a relation that is shown; rarer ones are in the recor
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-def table(*recipes: str) -> str:
-    """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running."""
+def table(*recipes: str, rival: str = "") -> str:
+    """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running.
+
+    rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
+    """
+    runs = [record for record in records() if not recipes or record["recipe"] in recipes]
+    alike = [_training(record) for record in runs]
+    runs += [record for record in records() if record["recipe"] == rival and _training(record) in alike]
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
-    for group in groups([record for record in records() if not recipes or record["recipe"] in recipes]):
+    for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
     return "\n\n".join(_table(list(metrics), runs) for metrics, runs in by_metrics.items())
+
+
+def _training(record: dict[str, Any]) -> dict[str, Any]:
+    """What a run was told of its data and its training."""
+    untold = ("model.", "training.seed")
+    return {key: value for key, value in record["overrides"].items() if not key.startswith(untold)}
 
 
 def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
@@ -184,17 +196,21 @@ PAPERS = {
     "gpt": ("language-modelling", "language-modelling/tiny-shakespeare"),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("cifar10/deit", "cifar10/vit", "cifar10/resnet"),
-    "squeeze-excitation": ("cifar10/se", "cifar10/resnet"),
-    "nonlocal": ("cifar10/nonlocal", "cifar10/resnet"),
-    "local-attention": ("cifar10/local-attention", "cifar10/resnet"),
-    "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention", "cifar10/resnet"),
+    "squeeze-excitation": ("cifar10/se",),
+    "nonlocal": ("cifar10/nonlocal",),
+    "local-attention": ("cifar10/local-attention",),
+    "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
 }  # fmt: skip
+RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (table, bench_table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/speed.md": (speed_table,),
     "docs/papers/heads.md": (published_table,),
-    **{f"docs/papers/{page}.md": (partial(table, *recipes),) for page, recipes in PAPERS.items()},
+    **{
+        f"docs/papers/{page}.md": (partial(table, *recipes, rival=RIVALS.get(page, "")),)
+        for page, recipes in PAPERS.items()
+    },
 }
 
 

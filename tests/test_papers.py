@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from manyheads import cli
 from manyheads.analysis.costs import preset_model
-from manyheads.models.presets import FAMILIES, family_of
+from manyheads.models.presets import FAMILIES, family_of, preset
 from manyheads.recipes.overrides import apply, from_arguments
 from manyheads.recipes.table import RECIPES
+from scripts import results_table
 from scripts.results_table import PAPERS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "papers"
@@ -24,6 +26,7 @@ WORDS = 900  # of a page with its equations, without tables and code
 
 INCLUDED = re.compile(r"^```\{literalinclude\} (\S+)\n((?::.*\n)+)```$", re.MULTILINE)
 COUNT = re.compile(r"^\| `manyheads summary (\S+)` \| ([\d,]+) \|", re.MULTILINE)
+SETTING = re.compile(r"`(?:model|network)\.(\w+)(?:=(\S+?))?`")
 COMMAND = re.compile(r"^manyheads (.+)$", re.MULTILINE)
 
 
@@ -101,6 +104,14 @@ def test_a_command_of_a_page_is_understood(command: str) -> None:
         apply(RECIPES[words[1]].config, from_arguments(word for word in words[2:] if re.match(r"[\w.]+=", word)))
 
 
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if SETTING.search(text)])
+def test_a_setting_of_a_model_is_one(page: str) -> None:
+    name, _ = COUNT.findall(PAGES[page])[0]
+    for key, value in SETTING.findall(PAGES[page]):
+        given = yaml.safe_load(f"[{value}]" if "," in value else value) if value else getattr(preset(name), key)
+        preset(name, **{key: tuple(given) if isinstance(given, list) else given})
+
+
 def test_every_page_has_its_parts() -> None:
     parts = ["Equations and code", "What differs from", "Exact counts", "Measured here", "Run it", "Look inside"]
     for page, text in PAGES.items():
@@ -133,6 +144,30 @@ def test_links_lead_somewhere_and_the_index_has_all_pages() -> None:
     contents = re.findall(r"^[a-z0-9-]+$", INDEX.split("{toctree}")[1], re.MULTILINE)
     assert listed == contents
     assert sorted(listed) == sorted(PAGES)
+
+
+def test_a_rival_is_shown_where_it_was_trained_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(recipe: str, seed: int = 1, **overrides: object) -> dict[str, object]:
+        return {
+            "recipe": recipe, "overrides": {"training.seed": seed, **overrides}, "data": {}, "parameters": 1,
+            "metrics": {"accuracy": {"value": 0.5}}, "wall_seconds": 60.0, "hardware": {"cpu": "CPU", "threads": 1},
+        }  # fmt: skip
+
+    alike, unlike = record("net", 2, **{"items": 10, "model.width": 8}), record("net", 1, items=20)
+    monkeypatch.setattr(results_table, "records", lambda: [record("ours", items=10), alike, unlike, record("other")])
+    rows = results_table.table("ours", rival="net").splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in rows] == [["| `ours`", "items=10"], ["| `net`", "items=10, model.width=8"]]
+    assert len(results_table.table("ours").splitlines()) == 3
+
+
+def test_published_heads_stand_beside_those_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    relations = [{"group": "obj", "accuracy": 0.75, "base": 0.25}, {"group": "punct", "accuracy": 1, "base": 1}]
+    probe = {"model": "Mine", "treebank": "UD English X, dev", "relations": relations}
+    monkeypatch.setattr(results_table, "records", lambda kind: [probe] if kind == "probes" else [])
+    assert results_table.published_table().splitlines()[0::2] == [
+        "| relation | there | BERT-base, WSJ | Mine, English X, dev |",
+        "| `obj` | `dobj` | 0.868 (0.400) | 0.750 (0.250) |",
+    ]
 
 
 def test_every_page_has_what_was_measured() -> None:
