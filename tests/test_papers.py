@@ -45,7 +45,8 @@ class Included(NamedTuple):
             for part in name.split("."):
                 (node,) = (child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part)
             assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-            lines = lines[node.lineno - 1 : node.end_lineno]
+            first = min(line.lineno for line in (node, *node.decorator_list))
+            lines = lines[first - 1 : node.end_lineno]
         if start := self.options.get("start-at"):
             at = [number for number, line in enumerate(lines) if start in line]
             assert len(at) == 1, f"{start!r} begins {len(at)} lines"
