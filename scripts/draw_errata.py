@@ -23,8 +23,8 @@ def sections(page: Path = PAGE) -> dict[str, doctest.DocTest]:
             inside = line == "```pycon"
         elif inside:
             kept.setdefault(heading, [""] * len(lines))[number] = line
-        elif line.startswith("## "):
-            heading = line.removeprefix("## ")
+        elif line.startswith("### "):
+            heading = line.removeprefix("### ")
     parser = doctest.DocTestParser()
     return {name: parser.get_doctest("\n".join(code), {}, name, str(page), 0) for name, code in kept.items()}
 

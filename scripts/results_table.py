@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from manyheads.analysis.heads.dependency import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.results import describe, duration, groups, records, scores
 from scripts.results_plot import forward_flops
@@ -16,12 +18,24 @@ FREQUENT = 200  # words of a relation that is shown; rarer ones are in the recor
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-def table() -> str:
-    """The measured runs in Markdown: a table for each set of metrics, a row for each way that a recipe was run."""
+def table(*recipes: str, rival: str = "") -> str:
+    """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running.
+
+    rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
+    """
+    runs = [record for record in records() if not recipes or record["recipe"] in recipes]
+    alike = [_training(record) for record in runs]
+    runs += [record for record in records() if record["recipe"] == rival and _training(record) in alike]
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
-    for group in groups(records()):
+    for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
     return "\n\n".join(_table(list(metrics), runs) for metrics, runs in by_metrics.items())
+
+
+def _training(record: dict[str, Any]) -> dict[str, Any]:
+    """What a run was told of its data and its training."""
+    untold = ("model.", "training.seed")
+    return {key: value for key, value in record["overrides"].items() if not key.startswith(untold)}
 
 
 def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
@@ -181,11 +195,48 @@ def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
     return _markdown(rows)
 
 
+def published_table() -> str:
+    """Of each relation of Clark et al. 2019: their best head, and the best fixed offset, beside those of each probe."""
+    probes = records("probes")
+    found = [{row["group"]: row for row in record["relations"]} for record in probes]
+    names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
+    rows = [["relation", "there", "BERT-base, WSJ", *names], ["---", "---", *["--:"] * (1 + len(names))]]
+    for relation, paper in PUBLISHED.items():
+        ours = [f"{row[relation]['accuracy']:.3f} ({row[relation]['base']:.3f})" for row in found if relation in row]
+        if len(ours) == len(found):
+            rows.append([f"`{relation}`", f"`{paper.name}`", f"{paper.accuracy:.3f} ({paper.base:.3f})", *ours])
+    return _markdown(rows)
+
+
+PAPERS = {
+    "transformer": ("translation", "translation/multi30k"),
+    "universal": ("universal/copy", "universal/reverse", "universal/addition"),
+    "text-classifier": (
+        "text-classification", *(f"imdb/{name}" for name in
+        ("textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
+    ),
+    "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
+    "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
+    "directions": ("reading",),
+    "gpt": ("language-modelling", "language-modelling/tiny-shakespeare"),
+    "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
+    "deit": ("cifar10/deit", "cifar10/vit", "cifar10/resnet"),
+    "squeeze-excitation": ("cifar10/se",),
+    "nonlocal": ("cifar10/nonlocal",),
+    "local-attention": ("cifar10/local-attention",),
+    "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
+}  # fmt: skip
+RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
     "docs/results.md": (table, bench_table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/speed.md": (speed_table,),
+    "docs/papers/heads.md": (published_table,),
+    **{
+        f"docs/papers/{page}.md": (partial(table, *recipes, rival=RIVALS.get(page, "")),)
+        for page, recipes in PAPERS.items()
+    },
 }
 
 

@@ -35,9 +35,32 @@ def test_the_page_shows_the_pictures_that_it_draws_and_they_are_small() -> None:
 
 def test_every_erratum_has_an_example_or_a_row() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    places = re.findall(r"^## (E.+?):", text, re.MULTILINE) + re.findall(r"^\| (E\d+) \|", text, re.MULTILINE)
-    found = [int(number) for place in places for number in re.findall(r"E(\d+)", place)]
-    assert sorted(found) == list(range(1, 28))
+    headings = re.findall(r"^### (E.+?):", text, re.MULTILINE)
+    found = [number for heading in headings for number in numbers(heading)]
+    assert sorted(found) == list(range(1, 34))
+    rows = re.findall(r"^\| (E\d+) \|", text, re.MULTILINE)
+    assert ", ".join(rows) in headings  # those in one line each
+
+
+def test_every_erratum_names_its_source_and_evidence() -> None:
+    for text in re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        told = re.compile(r"Source: (textbook|blog|slides|lecture)\b.*\. Evidence: .+\.$")
+        assert told.match(text.splitlines()[2]) or text.count("\n| E") > 1, text[:40]  # a table has columns for both
+
+
+def test_errors_slips_of_papers_and_ambiguous_places_are_told_apart() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    table = re.findall(r"^\| (?:an error|a slip|ambiguous|withdrawn).* \| (E.+) \|$", text, re.MULTILINE)
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    under = [re.findall(r"^### (E.+?):", part, re.MULTILINE) for part in parts]
+    assert [numbers(row) for row in table] == [sorted(numbers(" ".join(headings))) for headings in under]
+    assert [numbers(row) for row in table[1:]] == [[17, 23, 25, 26], [15, 16, 21, 27], [19]]
+
+
+def numbers(text: str) -> list[int]:
+    """`E1 to E3, E5` -> 1, 2, 3, 5."""
+    found = re.findall(r"E(\d+)(?: to E(\d+))?", text)
+    return [number for first, last in found for number in range(int(first), int(last or first) + 1)]
 
 
 def test_examples_are_short() -> None:
@@ -48,7 +71,7 @@ def test_examples_are_short() -> None:
 
 def test_a_wrong_result_is_told_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# Page\n\n## One\n\n```pycon\n>>> 1 + 1\n3\n```\n\n## Two\n\n```pycon\n>>> 1 + 1\n2\n```\n")
+    page.write_text("# Page\n\n### One\n\n```pycon\n>>> 1 + 1\n3\n```\n\n### Two\n\n```pycon\n>>> 1 + 1\n2\n```\n")
     found = sections(page)
     assert list(found) == ["One", "Two"]
     assert run(found["Two"]) == ""
