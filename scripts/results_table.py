@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Any
 
 from manyheads.results import describe, duration, groups, records, scores
+from scripts import complexity_page
 from scripts.results_plot import forward_flops
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
@@ -160,6 +161,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (table, bench_table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/speed.md": (speed_table,),
+    "docs/complexity.md": complexity_page.PARTS,
 }
 
 

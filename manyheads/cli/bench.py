@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, whole
@@ -13,7 +14,8 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "rest", nargs="*", metavar="NAME",
         help="what is measured: decode-gpt2, decode-translation, encode-bert, encode-vit, train-translation,"
-             " train-gpt2, train-bert, train-vit, startup (all unless named)",
+             " train-gpt2, train-bert, train-vit, startup (all unless named); or growth, alone: how time and memory"
+             " grow with length, batch, beam and vocabulary",
     )  # fmt: skip
     verb.add_argument(
         "--against", nargs="*", metavar="PEER",
@@ -25,6 +27,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
+    if options.rest == ["growth"]:
+        return _growth(options)
     from manyheads.bench.table import bench
 
     found = bench(options.rest, options.against, options.repeats, options.threads)
@@ -39,6 +43,30 @@ def _bench(options: argparse.Namespace) -> None:
     print(f"{found['hardware']['cpu']}, {found['hardware']['threads']} threads: reads"
           f" {found['ceilings']['memory_gb_per_second']} GB/s, products of"
           f" {', '.join(f'{name} {rate}' for name, rate in rates.items())} GFLOP/s")  # fmt: skip
+
+
+def _growth(options: argparse.Namespace) -> None:
+    if options.against is not None or options.repeats is not None:
+        raise ValueError("growth is measured of ours alone, and chooses its repeats: leave out --against and --repeats")
+    from manyheads.bench.growth import growth
+
+    found = growth(options.threads)
+    if options.json:
+        return document(found)
+    table([("", "", "grows", "from", "to", "seconds", "", "exponent", "MB", "", "exponent"),
+           *map(_grown, found["curves"])])  # fmt: skip
+    print("\nexponent: the slope of the logarithms over the upper half of a curve")
+
+
+def _grown(curve: dict[str, Any]) -> tuple[str, ...]:
+    ends = [curve["at"][0], curve["at"][-1]]
+    megabytes = [curve["bytes"][0] / 1e6, curve["bytes"][-1] / 1e6]
+    seconds = [curve["seconds"][0], curve["seconds"][-1]]
+    return (
+        curve["part"], curve["name"], curve["against"], *(f"{n:,}" for n in ends),
+        *map(_figure, seconds), f"{curve['seconds_exponent']:.2f}", *map(_figure, megabytes),
+        f"{curve['bytes_exponent']:.2f}",
+    )  # fmt: skip
 
 
 def _cells(row: dict[str, object]) -> tuple[str, ...]:
