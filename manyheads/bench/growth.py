@@ -50,7 +50,7 @@ DECODER = {"vocab": 10_000, "end": None, "width": 256, "layers": 4, "heads": 4} 
 PROMPT = 256  # tokens before the one that is written, where these do not grow
 WRITTEN = 16  # tokens of a translation
 PIECE = 64  # tokens that fill a cache at once
-TURN = 0.5  # seconds that a point is measured for, at least
+TURN = 1.0  # seconds that a point is measured for, at least
 TIMES = 3  # runs of a point, at least
 
 Started = Callable[[], Callable[[], object]]  # makes what a run finds there, and gives the run
