@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from manyheads.analysis.heads.dependency import PUBLISHED
+from manyheads.analysis.heads.stanford import PUBLISHED, RENAMED
 from manyheads.bench.work import three_digits
 from manyheads.results import describe, duration, groups, records, scores
+from scripts import complexity_page
 from scripts.results_plot import forward_flops
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
@@ -200,11 +201,13 @@ def published_table() -> str:
     probes = records("probes")
     found = [{row["group"]: row for row in record["relations"]} for record in probes]
     names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
-    rows = [["relation", "there", "BERT-base, WSJ", *names], ["---", "---", *["--:"] * (1 + len(names))]]
+    rows = [["relation", "in the treebank", "BERT-base, WSJ", *names], ["---", "---", *["--:"] * (1 + len(names))]]
+    universal = {stanford: name for name, stanford in RENAMED.items()}
     for relation, paper in PUBLISHED.items():
-        ours = [f"{row[relation]['accuracy']:.3f} ({row[relation]['base']:.3f})" for row in found if relation in row]
+        name = universal.get(relation, relation)
+        ours = [f"{row[name]['accuracy']:.3f} ({row[name]['base']:.3f})" for row in found if name in row]
         if len(ours) == len(found):
-            rows.append([f"`{relation}`", f"`{paper.name}`", f"{paper.accuracy:.3f} ({paper.base:.3f})", *ours])
+            rows.append([f"`{relation}`", f"`{name}`", f"{paper.accuracy:.3f} ({paper.base:.3f})", *ours])
     return _markdown(rows)
 
 
@@ -232,6 +235,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/results.md": (table, bench_table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/speed.md": (speed_table,),
+    "docs/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     **{
         f"docs/papers/{page}.md": (partial(table, *recipes, rival=RIVALS.get(page, "")),)

@@ -22,7 +22,7 @@ from manyheads.core.tap import Tap
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
-# the parts whose size is that of a vocabulary or of a number of positions
+# the parts whose size is that of a vocabulary or of a number of positions; an `output` may also be that of labels
 EMBEDDINGS = (
     "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
 )  # fmt: skip
@@ -46,7 +46,7 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
         "config": asdict(config),
         "parameters": {
             "total": total,
-            "non_embedding": total - sum(n for part, n in parts.items() if part.split(".")[0] in EMBEDDINGS),
+            "non_embedding": total - embeddings(model),
             "parts": parts,
             "shapes": shapes(model),
         },
@@ -61,6 +61,17 @@ def parameters(model: nn.Module) -> dict[str, int]:
     for name, parameter in model.named_parameters():
         parts[_part(_owner(name))] += parameter.numel()
     return dict(parts)
+
+
+def embeddings(model: nn.Module) -> int:
+    """Parameters of vocabularies and positions."""
+    config: Any = model.config
+    vocabulary = getattr(config, "target_vocab", getattr(config, "vocab", None))
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if (part := name.split(".")[0]) in EMBEDDINGS and (part != "output" or vocabulary in parameter.shape)
+    )
 
 
 def shapes(model: nn.Module) -> dict[str, str]:

@@ -13,7 +13,8 @@ from manyheads.cli.parser import Verbs, whole
 def add(verbs: Verbs) -> None:
     verb = verbs.add("bench", _bench, "measure the speed of ours and of others again, in one run", as_json=True)
     verb.add_argument("rest", nargs="*", metavar="NAME",
-                      help=f"what is measured: {', '.join(WORKS)} (all unless named)")  # fmt: skip
+                      help=f"what is measured: {', '.join(WORKS)} (all unless named); or growth, alone: how time"
+                      " and memory grow with length, batch, beam and vocabulary")  # fmt: skip
     verb.add_argument("--against", nargs="*", metavar="PEER",
                       help=f"{', '.join(PEERS)} (all that are installed unless named)")  # fmt: skip
     verb.add_argument("--repeats", type=whole(1, 1000), metavar="N",
@@ -22,6 +23,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
+    if options.rest == ["growth"]:
+        return _growth(options)
     found = bench(options.rest, options.against, options.repeats, options.threads)
     if options.json:
         return document(found)
@@ -34,6 +37,32 @@ def _bench(options: argparse.Namespace) -> None:
     print(f"{found['hardware']['cpu']}, {found['hardware']['threads']} threads: reads"
           f" {found['ceilings']['memory_gb_per_second']} GB/s, products of"
           f" {', '.join(f'{name} {rate}' for name, rate in rates.items())} GFLOP/s")  # fmt: skip
+
+
+def _growth(options: argparse.Namespace) -> None:
+    if options.against is not None or options.repeats is not None:
+        raise ValueError("growth is measured of ours alone, and chooses its repeats: leave out --against and --repeats")
+    from manyheads.bench.growth import growth
+
+    found = growth(options.threads)
+    if options.json:
+        return document(found)
+    table([("", "", "grows", "from", "to", "seconds", "", "exponent", "MB", "", "exponent"),
+           *map(_grown, found["curves"])])  # fmt: skip
+    print("\nexponent: the slope of the logarithms over the upper half of a curve")
+
+
+def _grown(curve: dict[str, Any]) -> tuple[str, ...]:
+    from manyheads.bench.work import three_digits
+
+    ends = [curve["at"][0], curve["at"][-1]]
+    megabytes = [curve["bytes"][0] / 1e6, curve["bytes"][-1] / 1e6]
+    seconds = [curve["seconds"][0], curve["seconds"][-1]]
+    return (
+        curve["part"], curve["name"], curve["against"], *(f"{n:,}" for n in ends),
+        *map(three_digits, seconds), f"{curve['seconds_exponent']:.2f}", *map(three_digits, megabytes),
+        f"{curve['bytes_exponent']:.2f}",
+    )  # fmt: skip
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

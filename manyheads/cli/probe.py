@@ -57,6 +57,7 @@ def _probe(options: argparse.Namespace) -> None:
 
 def _print(results: Probe, minimum: int) -> None:
     _relations(results, minimum)
+    _published(results, minimum)
     if results.coreference is not None:
         print("\nantecedents: of the mentions before, the head picks one of the same entity\n")
         _antecedents(results.coreference)
@@ -82,33 +83,51 @@ def _tell(results: Probe, minimum: int) -> None:
 
 
 def _relations(results: Probe, minimum: int) -> None:
-    from manyheads.analysis.heads.dependency import PUBLISHED
-
     layers, heads = results.dependencies.right.shape[2:]
     print(f"{results.model}: {layers} layers of {heads} heads, counted from 0, on {results.treebank}\n")
-    rows, notes = [], []
-    for row in results.dependencies.table(minimum):
-        published = PUBLISHED.get(row.group)
-        paper = ("", "") if published is None else (f"{published.accuracy:.3f}", f"{published.base:.3f}")
-        if published is not None and published.note:
-            notes.append(f"  {row.group}: {published.note}")
-        rows.append((
-            row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
-            f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})", *paper,
-        ))  # fmt: skip
-    table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", "", "BERT-base", "offset"),
-           *rows])  # fmt: skip
+    rows = [
+        (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
+         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})")
+        for row in results.dependencies.table(minimum)
+    ]  # fmt: skip
+    table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows])
     print("\nheld out: the head chosen on every second sentence, scored on the others")
-    print("BERT-base: the paper's, on the Wall Street Journal (Clark et al. 2019, table 1)", *notes, sep="\n")
+
+
+def _published(results: Probe, minimum: int) -> None:
+    """The paper's table beside ours. Its heads are counted from 1, and so are ours here."""
+    from manyheads.analysis.heads.stanford import PUBLISHED
+
+    print("\nthe relations of the paper (Clark et al. 2019, table 1), as Stanford Dependencies have them; heads counted"
+          " from 1, as there; BERT-base: the paper's, on the Wall Street Journal\n")  # fmt: skip
+    rows, notes = [], []
+    for row in results.published(minimum):
+        paper = PUBLISHED[row.group]
+        rows.append((
+            row.group, row.items, f"{row.layer + 1}-{row.head + 1}", f"{row.accuracy:.3f}", f"{row.base:.3f}",
+            f"({row.baseline})", f"{paper.layer}-{paper.head}", f"{paper.accuracy:.3f}", f"{paper.base:.3f}",
+            f"({paper.offset})",
+        ))  # fmt: skip
+        if paper.note:
+            notes.append(f"  {row.group}: {paper.note}")
+    table([("relation", "words", "head", "accuracy", "offset", "", "BERT-base", "accuracy", "offset", ""), *rows])
+    if notes:
+        print("\nBERT-base's", *notes, sep="\n")
 
 
 def _antecedents(mentions: Selections) -> None:
+    from manyheads.analysis.heads.coreference import PUBLISHED, PUBLISHED_BASELINES
+
     rows = [
         (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
-         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()))
+         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()),
+         f"{PUBLISHED[row.group]:.3f}")
         for row in mentions.table()
     ]  # fmt: skip
-    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines), *rows])
+    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines, "BERT-base"),
+           *rows])  # fmt: skip
+    baselines = ", ".join(f"{name} {share:.2f}" for name, share in PUBLISHED_BASELINES.items())
+    print(f"\nBERT-base: the paper's head 5-4, counted from 1, on CoNLL-2012 (section 4.3); there {baselines}")
 
 
 def _share(value: float) -> str:

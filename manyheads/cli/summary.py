@@ -16,9 +16,15 @@ def add(verbs: Verbs) -> None:
     parser = verbs.add("summary", _summary, "parameters per part, FLOPs, memory", as_json=True)
     parser.add_argument("model", metavar="MODEL", nargs="?",
                         help="a model, a recipe, or a preset (none: list them)")  # fmt: skip
+    parser.add_argument("--wmt14", action="store_true",
+                        help="the published table of WMT14 instead: BLEU and training FLOPs, with ours")  # fmt: skip
 
 
 def _summary(options: argparse.Namespace) -> None:
+    if options.wmt14:
+        if options.model is not None:
+            raise ValueError(f"--wmt14 prints a table of its own: leave out {options.model}")
+        return _wmt14(as_json=options.json)
     if options.model is None:
         return _list_presets(as_json=options.json)
     from manyheads.analysis import costs
@@ -45,6 +51,7 @@ def _summary(options: argparse.Namespace) -> None:
         verdict = "agrees" if cost["agrees"] else "DIFFERS"
         print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
         print(f", published {cost['published']:.1e}: {verdict}")
+        print(f"  of it products {cost['counted']:.3e} FLOPs, counted on the modules")
         print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
         print(f"source           {cost['source']}")
 
@@ -55,6 +62,29 @@ def _list_presets(*, as_json: bool) -> None:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])
     for name, paper in papers.items():
         print(f"{name:32}{paper}")
+
+
+def _wmt14(*, as_json: bool) -> None:
+    from manyheads.analysis.figures import wmt14
+
+    found = wmt14.compared()
+    if as_json:
+        return document(found)
+
+    def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+        ours = row.get("computed") or {}
+        flops = (*(row["flops"].get(pair) for pair in pairs), ours.get("flops"), ours.get("counted"))
+        return (*(str(row["bleu"].get(pair, "")) for pair in pairs), *(f"{n:.1e}" if n else "" for n in flops))
+
+    pairs = ("en-de", "en-fr")
+    table([("", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", "time x speed", "counted"),
+           *((row["model"], *cells(row)) for row in found["rows"])])  # fmt: skip
+    print()
+    for row in found["rows"]:
+        if ours := row.get("computed"):
+            print(f"{row['model']}: time x speed is {ours['arithmetic']} = {ours['flops']:.3e} FLOPs; counted are the"
+                  f" products of {row['steps']:,} steps of {found['batch_tokens']:,} target tokens")  # fmt: skip
+    print(f"source: {found['source']}\n{found['note']}")
 
 
 def _print_summary(name: str, summary: Mapping[str, Any]) -> None:

@@ -47,6 +47,7 @@ FAMILIES = {
     "tfidf": Family("tfidf", "TfidfConfig", "Tfidf", "Salton & Buckley 1988"),
     "gpt": Family("gpt", "GPTConfig", "GPT", "Radford 2018"),
     "gpt2": Family("gpt", "GPTConfig", "GPT", "Radford 2019"),
+    "gpt3": Family("gpt", "GPTConfig", "GPT", "Brown 2020"),
     "vit": Family("vit", "ViTConfig", "ViT", "Dosovitskiy 2020"),
     "deit": Family("vit", "ViTConfig", "ViT", "Touvron 2021"),
     "resnet": Family("resnet", "ResNetConfig", "ResNet", "He 2015, Hu 2017"),
@@ -137,6 +138,8 @@ _GPT: dict[str, Settings] = {
     "gpt2/355m": _gpt2(24, 1024, 16),
     "gpt2/774m": _gpt2(36, 1280, 20),
     "gpt2/1558m": _gpt2(48, 1600, 25),
+    # Brown 2020, table 2.1, to be counted; every second layer of the paper's attends to neighbours alone
+    "gpt3/175b": {**_gpt2(96, 12_288, 96), "max_positions": 2048},
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a GPU
 }

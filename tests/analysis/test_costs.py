@@ -18,6 +18,7 @@ from manyheads.models.transformer import Transformer, TransformerConfig
         ("transformer/blog", 33_570_389, 12_624_896),
         ("transformer/tiny", 1_325_056 + 10_000 * 128, 1_325_056),
         ("transformer/small", 11_059_200 + 10_000 * 256, 11_059_200),
+        ("text-classifier/textbook", 650_689, 10_656 + 33),  # Chollet's block, and one unit for two labels
     ],
 )
 def test_presets_count_what_was_published(name: str, total: int, non_embedding: int) -> None:
@@ -37,6 +38,8 @@ def test_presets_count_what_was_published(name: str, total: int, non_embedding: 
         ("gpt2/124m", 124_439_808),
         ("gpt2/1558m", 1_557_611_200),
         ("gpt2/baby", 10_745_088),
+        # 12 d^2 + 13 d in each of 96 layers, d = 12,288; embeddings of 50,257 words and 2,048 positions; the last norm
+        ("gpt3/175b", 96 * (12 * 12_288**2 + 13 * 12_288) + (50_257 + 2048 + 2) * 12_288),
         ("vit/b16", 86_567_656),
         ("resnet/50-se", 28_088_024),
         ("nonlocal/50", 32_915_496),
@@ -158,10 +161,35 @@ def test_training_cost_of_the_published_table(name: str, computed: float, publis
     assert cost["published"] == published
     assert cost["agrees"]
     assert wmt14.training_cost("transformer/tiny") is None
+    assert 0 < cost["counted"] < cost["flops"]  # no machine computes products all the time
 
 
-def test_the_table_names_its_source_and_every_row_has_a_score() -> None:
+# Vaswani et al. 2017, table 2, as printed: BLEU and FLOPs, en-de and en-fr; the cost of a Transformer is one for both
+SLIDE = """
+ByteNet                     23.75 -      -       -
+Deep-Att + PosUnk           -     39.2   -       1.0e20
+GNMT + RL                   24.6  39.92  2.3e19  1.4e20
+ConvS2S                     25.16 40.46  9.6e18  1.5e20
+MoE                         26.03 40.56  2.0e19  1.2e20
+Deep-Att + PosUnk, ensemble -     40.4   -       8.0e20
+GNMT + RL, ensemble         26.30 41.16  1.8e20  1.1e21
+ConvS2S, ensemble           26.36 41.29  7.7e19  1.2e21
+Transformer (base)          27.3  38.1   3.3e18  3.3e18
+Transformer (big)           28.4  41.8   2.3e19  2.3e19
+"""
+
+
+def test_the_table_is_the_printed_one() -> None:
     table = wmt14.table()
     assert "table 2" in table["source"]
-    assert len(table["rows"]) == 10
-    assert all(row["bleu"] for row in table["rows"])
+    printed = [line.rsplit(maxsplit=4) for line in SLIDE.strip().splitlines()]
+    assert [row["model"] for row in table["rows"]] == [name.strip() for name, *_ in printed]
+    for row, (_, *cells) in zip(table["rows"], printed, strict=True):
+        kept = [row[column].get(pair) for column in ("bleu", "flops") for pair in ("en-de", "en-fr")]
+        assert kept == [None if cell == "-" else float(cell) for cell in cells]
+
+
+def test_what_the_products_come_to_is_the_formula() -> None:
+    """Of the base model, per target token at 32 tokens a side: 2 FLOPs for each weight of a layer, and for scores."""
+    layers = 6 * (products(512, 512, 2048, 32, None) + products(512, 512, 2048, 32, 32)) / 32
+    assert wmt14.counted("transformer/base", 10) == pytest.approx(10 * 3 * (layers + 2 * 512 * 37_000))

@@ -60,7 +60,7 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
         raise ValueError(f"layers={layers}, kernel={kernel}: expected a layer or more, and an odd kernel")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        convolutions = [_Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]
+        convolutions = [Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]
         attentions = [Attention(width, 2).double() for _ in range(layers)]
     influences = [
         torch.stack([influence(_stacked(stack[:n]), length, width, seed) for n in range(1, layers + 1)])
@@ -87,7 +87,7 @@ def draw(growth: Growth, path: str | Path) -> None:
     save(figure, path)
 
 
-class _Along(nn.Module):
+class Along(nn.Module):
     """A convolution over x (B, T, D) along T."""
 
     def __init__(self, convolution: nn.Conv1d) -> None:
@@ -98,7 +98,7 @@ class _Along(nn.Module):
         return self.convolution(x.transpose(1, 2)).transpose(1, 2)
 
 
-def _stacked(layers: list[_Along] | list[Attention]) -> Callable[[Tensor], Tensor]:
+def _stacked(layers: list[Along] | list[Attention]) -> Callable[[Tensor], Tensor]:
     def network(x: Tensor) -> Tensor:
         for layer in layers:
             x = torch.tanh(layer(x))

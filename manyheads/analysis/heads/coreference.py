@@ -18,11 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyheads.analysis.heads.selections import Hits, picks
+from manyheads.analysis.heads.selections import ALL, Hits, picks
 
 DIRECTIONS = ("mention->antecedent", "antecedent->mention")  # who looks at whom
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}  # by the head's universal part of speech; all others: nominal
 NEAREST, SAME_WORD = "nearest", "same word"
+# Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by kind; its baselines on all
+PUBLISHED = {ALL: 0.651, "pronoun": 0.64, "proper noun": 0.73, "nominal": 0.58}
+PUBLISHED_BASELINES = {NEAREST: 0.27, SAME_WORD: 0.52}
 
 
 class Referring(NamedTuple):

@@ -5,15 +5,14 @@ head. Both directions are scored: the dependent looks at its head, or the head a
 each relation stands the best fixed offset, such as "the word before".
 
 The root has no head among the words and is left out, also of "all"; the authors' code counts it there as wrong.
-Relations are named as in the treebank; the paper's Stanford Dependencies have other names, and others' heads: `pobj`
-goes from the preposition to its noun, Universal Dependencies' `case` the other way round.
+Relations are those of the treebank; `stanford` makes the paper's of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,41 +20,11 @@ from torch import Tensor
 
 from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
+from manyheads.analysis.heads.stanford import MARKS
 
 DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
 OFFSETS = (-3, -2, -1, 1, 2)  # of the head from the dependent, in words; 0 would be the word itself
 POSSESSIVE = ("poss", "nmod:poss")
-MARKS = ("'s", "s'", "'", "’s", "s’", "’")
-
-
-class Published(NamedTuple):
-    """Of BERT-base on the Wall Street Journal: the relation's Stanford name, the best head's accuracy, the offset's.
-
-    note  what is known to be wrong with them
-    """
-
-    name: str
-    accuracy: float
-    base: float
-    note: str = ""
-
-
-# Clark et al. 2019, table 1, where Universal Dependencies have the same arc. The row of auxpass has its offset as the
-# accuracy, and another row's as the offset (docs/errata.md, E23).
-PUBLISHED = {
-    "det": Published("det", 0.943, 0.517),
-    "compound": Published("nn", 0.704, 0.702),
-    "nsubj": Published("nsubj", 0.585, 0.455),
-    "amod": Published("amod", 0.756, 0.683),
-    "obj": Published("dobj", 0.868, 0.400),
-    "advmod": Published("advmod", 0.488, 0.402),
-    "aux": Published("aux", 0.811, 0.715),
-    "nmod:poss": Published("poss", 0.805, 0.477),
-    "aux:pass": Published("auxpass", 0.825, 0.405, "the authors' notebook prints 0.941, offset 0.825"),
-    "ccomp": Published("ccomp", 0.488, 0.124),
-    "mark": Published("mark", 0.507, 0.145),
-    "compound:prt": Published("prt", 0.991, 0.914),
-}
 
 
 def dependency_hits(

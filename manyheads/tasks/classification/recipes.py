@@ -66,6 +66,29 @@ class ReceptiveFieldConfig(Config):
     seed: int = 1
 
 
+@dataclass(frozen=True)
+class InfluenceConfig(Config):
+    """How the influence of words is measured: of four nets that are trained to recall one, or of trained models.
+
+    length    words of a text
+    width     of the nets; `layers` and `kernel` are those of the convolutions
+    symbols   different words
+    steps     of training, each on 64 texts
+    models    directories of trained models, which are measured instead
+    texts     what those read: a file with a text a line; the first 64 with `length` tokens or more, cut to that
+    """
+
+    length: Annotated[int, Range(2, 10_000)] = 64
+    width: Annotated[int, Range(4, 4096)] = 64
+    layers: Annotated[int, Range(1, 100)] = 4
+    kernel: Annotated[int, Range(1, 1000)] = 5
+    symbols: Annotated[int, Range(2, 10_000)] = 8
+    steps: Count = 1000
+    models: tuple[str, ...] = ()
+    texts: str | None = None
+    seed: int = 1
+
+
 EMBEDDED = ClassificationConfig(
     preset="text-classifier/corrected",
     tokens="pieces",
@@ -141,6 +164,14 @@ RECIPES = {
         """Measures by gradient how many positions the middle output sees, prints the table, and draws it into
         receptive-field.png. Seconds.""",
         options="[layers=6 kernel=3]",
+    ),
+    "text-classification/influence": Recipe(
+        "four small nets: how the influence of a word fades with its distance, measured by gradient", "Elman 1990",
+        InfluenceConfig(), "manyheads.tasks.classification.influence",
+        """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. Prints the influence of each
+        distance before and after training, and what is recalled; draws it into influence.png. A minute or two on one
+        core. With models= and texts=, the same of trained models that read texts.""",
+        options="[models=DIR,DIR texts=FILE]",
     ),
     "imdb/textbook": _on_imdb(
         "the textbook's classifier as published", "text-classifier/textbook",

@@ -20,6 +20,7 @@ import numpy as np
 from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependency
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
+from manyheads.analysis.heads.stanford import PUBLISHED, stanford
 from manyheads.data.treebank import Sentence, Treebank, read_treebank
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
@@ -42,7 +43,8 @@ class Score(NamedTuple):
 class Probe:
     """What the heads of a model do on a treebank.
 
-    dependencies  by relation
+    dependencies  by relation, as the treebank names them
+    stanford      by relation, as the paper names them
     coreference   by kind of mention; None where the treebank marks no mentions, or none is mentioned again
     parsers       those that see attention alone, and their baseline; empty without data to train them on
     heads         statistics of every head on these sentences, a row each
@@ -53,6 +55,7 @@ class Probe:
     treebank: str
     layers: tuple[str, ...]
     dependencies: Selections
+    stanford: Selections
     coreference: Selections | None
     parsers: dict[str, Score]
     heads: list[Head]
@@ -65,6 +68,11 @@ class Probe:
             f"finds {row.accuracy:.3f} of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
+    def published(self, minimum: int = MINIMUM) -> list[Best]:
+        """The rows of the paper's table, in its order, as far as the treebank has them."""
+        rows = {row.group: row for row in self.stanford.table(minimum)}
+        return [rows[name] for name in PUBLISHED if name in rows]
+
     def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
         """All of it, for JSON. `minimum`: words of a relation."""
         return {
@@ -73,6 +81,9 @@ class Probe:
             "counts": self.counts,
             "layers": list(self.layers),
             "relations": [_row(row) for row in self.dependencies.table(minimum)],
+            "published_relations": [
+                {**_row(row), "published": PUBLISHED[row.group]._asdict()} for row in self.published(minimum)
+            ],
             "coreference": None if self.coreference is None else [_row(row) for row in self.coreference.table()],
             "parsers": {name: score._asdict() for name, score in self.parsers.items()},
             "heads": [head._asdict() for head in self.heads],
@@ -95,7 +106,7 @@ def probe(
     parsers = {} if train is None else _trained(words, _treebank(train, skip_bad_lines))
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
-    hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
+    hits, in_stanford, attached = _dependencies(words, bank.sentences, statistics, parsers)
     layers, counts = words.layers, {
         "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
@@ -109,7 +120,7 @@ def probe(
     mentions = _coreference(words, bank.sentences)
     return Probe(
         str(model.path), str(bank.file), layers,
-        Selections.of(hits, layers, dependency.DIRECTIONS),
+        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(in_stanford, layers, dependency.DIRECTIONS),
         Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
         {name: _score(right) for name, right in attached.items()}, statistics.heads(), counts,
     )  # fmt: skip
@@ -125,9 +136,11 @@ def _words(sentence: Sentence) -> Words:
 
 def _dependencies(
     words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
-) -> tuple[list[Hits], dict[str, list[list[bool]]]]:
-    """Of every sentence which heads are right, and which words each parser attaches rightly."""
+) -> tuple[list[Hits], list[Hits], dict[str, list[list[bool]]]]:
+    """Of every sentence which heads are right, on the treebank's arcs and on Stanford's, and which words each parser
+    attaches rightly."""
     hits: list[Hits] = []
+    in_stanford: list[Hits] = []
     attached: dict[str, list[list[bool]]] = {name: [] for name in parsers}
     waiting: list[dict[str, Parsed]] = []
 
@@ -139,13 +152,15 @@ def _dependencies(
     for number, maps, seen in words.maps([_words(sentence) for sentence in sentences], statistics):
         s = sentences[number]
         hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
+        arcs = stanford(s.words, s.heads, s.relations, s.tags)
+        in_stanford.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
         if parsers:
             waiting.append(_views(words, s, maps, seen))
         if len(waiting) == CHUNK:
             parse()
     if waiting:
         parse()
-    return hits, attached
+    return hits, in_stanford, attached
 
 
 def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:

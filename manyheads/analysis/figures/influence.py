@@ -1,0 +1,205 @@
+"""How the influence of a word fades with its distance, in a plain RNN, an LSTM, convolutions and attention.
+
+The influence of the word k before the last one is the norm of a derivative, that of the state behind the last word by
+the vector of that word. It is measured before training, and after training nets to recall: one word of a text, anywhere
+in it, is marked, and which one it was is asked for at the end. What a net recalls at each distance stands beside it.
+
+    rnn, lstm    one layer: the influence passes through k steps, each of which makes it smaller or larger
+    convolution  `layers` of them, `kernel` wide: it ends at a distance of layers x (kernel - 1) / 2
+    attention    two blocks: every word is one step away
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.analysis.drawing import save
+from manyheads.analysis.figures.receptive_field import Along
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.layers import FeedForward
+from manyheads.core.positions import Positions
+from manyheads.models.sequence_baselines import Recurrent
+
+KINDS = ("rnn", "lstm", "convolution", "attention")
+SAMPLES = 16  # texts with the mark at each distance that an influence is averaged over
+ASKED = 64  # texts with the mark at each distance that are asked about
+BATCH = 64
+HEADS, BLOCKS = 4, 2  # of attention
+
+
+Parts = dict[str, dict[str, list[float]]]  # title -> name -> a value for each distance
+RECALLED = "share of marked words recalled"
+
+
+@dataclass(frozen=True)
+class Fading:
+    """By net, for each distance 0 to T - 1 from the last word: its influence, and the share that is recalled."""
+
+    before: dict[str, list[float]]
+    after: dict[str, list[float]]
+    recalled: dict[str, list[float]]
+    parameters: dict[str, int]
+    symbols: int
+
+    @property
+    def parts(self) -> Parts:
+        return {"influence, before training": self.before, "influence, after it": self.after,
+                RECALLED: self.recalled}  # fmt: skip
+
+
+def table(parts: Parts) -> str:
+    """The curves in numbers, at distances that double."""
+    length = max(len(curve) for curves in parts.values() for curve in curves.values())
+    shown = [k for k in (0, *(2**n for n in range(20))) if k < length - 1] + [length - 1]
+    wide = 2 + max(len(name) for title, curves in parts.items() for name in (title, *curves))
+    lines = [f"{'distance in words':{wide}}" + "".join(f"{k:9}" for k in shown)]
+    for title, curves in parts.items():
+        digits = ".2f" if title == RECALLED else ".1e"
+        lines += ["", title]
+        for name, curve in curves.items():
+            lines.append(f"  {name:{wide - 2}}" + "".join(f"{format(curve[k], digits):>9}" for k in shown))
+    return "\n".join(lines)
+
+
+class Recaller(nn.Module):
+    """Tokens (B, T) in, logits (B, S) of the marked symbol out. Token S + s is symbol s, marked.
+
+    state(x)  vectors (B, T, D) -> what is known behind the last of them (B, D)
+    """
+
+    def __init__(self, kind: str, symbols: int, length: int, width: int, layers: int, kernel: int) -> None:
+        super().__init__()
+        self.symbols = symbols
+        self.embedding = nn.Embedding(2 * symbols, width)
+        self.mixer = _mixer(kind, length, width, layers, kernel)
+        self.output = nn.Linear(width, symbols)
+
+    def state(self, x: Tensor) -> Tensor:
+        if isinstance(self.mixer, Recurrent):
+            return self.mixer(x, None)
+        last: Tensor = self.mixer(x)[:, -1]
+        return last
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.state(self.embedding(tokens)))
+        return logits
+
+
+def _mixer(kind: str, length: int, width: int, layers: int, kernel: int) -> nn.Module:
+    if kind in ("rnn", "lstm"):
+        return Recurrent(width, width, gated=kind == "lstm")
+    if kind == "convolution":
+        convolutions = [Along(nn.Conv1d(width, width, kernel, padding="same")) for _ in range(layers)]
+        return nn.Sequential(*(module for layer in convolutions for module in (layer, nn.ReLU())))
+    assert kind == "attention", kind
+    blocks = [Block(Attention(width, HEADS), FeedForward(width, 2 * width), norm="pre") for _ in range(BLOCKS)]
+    return nn.Sequential(Positions(length, width, "learned"), Stack(blocks, nn.LayerNorm(width)))
+
+
+def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random tokens (B, T), of which that at distances (B,) from the last is marked, and its symbols (B,)."""
+    tokens = torch.randint(symbols, (len(distances), length), generator=random)
+    rows, at = torch.arange(len(distances)), length - 1 - distances
+    asked = tokens[rows, at]
+    tokens[rows, at] += symbols
+    return tokens, asked
+
+
+def influence(state: Callable[[Tensor], Tensor], vectors: Tensor, random: torch.Generator) -> Tensor:
+    """The norms |d state / d vector| (B, T) of every position, Frobenius's, estimated along one random direction.
+
+    state    from vectors (B, T, D) to (B, N). The mean square over directions is the squared norm.
+    """
+    x = vectors.detach().requires_grad_()
+    output = state(x)
+    direction = torch.randn(output.shape, generator=random, dtype=output.dtype)
+    (gradient,) = torch.autograd.grad((output * direction).sum(), x)
+    return gradient.norm(dim=-1)
+
+
+def fading(
+    length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
+    seed: int = 1,
+) -> Fading:  # fmt: skip
+    """Train the four nets to recall, and measure them. Raises ValueError for sizes that do not fit.
+
+    layers, kernel  of the convolutions
+    steps           of training, each on 64 texts
+    """
+    if kernel % 2 == 0 or width % HEADS:
+        raise ValueError(f"kernel={kernel}, width={width}: expected an odd kernel, and a width of {HEADS} heads")
+    before, after, recalled, parameters = {}, {}, {}, {}
+    for kind in KINDS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = Recaller(kind, symbols, length, width, layers, kernel)
+        parameters[kind] = sum(parameter.numel() for parameter in net.parameters())
+        before[kind] = _by_distance(net, length, seed)
+        _train(net, length, steps, seed)
+        after[kind] = _by_distance(net, length, seed)
+        recalled[kind] = _recalled(net, length, seed)
+    return Fading(before, after, recalled, parameters, symbols)
+
+
+def _by_distance(net: Recaller, length: int, seed: int) -> list[float]:
+    """The influence of the marked word, at each distance; in float64, and exactly zero where there is none."""
+    random = torch.Generator().manual_seed(seed)
+    precise = copy.deepcopy(net).double().eval()
+    distances = torch.arange(length).repeat(SAMPLES)
+    tokens, _ = texts(net.symbols, length, distances, random)
+    norms = influence(precise.state, precise.embedding(tokens), random)
+    marked = norms[torch.arange(len(tokens)), length - 1 - distances].view(SAMPLES, length)
+    return marked.square().mean(0).sqrt().tolist()
+
+
+def _train(net: Recaller, length: int, steps: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
+    for _ in range(steps):
+        distances = torch.randint(length, (BATCH,), generator=random)
+        tokens, asked = texts(net.symbols, length, distances, random)
+        optimiser.zero_grad()
+        F.cross_entropy(net(tokens), asked).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimiser.step()
+
+
+@torch.no_grad()
+def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
+    random = torch.Generator().manual_seed(seed + 1)  # texts that training has not shown
+    distances = torch.arange(length).repeat(ASKED)
+    tokens, asked = texts(net.symbols, length, distances, random)
+    right = net.eval()(tokens).argmax(-1) == asked
+    return right.view(ASKED, length).double().mean(0).tolist()
+
+
+def draw(parts: Parts, path: str | Path, guessed: float | None = None) -> None:
+    """A panel for each part, over the distance; influences on a logarithmic scale, which end where there is none.
+
+    guessed  the share that guessing recalls, dotted
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.8 * len(parts), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(parts), squeeze=False)[0]
+    for panel, (title, curves) in zip(panels, parts.items(), strict=True):
+        for name, curve in curves.items():
+            panel.plot(curve if title == RECALLED else [value or math.nan for value in curve], label=name)
+        panel.set(title=title, xlabel="distance from the last word")
+        if title == RECALLED:
+            panel.set(ylim=(-0.03, 1.03))
+            panel.axhline(guessed, color="0.6", linewidth=1, linestyle=":")
+        else:
+            panel.set(yscale="log")
+    handles = panels[0].get_lines()
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    save(figure, path)

@@ -1,0 +1,98 @@
+"""How far back words matter: to nets that are trained here to recall one, or to trained models."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
+from manyheads.core.layers import TokenEmbedding
+from manyheads.data.windows import Frame
+from manyheads.files import write
+from manyheads.recipes.run import Run
+from manyheads.tasks.classification.recipes import InfluenceConfig
+from manyheads.tasks.loading import load
+from manyheads.training.record import write_result
+from manyheads.training.run_directory import claimed
+
+TEXTS = 64  # at most, of a file
+
+
+def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
+    """Prints the table, and writes it, influence.png and result.json."""
+    if bool(config.models) != (config.texts is not None):
+        raise ValueError("models and texts go together: models=DIR,DIR texts=FILE, with a text a line; or neither")
+    if run.dry_run:
+        return asdict(config)
+    with claimed(run.out, resume=run.resume):
+        began = time.monotonic()
+        if config.texts is None:
+            nets = fading(config.length, config.width, config.layers, config.kernel, config.symbols, config.steps,
+                          config.seed)  # fmt: skip
+            parts, guessed, parameters = nets.parts, 1 / config.symbols, sum(nets.parameters.values())
+            asked = f"mean over {config.length} distances; guessing has {guessed:.3g}"
+            metrics = {f"recalled_{kind}": {"value": sum(curve) / len(curve), "signature": asked}
+                       for kind, curve in nets.recalled.items()}  # fmt: skip
+        else:
+            curves = {name: influences(name, Path(config.texts), config.length, config.seed) for name in config.models}
+            parts, guessed, parameters = {"influence on the output": curves}, None, 0
+            far = f"influence at distance {config.length - 1}, of that at 0"
+            metrics = {name: {"value": curve[-1] / curve[0], "signature": far} for name, curve in curves.items()}
+        shown = table(parts)
+        draw(parts, run.out / "influence.png", guessed)
+        write(run.out / "table.txt", f"{shown}\n")
+        write_result(
+            run.out, recipe=run.recipe, overrides=run.overrides, data={}, metrics=metrics,
+            wall_seconds=time.monotonic() - began, flops=None, parameters=parameters, seed=config.seed,
+            by_distance=_rounded(parts),
+        )  # fmt: skip
+    return shown
+
+
+def influences(model_path: str, file: Path, length: int, seed: int) -> list[float]:
+    """Of a trained model: the influence of the token at each distance from the last, on what the model puts out.
+
+    That are the logits of a classifier, and those behind the last token of a language model. Raises ValueError for a
+    model that does not read a text alone, and for a file without a text that is long enough.
+    """
+    loaded: Any = load(model_path)
+    tokenizer, model = getattr(loaded, "tokenizer", None), copy.deepcopy(loaded.model).double().eval()
+    embedding = next((module for module in model.modules() if isinstance(module, TokenEmbedding)), None)
+    if not isinstance(tokenizer, Tokenizer) or embedding is None or hasattr(model.config, "start"):
+        raise ValueError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file; expected a text a line")
+    frame = Frame.of(tokenizer)
+    rows: list[list[int]] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        ids = tokenizer.encode(line, add_special_tokens=False).ids
+        if len(ids) >= length and len(rows) < TEXTS:
+            rows.append(frame.around(ids[:length])[0])
+    if not rows:
+        raise ValueError(f"{file}: no text has {length} tokens or more: set length lower")
+    tokens = torch.tensor(rows)
+
+    def output(x: Tensor) -> Tensor:
+        """The model's, with x in the place of the vectors of its tokens."""
+        with embedding.register_forward_hook(lambda module, inputs, found: torch.cat([x, found[:, x.shape[1] :]], 1)):
+            logits: Tensor = model(tokens)
+        return logits if logits.dim() == 2 else logits[:, -1]
+
+    with torch.no_grad():
+        vectors = embedding(tokens)
+    norms = influence(output, vectors, torch.Generator().manual_seed(seed))  # (B, T)
+    first = len(frame.before)
+    return norms[:, first : first + length].flip(1).square().mean(0).sqrt().tolist()
+
+
+def _rounded(parts: Parts) -> Parts:
+    """To four digits, for the record."""
+    return {title: {name: [float(f"{value:.4g}") for value in curve] for name, curve in curves.items()}
+            for title, curves in parts.items()}  # fmt: skip
