@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from manyheads.data import conll, squad
+from manyheads.data.class_folders import class_folder_splits
 from manyheads.data.conll import Tagged, read_conll
 from manyheads.data.documents import Documents, read_documents
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
@@ -72,6 +73,7 @@ class LabelledSource(ClassSource[Labelled]):
     """Texts with labels; without data, `size` phrases in 60 languages."""
 
     kind = "labelled"
+    directories = True
     report = staticmethod(labelled_report)
 
     columns: Columns = field(default_factory=Columns)
@@ -81,6 +83,20 @@ class LabelledSource(ClassSource[Labelled]):
         names, skip = self.names_for(labels), self.skip_bad_lines
         data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
+
+    def splits_in(self, folder: Path) -> Splits:
+        """Tables, or else class folders."""
+        tables = super().splits_in(folder)
+        return class_folder_splits(folder) if tables == (None, None, []) else tables
+
+    def test_in(self, data: str) -> str:
+        """Of a directory of splits the test data; class folders as they are."""
+        whole = Path(data).is_dir() and self.splits_in(Path(data)).train == str(Path(data))
+        return data if whole else super().test_in(data)
+
+    @property
+    def expected(self) -> str:
+        return f"{super().expected}, or train/CLASS/*.txt"
 
     def embedded(self) -> SplitData[Labelled]:
         from manyheads.data.embedded.languages import cldr_languages

@@ -1,4 +1,5 @@
 """Texts, or pairs of texts, with a label each, read strictly from the columns of a table (`rows.py` has its formats).
+Texts may also be files in a folder for each label (`class_folders.py`).
 
 Columns are found by their names: `text` or `sentence`; for pairs `sentence1` and `sentence2`, `text` and `text_pair`,
 `premise` and `hypothesis`, `question1` and `question2`, or GLUE's `#1 String` and `#2 String`; and `label` (`Quality`).
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from manyheads.data.class_folders import text_files
 from manyheads.data.dataset import Dataset, leaving_out
 from manyheads.data.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
 
@@ -40,14 +42,19 @@ class Labelled(Dataset):
     """Texts with their labels; `pairs` are the second texts, where items are pairs.
 
     numbered  labels by the numbers that the file has in their places
+    files     of the texts, where each has one of its own
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "pairs")
+    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "pairs", "files")
 
     texts: list[str]
     labels: list[str]
     pairs: list[str] | None = None
+    files: list[Path] = field(default_factory=list)
     numbered: dict[str, str] = field(default_factory=dict)
+
+    def place(self, index: int) -> str:
+        return str(self.files[index]) if self.files else super().place(index)
 
     @property
     def inputs(self) -> list[str]:
@@ -59,14 +66,19 @@ def read_labelled(
     path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
     limit: int | None = None,
 ) -> Labelled:  # fmt: skip
-    """Reads one file.
+    """Reads one file, or one directory of class folders.
 
-    names           what the labels 0, 1, ... of the file are called, if anything
-    skip_bad_lines  leave faulty rows out and count them
+    names           what the labels 0, 1, ... of the file are called, if anything; the name of a class folder may also
+                    be the beginning of one: `pos` is "positive"
+    skip_bad_lines  leave faulty rows, or files, out and count them
     limit           how many texts are read at most
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
+    if Path(path).is_dir():
+        if columns not in (None, Columns()):
+            raise ValueError(f"{path}: class folders have no columns: leave `columns` out")
+        return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
     chosen: tuple[str, str | None, str] | None = None
 
@@ -83,6 +95,24 @@ def read_labelled(
     skips: Counter[str] = Counter()
     rows = sift(parsed(table(path), item), skips, skip=skip_bad_lines)
     return replace(Labelled.collect(islice(rows, limit), path, skips, "no usable row"), numbered=numbered)
+
+
+def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labelled:
+    numbered: dict[str, str] = {}
+
+    def item(row: Row[tuple[str, str]]) -> tuple[str, str]:
+        text, label = row.cells
+        begun = [name for name in names if name.startswith(label)]
+        written, called = _label(begun[0] if len(begun) == 1 else label, "label", names)
+        if written != called:
+            numbered[written] = called
+        return text, called
+
+    skips: Counter[str] = Counter()
+    rows = sift(parsed(text_files(folder, skips), item), skips, skip=skip, unit="files", whole=folder)
+    kept = list(islice(rows, limit))
+    labelled = Labelled.collect(kept, folder, skips, "no text in it")
+    return replace(labelled, files=[row.file for row in kept], numbered=numbered)
 
 
 def label_name(label: Any, names: Sequence[str]) -> str:

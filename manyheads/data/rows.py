@@ -88,17 +88,20 @@ def blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.
             block = []
 
 
-def sift(rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines") -> Iterator[Row[T]]:
+def sift(
+    rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines", whole: Path | None = None
+) -> Iterator[Row[T]]:
     """The rows without a fault.
 
     A faulty one raises ValueError, "FILE:LINE: what is wrong; what would be right"; or with `skip` it is left out and
-    counted in `skips` by file and fault. `unit` names what is left out.
+    counted in `skips` by file and fault. `unit` names what is left out; `whole` is the corpus that they are counted of
+    where each is a file of it.
     """
     for row in rows:
         if not row.fault:
             yield row
         elif skip:
-            skips[f"{row.file}: {row.fault.partition(': ')[0]}"] += 1
+            skips[f"{whole or row.file}: {row.fault.partition(': ')[0]}"] += 1
         else:
             raise ValueError(f"{row.place}: {row.fault}; {row.remedy}, or skip such {unit} with --skip-bad-lines")
 

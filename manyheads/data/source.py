@@ -96,6 +96,10 @@ class Source(ABC, Generic[D]):
     def corpora(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir() if path.is_file() and path.suffix in self.suffixes]
 
+    def splits_in(self, folder: Path) -> Splits:
+        """The corpora of a directory, by their names."""
+        return splits_among(folder, self.corpora(folder))
+
     def check_exists(self, corpus: str) -> None:
         """Raises FileNotFoundError for what is no corpus, such as a pipe."""
         if self.directories and not Path(corpus).is_file() and not Path(corpus).is_dir():
@@ -116,7 +120,7 @@ class Source(ABC, Generic[D]):
         splits = Splits(data, None, [])
         folder = Path(data)
         if folder.is_dir():
-            splits = splits_among(folder, self.corpora(folder))
+            splits = self.splits_in(folder)
             if splits == (None, None, []):
                 names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
                 raise FileNotFoundError(

@@ -22,15 +22,15 @@ class TrainingConfig(Config):
     steps: Count | None = None
     epochs: Count | None = None
     minutes: Positive | None = None
-    optimiser: Literal["adam", "adamw", "bert_adam", "sgd"] = "adam"
+    optimiser: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
     learning_rate: Positive = 1.0  # the peak; for noam the factor on width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width: Size | None = None  # of the model, for noam
     warmup: Annotated[int, Range(0, 10**9)] = 4000  # steps
     floor: Rate = 0.0  # of a linear or cosine decay: the share of the peak that it ends at
-    betas: tuple[Beta, Beta] = (0.9, 0.98)  # of sgd, the first is the momentum
+    betas: tuple[Beta, Beta] = (0.9, 0.98)  # of sgd, the first is the momentum; rmsprop has Keras's rho, 0.9, instead
     eps: Epsilon = 1e-9
-    # on matrices only, and not of adam; decoupled, but part of sgd's gradient
+    # on matrices only, and not of adam and rmsprop; decoupled, but part of sgd's gradient
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
     clip: Positive | None = None  # largest global norm of the gradient
     accumulate: Count = 1  # micro-batches in an effective batch
@@ -63,8 +63,8 @@ class TrainingConfig(Config):
             )
         if self.ema is not None and self.average > 1:
             raise ValueError(f"ema is {self.ema} and average {self.average}: expected one of them, as both average")
-        if self.optimiser == "adam" and self.weight_decay:
-            raise ValueError("adam has no weight_decay: use optimiser=adamw, bert_adam or sgd")
+        if self.optimiser in ("adam", "rmsprop") and self.weight_decay:
+            raise ValueError(f"{self.optimiser} has no weight_decay: use optimiser=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
             raise ValueError("patience needs a metric of the validation to watch")
 

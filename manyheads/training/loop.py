@@ -108,7 +108,8 @@ def _train(
     _checkpoint(model, config.checkpointing)
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
-    window_loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    window = {name: torch.zeros((), dtype=wide, device=device) for name in ("loss", "right")}
     learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
     moving = {} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()}
     counters = Counters()
@@ -122,7 +123,7 @@ def _train(
     done.unlink(missing_ok=True)  # a budget was raised: the run goes on
     if checkpoint:
         content, tensors = checkpoint
-        counters = restore(model, optimiser, window_loss, moving, tensors, content)
+        counters = restore(model, optimiser, window, moving, tensors, content)
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
     else:
@@ -143,7 +144,7 @@ def _train(
 
         def save() -> None:
             metrics.sync()
-            tensors, content = capture(model, optimiser, counters, window_loss, moving)
+            tensors, content = capture(model, optimiser, counters, window, moving)
             checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
 
         save()
@@ -175,10 +176,11 @@ def _train(
                 with route.computing():
                     loss = task.loss(batch)
                 (loss / tokens).backward()
-                window_loss += loss.detach()
+                window["loss"] += loss.detach()
+                window["right"] += getattr(task, "right", 0)
             gradients = [p.grad for p in parameters if p.grad is not None]
             gradient_norm = get_total_norm(gradients)
-            if not math.isfinite((gradient_norm + window_loss).item()):  # the one synchronisation of a step
+            if not math.isfinite((gradient_norm + window["loss"]).item()):  # the one synchronisation of a step
                 raise NonFiniteError(_name_not_finite(model, counters.step + 1, gradient_norm, resume_command))
             if config.clip is not None:
                 clip_grads_with_norm_(parameters, config.clip, gradient_norm)
@@ -196,17 +198,19 @@ def _train(
             display.step(counters.step, tokens, _fraction(config, counters, identity["batches"]))
             if counters.step % config.log_every == 0:
                 now = time.monotonic()
-                display.loss = window_loss.item() / counters.window_tokens
+                display.loss, right = (total.item() / counters.window_tokens for total in window.values())
                 metrics.log(
                     counters.step,
                     {
-                        "epoch": epoch, "loss": display.loss, "learning_rate": learning_rate(counters.step),
+                        "epoch": epoch, "loss": display.loss, **({"accuracy": right} if hasattr(task, "right") else {}),
+                        "learning_rate": learning_rate(counters.step),
                         "gradient_norm": gradient_norm.item(), "tokens": counters.tokens,
                         "tokens_per_second": round((counters.tokens - logged_tokens) / (now - logged_at), 1),
                         "seconds": round(seconds_before + now - started, 2),
                     },
                 )  # fmt: skip
-                window_loss.zero_()
+                for total in window.values():
+                    total.zero_()
                 counters.window_tokens, logged_at, logged_tokens = 0, now, counters.tokens
             if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
                 counters.snapshots.append(checkpoints.snapshot(counters.step, weights(model)))

@@ -10,8 +10,9 @@ from manyheads.training.config import TrainingConfig
 
 
 def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; or SGD with the Nesterov
-    momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay 1e-4).
+    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; Keras's RMSprop;
+    or SGD with the Nesterov momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay
+    1e-4).
 
     Weight decay applies to matrices and embeddings, not to biases and norms (Devlin 2018, Radford 2018), nor to the
     parameters that the model lists in `undecayed`.
@@ -21,6 +22,8 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
         raise ValueError("the model has no trainable parameter")
     if config.optimiser == "adam":
         return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
+    if config.optimiser == "rmsprop":
+        return RMSprop(parameters, config.eps)
     kept = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
     decayed = [p for p in parameters if p.ndim >= 2 and id(p) not in kept]
     groups = [
@@ -64,3 +67,30 @@ class BertAdam(torch.optim.Optimizer):
                 if group["weight_decay"]:
                     parameter.mul_(1 - rate * group["weight_decay"])
                 parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-rate)
+
+
+class RMSprop(torch.optim.Optimizer):
+    """RMSprop (Tieleman & Hinton 2012, lecture 6.5) as Keras 3 has it.
+
+        v = rho * v + (1 - rho) * g^2        p = p - lr * g / sqrt(v + eps)
+
+    Keras's defaults: learning rate 1e-3, rho 0.9, eps 1e-7. PyTorch's own has rho 0.99 (its alpha) and 1e-8, and adds
+    eps to the root instead, as Keras did before 2.11. That is another optimiser for small gradients: below the root of
+    eps, 3e-4, as those of rare words are, they make small steps here, and there steps as large as all others.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], eps: float, rho: float = 0.9) -> None:
+        super().__init__(parameters, {"lr": 0.0, "rho": rho, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["square_avg"] = torch.zeros_like(parameter)
+                square = state["square_avg"].mul_(group["rho"]).addcmul_(gradient, gradient, value=1 - group["rho"])
+                parameter.addcdiv_(gradient, (square + group["eps"]).sqrt_(), value=-group["lr"])

@@ -13,7 +13,7 @@ from manyheads.files import write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
-# metrics between 0 and 1: loss.png shows the first that was measured
+# metrics between 0 and 1: loss.png shows the first that was measured; of the first two training has an "accuracy", too
 SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
@@ -130,7 +130,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path) -> None:
-    """loss.png: training and validation loss over steps and, where the task measures one, the share that is right."""
+    """loss.png: training and validation loss, and beside them the share that is right, where the task measures one.
+
+    Over epochs, where each was validated at its end, else over steps. The training's are means of `log_every` steps,
+    measured while it trains, with dropout.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -138,23 +142,21 @@ def draw_losses(out: Path) -> None:
         return say("no loss.png: matplotlib is not installed")
 
     entries = read_metrics(out / "metrics.jsonl")
-    validations = [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    validations = [entry for entry in entries if "validation" in entry]
+    steps = {entry["step"] / entry["epoch"] if entry.get("epoch") else 0 for entry in validations}  # of an epoch
+    unit, size = ("epoch", max(steps)) if len(steps) == 1 and steps != {0} else ("step", 1)
+    share = next((name for name in SHARES if any(name in entry["validation"] for entry in validations)), None)
+    shown = {"loss": "loss"} | ({} if share is None else {share: "accuracy"})  # as the training calls them
+    figure = Figure(figsize=(7 if share is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    training = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
-    validation = [(step, values["loss"]) for step, values in validations if "loss" in values]
-    for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
-    share = next((name for name in SHARES if any(name in values for _, values in validations)), None)
-    if share is not None:
-        right = axes.twinx()
-        right.set(ylabel=f"{share} (validation)", ylim=(0, 1))
-        points = [(step, values[share]) for step, values in validations if share in values]
-        right.plot(*zip(*points, strict=True), color="C2", marker="s", markersize=3)
-        axes.plot([], [], color="C2", marker="s", markersize=3, label=share)  # for the one legend
-    if training or validation or share is not None:
-        axes.legend(loc="center right")
-    axes.grid(alpha=0.3)
+    for axes, (name, in_training) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+        training = [(e["step"] / size, e[in_training]) for e in entries if in_training in e]
+        validation = [(e["step"] / size, e["validation"][name]) for e in validations if name in e["validation"]]
+        for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
+        axes.set(xlabel=unit, ylabel=name)
+        axes.grid(alpha=0.3)
+        if training or validation:
+            axes.legend()
     figure.savefig(out / "loss.png", dpi=120)

@@ -68,7 +68,7 @@ def capture(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     counters: Counters,
-    window_loss: Tensor,
+    window: Mapping[str, Tensor],
     moving: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON content of a checkpoint."""
@@ -84,14 +84,14 @@ def capture(
     tensors["rng.python"] = torch.tensor(words, dtype=torch.int64)
     for device, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []):
         tensors[f"rng.cuda.{device}"] = state
-    tensors["loop.window_loss"] = window_loss
+    tensors |= {f"loop.window_{name}": total for name, total in window.items()}
     return tensors, {"counters": asdict(counters), "rng": {"numpy": numpy_rest, "python": [version, gauss]}}
 
 
 def restore(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
-    window_loss: Tensor,
+    window: Mapping[str, Tensor],
     moving: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
     content: dict[str, Any],
@@ -106,7 +106,8 @@ def restore(
             name, key = full.removeprefix("optimiser.").rsplit(".", 1)
             device = by_name[name].device
             optimiser.state[by_name[name]][key] = value.clone().to(device)
-    window_loss.copy_(tensors["loop.window_loss"])
+    for name, total in window.items():
+        total.copy_(tensors.get(f"loop.window_{name}", total))
     version, gauss = content["rng"]["python"]
     random.setstate((version, tuple(tensors["rng.python"].tolist()), gauss))
     position, has_gauss, cached = content["rng"]["numpy"]

@@ -1,4 +1,4 @@
-"""BERT's optimiser and SGD against their formulas, written out in numpy."""
+"""BERT's optimiser and SGD against their formulas, written out in numpy; RMSprop against what Keras has computed."""
 
 import json
 from pathlib import Path
@@ -13,10 +13,12 @@ from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
-from manyheads.training.optimisers import BertAdam, optimiser
+from manyheads.training.optimisers import BertAdam, RMSprop, optimiser
 from tests.training.toy import ToyTask, toy_route
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+
+KERAS = {"optimiser": "rmsprop", "eps": 1e-7}
 
 SGD = {"optimiser": "sgd", "betas": (0.9, 0.999), "weight_decay": 0.01}
 
@@ -99,7 +101,7 @@ def test_sgd_follows_nesterovs_formula() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("way", [PAPER, SGD])
+@pytest.mark.parametrize("way", [PAPER, SGD, KERAS])
 def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
     settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
     config = TrainingConfig(steps=12, **settings)
@@ -131,3 +133,22 @@ def test_what_a_model_names_is_not_decayed() -> None:
     names = {name for name, parameter in model.named_parameters() if id(parameter) in undecayed}
     assert {"positions.table", "class_token", "head.bias"} < names
     assert "head.weight" not in names
+
+
+def test_rmsprop_does_what_keras_does() -> None:
+    """keras 3.15, optimizers.get("rmsprop") in float64: five steps with growing gradients, large, small, tiny and none.
+
+    PyTorch's own, even with Keras's numbers, moves the second and third much further.
+    """
+    model = nn.Linear(2, 2, bias=False).double()
+    model.weight.data = torch.tensor([[0.5, -1.0], [2.0, 1e-3]], dtype=torch.float64)
+    made = optimiser(model, TrainingConfig(steps=5, schedule="constant", learning_rate=1e-3, **KERAS))  # type: ignore[arg-type]
+    assert isinstance(made, RMSprop)
+    made.param_groups[0]["lr"] = 1e-3
+    for step in range(1, 6):
+        model.weight.grad = torch.tensor([[1.0, -1e-4], [1e-6, 0.0]], dtype=torch.float64) * step
+        made.step()
+    expected = [[0.48677219463659677, -0.9957694015699335], [1.999952566488391, 0.001]]
+    torch.testing.assert_close(model.weight.data, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="rmsprop has no weight_decay"):
+        TrainingConfig(steps=1, schedule="constant", optimiser="rmsprop", weight_decay=0.1)

@@ -1,8 +1,10 @@
 import json
 import re
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -69,13 +71,48 @@ def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
 
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    lines = [{"step": 5, "loss": 1.0}, {"step": 9, "validation": {"loss": 1.2, "top1": 0.5, "top5": 0.9}}]
+    lines = [
+        {"step": 5, "loss": 1.0, "accuracy": 0.25},
+        {"step": 9, "validation": {"loss": 1.2, "top1": 0.5, "top5": 0.9}},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     progress.draw_losses(tmp_path)
     losses, shares = figures[0].axes
-    assert shares.get_ylabel() == "top1 (validation)"
-    assert shares.lines[0].get_xydata().tolist() == [[9, 0.5]]
-    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["training", "validation", "top1"]
+    assert [axes.get_ylabel() for axes in (losses, shares)] == ["loss", "top1"]
+    assert losses.get_xlabel() == "step"
+    assert [line.get_xydata().tolist() for line in losses.lines] == [[[5, 1.0]], [[9, 1.2]]]
+    assert [line.get_xydata().tolist() for line in shares.lines] == [[[5, 0.25]], [[9, 0.5]]]
+    assert [text.get_text() for text in shares.get_legend().get_texts()] == ["training", "validation"]
+
+
+def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
+    lines += [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    progress.draw_losses(tmp_path)
+    (losses,) = figures[0].axes
+    assert losses.get_xlabel() == "epoch"
+    assert [line.get_xydata()[:, 0].tolist() for line in losses.lines] == [[0.5, 1.5], [1, 2]]
+
+
+class Telling(ToyTask):
+    """It has told one of each batch right."""
+
+    def loss(self, batch):
+        self.right = torch.tensor(1)
+        return super().loss(batch)
+
+
+def test_the_share_that_training_tells_right_is_logged(tmp_path):
+    train(Telling(), CONFIG, tmp_path, route=toy_route())
+    entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
+    seen = [0, *(entry["tokens"] for entry in entries)]
+    shares = [10 / (after - before) for before, after in pairwise(seen)]  # ten batches in every window
+    assert [entry["accuracy"] for entry in entries] == pytest.approx(shares)
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):

@@ -171,7 +171,9 @@ class ClassificationTask:
         device = self.route.device
         segments = None if batch.segments is None else batch.segments.to(device)
         logits = self._forward(batch.ids.to(device), batch.lengths.to(device), segments)  # (B, L)
-        return F.cross_entropy(logits.float(), batch.labels.to(device), reduction="sum")
+        labels = batch.labels.to(device)
+        self.right = (logits.detach().argmax(-1) == labels).sum()
+        return F.cross_entropy(logits.float(), labels, reduction="sum")
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""

@@ -68,6 +68,8 @@ class ImageClassificationTask:
         labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
         logits = self._forward(images)  # (B, L), or of both tokens
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
+        likeliest = labels if labels.ndim == 1 else labels.argmax(-1)  # of images that are mixed, the larger share
+        self.right = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
         true = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share

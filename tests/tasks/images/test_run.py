@@ -60,6 +60,9 @@ def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None
     assert result["metrics"]["top1"]["value"] == 1.0
     assert "top5" not in result["metrics"]  # of two labels it would be 1
     assert result["data"]["items"] == {"train": 80, "validation": 20, "test": 20}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [line["accuracy"] for line in lines if "loss" in line]
+    assert 0 < trained[0] < trained[-1] <= 1.0
     model = manyheads.load(str(run))
     assert model.labels == ("above", "below")
     for again in (evaluate(model), evaluate(model, str(data)), evaluate(model, str(data / "test"))):
