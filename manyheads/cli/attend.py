@@ -13,6 +13,7 @@ from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
 
 if TYPE_CHECKING:
+    from manyheads.analysis.figures.channel_weights import ChannelWeights
     from manyheads.analysis.maps import AttentionMaps
 
 SUFFIXES = (".html", ".npz", ".png", ".svg")
@@ -25,8 +26,9 @@ ONLY_FOR = {  # options that some models take
 def add(verbs: Verbs) -> None:
     verb = verbs.add("attend", _attend, "see where heads look: an interactive page, a picture, or arrays", MODEL)
     verb.add_argument("rest", nargs="+", metavar="TEXT|IMAGE", help="one input; or two, side by side on a page")
-    verb.add_argument("--out", type=Path, default=Path("attention.html"), metavar="FILE",
-                      help="page (.html), picture (.png, .svg) or arrays (.npz) (default: attention.html)")  # fmt: skip
+    verb.add_argument("--out", type=Path, metavar="FILE",
+                      help="page (.html), picture (.png, .svg) or arrays (.npz) (default: attention.html; of channel "
+                      "weights, which are no page, channels.png)")  # fmt: skip
     verb.add_argument("--target", metavar="TEXT",
                       help="what a translator writes, for both of two inputs (default: its own words)")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT",
@@ -54,7 +56,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _attend(options: argparse.Namespace) -> None:
-    out: Path = options.out
+    out: Path = options.out or Path("attention.html")
     suffix = out.suffix.lower()
     check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
     beside = len(options.rest) + (options.against is not None)
@@ -67,9 +69,14 @@ def _attend(options: argparse.Namespace) -> None:
     if options.lines and suffix not in (".png", ".svg"):
         raise ValueError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
     predictor = model_for("attend", options.model)
-    maps, *others = [_maps(predictor, text, options) for text in options.rest]
+    seen = [_seen(predictor, text, options) for text in options.rest]
     if options.against is not None:
-        others.append(_maps(model_for("attend", options.against), options.rest[0], options))
+        seen.append(_seen(model_for("attend", options.against), options.rest[0], options))
+    from manyheads.analysis.figures.channel_weights import ChannelWeights
+
+    if any(isinstance(one, ChannelWeights) for one in seen):
+        return _channels(seen, options)
+    maps, *others = [maps.words() for maps in seen] if options.words else seen
     notes: list[str] = []
     if suffix == ".html":
         notes = maps.page(out, *others, first=(options.first or 1) - 1)
@@ -82,8 +89,26 @@ def _attend(options: argparse.Namespace) -> None:
     print(out)
 
 
-def _maps(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps:
-    """The maps of one input; an option that its predictor does not know is an error."""
+def _channels(seen: list[Any], options: argparse.Namespace) -> None:
+    """What is seen of a network with squeeze-and-excitation and no attention."""
+    if len(seen) > 1:
+        raise ValueError("channel weights are drawn of one image: manyheads draw channels MODEL IMAGE IMAGE takes more")
+    for name in ("words", "lines", "first"):
+        if getattr(options, name) not in (None, False):
+            raise ValueError(f"--{name} is for attention maps, and {options.model} has channel weights instead")
+    out: Path = options.out or Path("channels.png")
+    weights: ChannelWeights = seen[0]
+    if out.suffix.lower() == ".html":
+        raise ValueError(f"--out {out}: channel weights are no page: expected a file that ends in .png, .svg or .npz")
+    if out.suffix.lower() == ".npz":
+        weights.save(out)
+    else:
+        (weights.last_of_stages() if options.layers is None else weights).draw(out)
+    print(out)
+
+
+def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
+    """The maps of one input, or channel weights; an option that its predictor does not know is an error."""
     special = {name: getattr(options, name) for name in ONLY_FOR if getattr(options, name) not in (None, False)}
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     known = signature(predictor.attend).parameters
@@ -91,5 +116,4 @@ def _maps(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMa
         if name not in known:
             flag = name.replace("_", "-")
             raise ValueError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
-    maps = predictor.attend(text, **special, **choices)
-    return maps.words() if options.words else maps
+    return predictor.attend(text, **special, **choices)

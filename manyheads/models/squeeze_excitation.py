@@ -22,5 +22,8 @@ class SqueezeExcitation(nn.Module):
         self.excite = nn.Linear(inner, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        factors = self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()  # (B, C)
-        return x * factors[:, :, None, None]
+        return x * self.weights(x)[:, :, None, None]
+
+    def weights(self, x: Tensor) -> Tensor:
+        """How much each channel of x counts: (B, C), from 0 to 1."""
+        return self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()

@@ -43,6 +43,8 @@ class TrainingConfig(Config):
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     validate_every: Count | None = None  # steps; None: at the end of every epoch
     checkpoint_every: Count = 500  # steps
+    # epochs between models that stay, as kept/epoch-0 (before training), ...: to see how a model changed; None: none
+    keep_every: Count | None = None
     log_every: Count = 50  # steps
     metric: str | None = None  # of `Task.validate`; given, the weights that did best by it are kept
     patience: Count | None = None  # stop after so many validations in a row without a new best

@@ -25,7 +25,7 @@ from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
-from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, claimed, remove_leftovers
+from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, KEPT, claimed, remove_leftovers
 from manyheads.training.schedules import schedule
 from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
 from manyheads.training.task import Task
@@ -167,6 +167,8 @@ def _train(
                 _judge(config, counters, values, checkpoints, model)
                 metrics.log(counters.step, {"epoch": counters.epoch, "validation": values})
                 display.note(f"step {counters.step:,}  validation  " + _line(values))
+            if config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0:
+                task.save(out / KEPT / f"epoch-{counters.epoch}")
             if over := _end(config, counters):
                 break
 

@@ -4,6 +4,7 @@ state/command.json     the command that resumes the run
 state/checkpoint-*     see `checkpoints.py`
 state/finished.json    how it ended; the model lies beside `state/`
 state/lock             held by the process that trains there, with its number
+kept/epoch-N           the model after so many epochs, where `training.keep_every` asks for it
 """
 
 import fcntl
@@ -17,7 +18,7 @@ from typing import Literal
 
 from manyheads.files import LEFTOVER, read_json
 
-COMMAND, FINISHED, LOCK = "command.json", "finished.json", "lock"
+COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
 GO_ON = "delete it: --resume goes on from the last checkpoint"
 
 _lock_owners: dict[Path, int] = {}  # of the locks that this process holds, the thread
@@ -116,6 +117,6 @@ def locked(out: Path) -> Iterator[None]:
 
 def remove_leftovers(out: Path) -> None:
     """Remove the incomplete files that a killed process has left; only within the lock."""
-    for folder in (out, out / "state", out / "state" / "tokens"):
+    for folder in (out, out / "state", out / "state" / "tokens", *(out / KEPT).glob("*")):
         for path in folder.glob(f"{LEFTOVER}*"):
             path.unlink()

@@ -156,6 +156,20 @@ EARLY: dict[str, Any] = {
 }
 
 
+def test_models_of_some_epochs_stay(tmp_path):
+    """Those of a run of two epochs are, where the rate is constant, those that longer runs have after two."""
+    start = {name: tensor.clone() for name, tensor in weights(ToyTask().model).items()}
+    last = trained(ToyTask(), tmp_path / "long", epochs=5, keep_every=2)
+    short = trained(ToyTask(), tmp_path / "short", epochs=2)
+    assert sorted(path.name for path in (tmp_path / "long" / "kept").iterdir()) == ["epoch-0", "epoch-2", "epoch-4"]
+    for epoch, expected in (("epoch-0", start), ("epoch-2", short)):
+        kept = load_file(tmp_path / "long" / "kept" / epoch / "model.safetensors")
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in kept.items())
+    kept = load_file(tmp_path / "long" / "kept" / "epoch-4" / "model.safetensors")
+    assert any(not torch.equal(tensor, last[name]) for name, tensor in kept.items())
+    assert not (tmp_path / "short" / "kept").exists()
+
+
 def test_early_stopping_keeps_the_best_weights(tmp_path):
     task = Watched([0, 1, 3, 2, 3, 2.5, 9, 9])  # best after 10 steps; 15, 20, 25 are no better
     summary = train(task, TrainingConfig(steps=100, **EARLY, **FLAT), tmp_path, route=toy_route())

@@ -89,6 +89,7 @@ class ToyTask:
         return {"loss": nn.functional.cross_entropy(logits, batch.targets).item()}
 
     def save(self, directory: Path) -> str:
+        directory.mkdir(parents=True, exist_ok=True)
         save_file({n: p.detach().clone() for n, p in self.model.named_parameters()}, directory / "model.safetensors")
         return "toy"
 

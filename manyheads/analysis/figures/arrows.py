@@ -1,17 +1,19 @@
 """Where one position of an image, or of a clip, looks: its strongest arrows (Wang 2018, figures 1 and 3).
 
-`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them.
+`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them; on the terminal:
+`manyheads draw arrows MODEL CLIP --at 1,60,80`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.analysis.drawing import save
+from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
 
@@ -86,16 +88,21 @@ def strongest_arrows(
     return arrows
 
 
-def draw(arrows: Arrows, path: str | Path) -> None:
-    """The frames side by side; from the weakest arrow to the strongest they grow from thin to thick, and the title says
-    how strong these are. Colours are stretched to the whole range."""
+def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = None, title: str = "") -> None:
+    """The frames side by side, with their rows and columns in pixels; from the weakest arrow to the strongest they grow
+    from thin to thick, and the title says how strong these are. Colours are stretched to the whole range.
+
+    numbers  what the frames are called; None: 0, 1, ...
+    """
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
 
     count, _, height, width = arrows.frames.shape
     frames = arrows.frames[:, :3].float().cpu()
     frames = (frames - frames.min()) / (frames.max() - frames.min()).clamp(min=1e-6)
     strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # (Y, T * X, C)
-    figure = Figure(figsize=(3.5 * count, 3.5 * height / width), layout="constrained")
+    inches = min(3.5, 14 / count)
+    figure = Figure(figsize=(max(inches * count, 3.5) + 0.4, inches * height / width + 1.1), layout="constrained")
     panel = figure.subplots()
     extent = (0, count * width, height, 0)
     shown = (strip if strip.shape[2] == 3 else strip[..., 0]).numpy()
@@ -104,18 +111,33 @@ def draw(arrows: Arrows, path: str | Path) -> None:
     sizes = arrows.weights.abs()
     weakest, range_ = sizes.min(), (sizes.max() - sizes.min()).clamp(min=1e-12)
     strengths = ((sizes - weakest) / range_).tolist()  # from 0 to 1
+    edge = [withStroke(linewidth=1.5, foreground="white")]  # arrows are seen on any ground
     for (frame, down, right), strength in zip(arrows.ends.tolist(), strengths, strict=True):
-        look = {"arrowstyle": "->", "color": "red", "linewidth": 0.5 + 3 * strength, "alpha": 0.4 + 0.6 * strength}
+        look = {
+            "arrowstyle": "->", "color": HUES[1], "linewidth": 0.5 + 3 * strength, "alpha": 0.4 + 0.6 * strength,
+            "shrinkA": 0, "shrinkB": 0,
+        }  # fmt: skip
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
-    panel.plot(t * width + x, y, "o", color="yellow")
+    panel.plot(t * width + x, y, "o", color=HUES[0], markeredgecolor="white", path_effects=edge, zorder=5)
     for frame in range(1, count):
-        panel.axvline(frame * width, color="white")
+        panel.axvline(frame * width, color="white", linewidth=1.5)
     low, high = (
         f"{float(weight):.2%}" if sizes.max() <= 1 else f"{float(weight):.2g}"
         for weight in (arrows.weights[-1], arrows.weights[0])
     )
-    panel.set_title(f"{arrows.layer}\nthe {len(sizes)} strongest: {low} to {high}", fontsize=9)
-    panel.set(xticks=[], yticks=[])
+    about = f"{title}\n" if title else ""
+    panel.set_title(
+        f"{about}{arrows.layer}: the {len(sizes)} strongest, {low} to {high} of the attention of the blue position",
+        fontsize=9, parse_math=False, wrap=True,
+    )  # fmt: skip
+    named = range(count) if numbers is None else numbers
+    if count > 1:
+        panel.set_xticks([(frame + 0.5) * width for frame in range(count)], [f"frame {n}" for n in named], fontsize=8)
+        panel.tick_params(axis="x", length=0)
+    else:
+        panel.set_xlabel("pixel", fontsize=8)
+    panel.set_ylabel("pixel", fontsize=8)
+    panel.tick_params(labelsize=7)
     save(figure, path)
 
 

@@ -1,25 +1,28 @@
 """Where the heads of an attention over pixels look: their centres and widths, and their mean maps.
 
-The figures 4 and 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG, by the file's name).
+The figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG, by the file's name). On the
+terminal: `manyheads draw centres MODEL` and `manyheads draw maps MODEL IMAGES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from manyheads.analysis.drawing import save
+from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
-from manyheads.models.conv_attention import ConvAttention
+from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
 SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
 LINES = ("-", ":")  # of the circles
+COLUMNS = 4  # of panels
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,19 @@ class MeanMaps:
         return Centres(self.layers, centres, ((weights * distances).sum(-1) / 2).sqrt())
 
 
+def learned_centres(model: nn.Module) -> Centres:
+    """The centres and widths that a model of quadratic positions has learned: its parameters, no image is needed.
+
+    Raises ValueError for a model whose heads have none.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
+    if not layers:
+        raise ValueError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
+    centres = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
+    sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
+    return Centres(tuple(layers), centres, 1 / sharpness.abs())
+
+
 def mean_maps(
     model: ConvAttention, images: Tensor, query: tuple[int, int] | None = None, *, batch: int = 25
 ) -> MeanMaps:
@@ -94,10 +110,12 @@ def mean_maps(
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 
-def draw_centres(centres: Centres, path: str | Path) -> None:
+def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:
     """Figure 4: a panel for each layer, a colour for each head; the circles hold half and nine tenths of what it sees.
 
     The black square is the query pixel.
+
+    panels  what they are called; None: layer 0, 1, ... Of one layer in the course of training, what its states are
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -106,44 +124,53 @@ def draw_centres(centres: Centres, path: str | Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     layers, heads = centres.widths.shape
-    hues = colormaps["tab10" if heads <= 10 else "tab20"]
-    figure = Figure(figsize=(2.6 * layers + 3.2, 3.2), layout="compressed")
-    panels = figure.subplots(1, layers, sharex=True, sharey=True, squeeze=False)[0]
+    few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # that every colour vision tells apart, or nearly
+    hues = few if heads <= len(few) else [colormaps["viridis"](head / (heads - 1)) for head in range(heads)]
+    rows = -(-layers // COLUMNS)
+    columns = -(-layers // rows)
+    figure = Figure(figsize=(2.6 * columns + 2.4, 2.7 * rows + 0.6), layout="compressed")
+    places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
     reach = float(centres.centres.abs().max() + radii[0] * centres.widths.median()) + 1
     # a head that looks everywhere has a width without bound: its circles leave the picture
     widths = centres.widths.clamp(max=4 * reach)
-    for layer, panel in enumerate(panels):
+    for layer, panel in enumerate(places.flat):
+        if layer >= layers:
+            panel.axis("off")
+            continue
         for head, (down, right) in enumerate(centres.centres[layer].tolist()):
             for radius, line in zip(radii, LINES, strict=True):
                 size = radius * float(widths[layer, head])
-                panel.add_patch(Circle((right, down), size, fill=False, ls=line, ec=hues(head % hues.N)))
-            panel.plot(right, down, ".", color=hues(head % hues.N))
+                panel.add_patch(Circle((right, down), size, fill=False, ls=line, ec=hues[head]))
+            panel.plot(right, down, ".", color=hues[head])
         panel.plot(0, 0, "s", color="black")
         for axis in (panel.xaxis, panel.yaxis):
             axis.set_major_locator(MaxNLocator(4, integer=True))
-        panel.set(title=f"layer {layer}", box_aspect=1, xlim=(-reach, reach), ylim=(reach, -reach))
-    panels[layers // 2].set(xlabel="pixels to the right of the query")
-    panels[0].set(ylabel="pixels down from the query")
+        panel.set_title(f"layer {layer}" if panels is None else panels[layer], fontsize=9)
+        panel.set(box_aspect=1, xlim=(-reach, reach), ylim=(reach, -reach))
+    figure.supxlabel("to the right of the query, in pixels of the layer's grid", fontsize=9)
+    figure.supylabel("down from the query", fontsize=9)
+    if title:
+        figure.suptitle(title, fontsize=10, parse_math=False)
     key = [Line2D([], [], color="black", marker="s", ls="", label="query")]
     key += [
         Line2D([], [], color="0.3", ls=line, label=f"{share:.0%} of a head's attention")
         for share, line in zip(SHARES, LINES, strict=True)
     ]
-    key += [Line2D([], [], color=hues(head % hues.N), marker=".", label=f"head {head}") for head in range(heads)]
+    key += [Line2D([], [], color=hues[head], marker=".", label=f"head {head}") for head in range(heads)]
     figure.legend(handles=key, loc="outside right upper", fontsize=7, frameon=False, ncols=1 + len(key) // 13)
     save(figure, path)
 
 
-def draw_maps(means: MeanMaps, path: str | Path) -> None:
-    """Figure 6: a row for each layer, a column for each head, the query pixel marked; black is no attention. All maps
-    have one scale."""
+def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
+    """Figures 5 and 6: a row for each layer, a column for each head, the query pixel marked; black is no attention. All
+    maps have one scale."""
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
     layers, heads = means.maps.shape[:2]
-    figure = Figure(figsize=(1.1 * heads + 1.4, 1.1 * layers + 0.7), layout="constrained")
+    figure = Figure(figsize=(1.1 * heads + 1.4, 1.1 * layers + 0.9), layout="constrained")
     panels = figure.subplots(layers, heads, squeeze=False)
     row, column = means.query
     maps = means.maps.float().cpu().numpy()  # (L, H, Y, X)
@@ -151,12 +178,16 @@ def draw_maps(means: MeanMaps, path: str | Path) -> None:
         image = panel.imshow(
             maps[layer, head], cmap="gray", norm=PowerNorm(0.5, 0, maps.max()), interpolation="nearest"
         )
-        panel.plot(column, row, "s", mfc="none", mec="red")
+        panel.plot(column, row, "s", mfc="none", mec=HUES[1], mew=1.5)
         panel.set(xticks=[], yticks=[])
         if layer == 0:
-            panel.set(title=f"head {head}")
+            panel.set_title(f"head {head}", fontsize=9)
         if head == 0:
-            panel.set(ylabel=f"layer {layer}")
-    figure.colorbar(image, ax=panels, fraction=0.05, label="share of the attention", format=PercentFormatter(1.0))
-    figure.suptitle(f"mean over {means.images:,} images", fontsize="medium")
+            panel.set_ylabel(f"layer {layer}", fontsize=9)
+    bar = figure.colorbar(image, ax=panels, fraction=0.05, format=PercentFormatter(1.0, decimals=0))
+    bar.set_label("share of the attention of the query (framed)", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    about = f"{title}, " if title else ""
+    number = f"mean over {means.images:,} images" if means.images > 1 else "one image"
+    figure.suptitle(f"{about}{number}", fontsize=10, parse_math=False)
     save(figure, path)

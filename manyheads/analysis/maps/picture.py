@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from manyheads.analysis.drawing import save
+from manyheads.analysis.drawing import HUES, save, short_name
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 
@@ -27,7 +27,6 @@ SUFFIXES = (".png", ".svg")
 NAMED = 4  # maps of a picture, up to which tokens have their names
 LONGEST = 80  # tokens that have theirs
 SIZE, SMALLEST = 8.0, 5.0  # points of a name; of more maps, names at the outer edges where they are no smaller
-HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
 FAINT = 0.02  # of the largest weight: no line
 MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
 PAGE = "or make a page (.html)"
@@ -67,7 +66,7 @@ def draw(
     named = len(layers) * columns <= NAMED and not pictured
     sizes = [_size(layer, named, style, columns) for layer in layers]
     wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
-    title = f"{axis} attention" + (f" of {maps.model}" if maps.model else "") + f"\n{maps.title}"
+    title = f"{axis} attention" + (f" of {short_name(maps.model)}" if maps.model else "") + f"\n{maps.title}"
     title = _wrapped(title if images is None else f"{title}\n{images.subtitle}", int(11 * wide))
     high = sum(height for _, height in sizes) + 1.0 + 0.17 * title.count("\n")
     figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")

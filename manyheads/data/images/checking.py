@@ -102,7 +102,7 @@ def _check(entry: Entry, names: Sequence[str], known: Mapping[str, Check], room:
     if stamp in known and known[stamp].nbytes > min(SMALL, room):
         return known[stamp]
     try:
-        image, mode, notes = decode(_content(entry.source))
+        image, mode, notes = decode(content(entry.source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
     except ImageFault as error:
         if isinstance(entry.source, Path) and str(entry.source) != entry.place:  # named by a row of another file
@@ -130,7 +130,7 @@ def open_image(source: Stored | Path | str | bytes | NDArray[np.uint8]) -> Image
             raise ValueError(f"the path {source!r} is empty: give the path of an image")
         source = Path(source)
     try:
-        return decode(_content(source)).image
+        return decode(content(source)).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else ""
         raise ValueError(f"{place}{error.fault}; {error.remedy}") from None
@@ -151,7 +151,8 @@ def _stamp(source: bytes | Path) -> str:
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
 
 
-def _content(source: bytes | Path) -> bytes:
+def content(source: bytes | Path) -> bytes:
+    """The bytes of an image's file. Raises ImageFault."""
     if isinstance(source, bytes):
         return source
     try:

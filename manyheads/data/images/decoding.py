@@ -17,7 +17,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -63,6 +63,22 @@ def decode(data: bytes) -> Decoded:
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data):
         raise ImageFault("a PNG image that is truncated or corrupt (it holds fewer rows than it says)")
     return Decoded(plain, mode, notes)
+
+
+def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list[Image.Image], list[int]]:
+    """Frames of a file that holds several, in mode L or RGB: those whose numbers `choose` gives for their count, and
+    these numbers. Raises ImageFault."""
+    first, notes = decode(data).image, list[str]()
+    try:
+        with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            numbers = choose(getattr(image, "n_frames", 1))
+            shown = []
+            for number in numbers:
+                image.seek(number)
+                shown.append(image.copy())
+    except Exception as error:  # any, as above
+        raise ImageFault(f"frames that are truncated or corrupt ({error})") from None
+    return [_upright(frame, notes) if number else first for frame, number in zip(shown, numbers, strict=True)], numbers
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:

@@ -29,7 +29,7 @@ from manyheads.data.rows import TABLES, table
 from manyheads.data.source import HUB
 from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
 
-_PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
@@ -133,7 +133,7 @@ def _folders(folder: Path) -> Iterator[Entry]:
             yield from _class_folder(path)
         elif not path.exists():
             yield _broken(path)
-        elif path.suffix.lower() in _PICTURES:
+        elif path.suffix.lower() in PICTURES:
             yield _faulty(_shown(path), "an image beside the class folders", "move it into one, or remove it")
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.core.runtime import Route
+from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.loader import ImageLoader
@@ -49,8 +52,11 @@ class ImageEncoder(TrainedModel):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         axis: str | None = None,
-    ) -> AttentionMaps:
+    ) -> AttentionMaps | ChannelWeights:
         """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+
+        A network without attention but with squeeze-and-excitation gives the weights of its channels, and `layers` are
+        the numbers of its blocks.
 
         layers, heads  their numbers, None for all
         """
@@ -58,7 +64,20 @@ class ImageEncoder(TrainedModel):
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
         pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
         picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
-        return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
+        if tapped(self.model) or not squeezes(self.model):
+            return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
+        if heads is not None or axis is not None:
+            raise ValueError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
+        weights = self.channel_weights([pixels], [title], title=title, picture=picture)
+        return weights if layers is None else weights.of(layers)
+
+    def channel_weights(
+        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **more: Any
+    ) -> ChannelWeights:
+        """Those of squeeze-and-excitation over images (B, C, Y, X); see `figures/channel_weights.py`."""
+        moved = (batch.to(self.route.device) for batch in batches)
+        with self.route.computing():
+            return channel_weights(self.model, moved, rows, *args, name=str(self.path), **more)
 
 
 class ImageClassifier(ImageEncoder):

@@ -97,6 +97,6 @@ def test_arrows_are_as_thick_as_they_are_strong(tmp_path: Path) -> None:
     ends, frames = torch.tensor([[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]), torch.zeros(1, 3, 5, 5)
     draw(Arrows("a.layer", (0, 2.0, 2.0), ends, torch.tensor([0.066, 0.056]), frames), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
-    widths = {float(width) for width in re.findall(r"stroke: #ff0000[^\"]*stroke-width: ([\d.]+)", text)}
+    widths = {float(width) for width in re.findall(r"stroke: #d55e00[^\"]*stroke-width: ([\d.]+)", text)}
     assert max(widths) > 3 * min(widths)
-    assert "the 2 strongest: 5.60% to 6.60%" in text
+    assert "the 2 strongest, 5.60% to 6.60% of the attention" in text

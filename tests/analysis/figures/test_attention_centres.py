@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.analysis.figures.attention_centres import Centres, draw_centres, draw_maps, mean_maps
+from manyheads.analysis.figures.attention_centres import (
+    Centres,
+    draw_centres,
+    draw_maps,
+    learned_centres,
+    mean_maps,
+)
 from manyheads.analysis.figures.convolution_error import convolution_errors
 from manyheads.core.tap import record
 from manyheads.models.conv_attention import ConvAttention
@@ -39,6 +45,13 @@ def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
     torch.testing.assert_close(measured.widths, widths.double(), atol=1e-4, rtol=0)
     assert "  1   1.00  -2.00   1.50" in str(measured)
     assert len(str(measured).splitlines()) == 7
+    model.layers[1].attention.sharpness.data.neg_()  # type: ignore[union-attr, operator]  # its square counts
+    learned = learned_centres(model)
+    assert learned.layers == measured.layers
+    torch.testing.assert_close(learned.centres, centres.double())
+    torch.testing.assert_close(learned.widths, widths.double())
+    with pytest.raises(ValueError, match="the heads of this ConvAttention have no centres"):
+        learned_centres(small("content"))
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from manyheads.analysis.drawing import short_name
 from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.models import nonlocal_net
@@ -76,6 +77,18 @@ def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="style is 'heat': expected 'matrix' or 'lines'"):
         example().draw(tmp_path / "none.png", style="heat")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_picture_calls_a_model_by_its_short_name(tmp_path: Path) -> None:
+    for path, name in (
+        ("/a/very/long/path/of/some/machine/runs/mine", "mine"),
+        ("/cache/models--owner--some--name/snapshots/0123abcd", "owner/some--name"),
+        ("mine", "mine"),
+    ):
+        assert short_name(path) == name
+    layer = Layer("one", 0, np.ones((1, 1, 1, 1), np.float32), (0,), Side.positions(1), Side.positions(1))
+    AttentionMaps({"self": [layer]}, "/a/path/of/mine", "hello").draw(tmp_path / "a.svg")
+    assert "<!-- self attention of mine -->" in (tmp_path / "a.svg").read_text()
 
 
 def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) -> None:

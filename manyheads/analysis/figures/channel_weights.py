@@ -1,0 +1,215 @@
+"""How much each channel counts in a squeeze-and-excitation network (Hu, Shen & Sun 2017, section 6.4).
+
+    weights = channel_weights(model, [images], ["a cat"])       # of one image (1, C, Y, X)
+    weights.draw("channels.png")
+
+Of images of several classes a row is the mean of one class, as in the paper's figure: early blocks weigh channels alike
+whatever the class, later ones do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from manyheads.analysis.drawing import HUES, save, short_name
+from manyheads.core.runtime import evaluating
+from manyheads.files import replacing
+from manyheads.models.squeeze_excitation import SqueezeExcitation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".npz")
+NAMED = 40  # rows that have their names beside them
+WIDTH = 8.0  # inches of a picture
+
+
+@dataclass(frozen=True)
+class ChannelWeights:
+    """The mean weight of every channel, a row for each class or image.
+
+    layers   of the blocks, by the names of their modules, in the network's order
+    weights  of each block (R, C) float32, from 0 to 1
+    rows     what the rows are called
+    images   (R,) how many each is the mean of
+    model    whose they are; title: of what
+    picture  (Y, X) or (Y, X, 3) uint8: the image that the model saw, where it is one
+    """
+
+    layers: tuple[str, ...]
+    weights: tuple[NDArray[np.float32], ...]
+    rows: tuple[str, ...]
+    images: NDArray[np.int64]
+    model: str = ""
+    title: str = ""
+    picture: NDArray[np.uint8] | None = None
+
+    def __repr__(self) -> str:
+        channels = ", ".join(str(part.shape[1]) for part in self.weights)
+        return f"ChannelWeights of {self.title!r} ({len(self.rows)} rows; channels of the blocks: {channels})"
+
+    def of(self, layers: Sequence[int]) -> ChannelWeights:
+        """Of these blocks alone, by number from 0, negative from the end. Raises ValueError for one that is not."""
+        count = len(self.layers)
+        for number in layers:
+            if not -count <= number < count:
+                raise ValueError(f"block {number} does not exist: valid are 0 to {count - 1}")
+        return replace(
+            self, layers=tuple(self.layers[n] for n in layers), weights=tuple(self.weights[n] for n in layers)
+        )
+
+    def last_of_stages(self) -> ChannelWeights:
+        """Of the last block of each stage, as the paper draws them."""
+        last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
+        return self.of(list(last.values()))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What an NPZ file holds: "channels/0" (R, C) is the first block, and "channels/0/name" what it is called;
+        "rows" and "images" say what the rows are and of how many images each is the mean."""
+        arrays: dict[str, NDArray[Any]] = {
+            "model": np.array(self.model), "title": np.array(self.title), "rows": np.array(self.rows),
+            "images": self.images,
+        }  # fmt: skip
+        for number, (layer, weights) in enumerate(zip(self.layers, self.weights, strict=True)):
+            arrays |= {f"channels/{number}": weights, f"channels/{number}/name": np.array(layer)}
+        return arrays
+
+    def save(self, path: str | Path) -> None:
+        """As NPZ, without pickles; see `arrays`."""
+        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **self.arrays())
+
+    def draw(self, path: str | Path) -> None:
+        """A picture, PNG or SVG by the suffix, with a panel for each block.
+
+        One row is drawn as bars in the order of the channels. Of several, each is a line of colours, below that of all
+        images, and channels stand in the order of their mean weight.
+        """
+        from matplotlib.figure import Figure
+
+        several = len(self.rows) > 1
+        high = 0.9 + 0.19 * min(len(self.rows) + 1, NAMED) if several else 1.5
+        figure = Figure(figsize=(WIDTH, high * len(self.layers) + 1.0), layout="constrained", facecolor="white")
+        of = f" of {short_name(self.model)}" if self.model else ""
+        figure.suptitle(f"channel weights{of}\n{self.title}", fontsize=10, parse_math=False)
+        pictured = self.picture is not None and not several
+        panels = figure.subplots(
+            len(self.layers), 2 if pictured else 1, squeeze=False, width_ratios=(1, 5) if pictured else None
+        )
+        for layer, weights, panel in zip(self.layers, self.weights, panels[:, -1], strict=True):
+            named = f"{_called(layer)}: {weights.shape[1]} channels"
+            if several:
+                _classes(panel, self.rows, weights, self.images, named)
+            else:
+                _bars(panel, weights[0], named)
+        if pictured:
+            for panel in panels[:, 0]:
+                panel.axis("off")
+            panels[0, 0].imshow(self.picture, cmap="gray", interpolation="nearest")
+        below = "channels, by their mean weight" if several else "channel"
+        panels[-1, -1].set_xlabel(below, fontsize=8)
+        if several:
+            shown = panels[0, -1].images[0]
+            bar = figure.colorbar(shown, ax=panels, location="bottom", shrink=0.5, aspect=30, pad=0.02)
+            bar.set_label("weight of a channel, mean over the images", fontsize=8)
+            bar.ax.tick_params(labelsize=7)
+        save(figure, path)
+
+
+def squeezes(model: nn.Module) -> dict[str, SqueezeExcitation]:
+    """The squeeze-and-excitation blocks of a model by name, in its order; none of a model without."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, SqueezeExcitation)}
+
+
+@contextmanager
+def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """The weights (B, C) that every block gives while this runs: by name, one for every call."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in squeezes(model)}
+    with ExitStack() as undo:
+        for name, block in squeezes(model).items():
+
+            def note(module: SqueezeExcitation, inputs: tuple[Tensor], name: str = name) -> None:
+                with torch.no_grad():
+                    seen[name].append(module.weights(inputs[0]))
+
+            undo.callback(block.register_forward_pre_hook(note).remove)  # type: ignore[arg-type]
+        yield seen
+
+
+def channel_weights(
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    rows: Sequence[str],
+    row_of: Sequence[int] | NDArray[np.int64] | None = None,
+    *,
+    name: str = "",
+    title: str = "",
+    picture: NDArray[np.uint8] | None = None,
+) -> ChannelWeights:
+    """The mean weights of the channels over images (B, C, Y, X), normalised as for training.
+
+    rows    what the rows are called, such as the classes
+    row_of  the row of each image, in the order of the batches; None: each image is one
+
+    The others become part of the result. Raises ValueError for a model without such blocks, and for a row without
+    images.
+    """
+    blocks = squeezes(model)
+    if not blocks:
+        raise ValueError(f"{name or type(model).__name__} has no squeeze-and-excitation: its channels have no weights")
+    order = np.arange(len(rows)) if row_of is None else np.asarray(row_of)
+    sums: dict[str, Tensor] = {}
+    done = 0
+    for images in batches:
+        with evaluating(model), recorded_weights(model) as seen:
+            model(images)
+        places = torch.from_numpy(order[done : done + len(images)]).to(images.device)  # (B,)
+        for layer, (weights,) in seen.items():
+            total = sums.setdefault(layer, weights.new_zeros(len(rows), weights.shape[1], dtype=torch.float64))
+            total.index_add_(0, places, weights.double())
+        done += len(images)
+    counts = np.bincount(order, minlength=len(rows))
+    assert done == len(order), f"{done} images, {len(order)} of which have a row"
+    if not counts.all():
+        raise ValueError(f"there is no image of {rows[int(counts.argmin())]}: leave it out, or give images of it")
+    means = tuple((total.cpu().numpy() / counts[:, None]).astype(np.float32) for total in sums.values())
+    return ChannelWeights(tuple(blocks), means, tuple(rows), counts, name, title, picture)
+
+
+def _called(layer: str) -> str:
+    """`stage 2, block 3`, counted from 1 as the paper does, of `stages.1.blocks.2.squeeze`."""
+    parts = layer.split(".")
+    return f"stage {int(parts[1]) + 1}, block {int(parts[3]) + 1}" if parts[0] == "stages" else layer
+
+
+def _bars(panel: Axes, weights: NDArray[np.float32], title: str) -> None:
+    panel.bar(range(len(weights)), weights, width=1.0, color=HUES[0])
+    mean = float(weights.mean())
+    panel.axhline(mean, color="black", linewidth=0.8, linestyle=":")
+    panel.set_title(f"{title}, mean {mean:.2f} (dotted)", fontsize=9)
+    panel.set(xlim=(-0.5, len(weights) - 0.5), ylim=(0, 1))
+    panel.set_ylabel("weight", fontsize=8)
+    panel.tick_params(labelsize=7)
+
+
+def _classes(
+    panel: Axes, rows: Sequence[str], weights: NDArray[np.float32], images: NDArray[np.int64], title: str
+) -> None:
+    overall = images @ weights / images.sum()  # (C,)
+    shown = np.concatenate([overall[None], weights])[:, np.argsort(-overall)]  # (1 + R, C)
+    panel.imshow(shown, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    panel.axhline(0.5, color="white", linewidth=1.5)
+    differ = float(weights.std(0).mean())
+    panel.set_title(f"{title}; rows differ by {differ:.3f} (standard deviation, mean over channels)", fontsize=9)
+    named = ["all", *rows] if len(rows) < NAMED else ["all"]
+    panel.set_yticks(range(len(named)), named, fontsize=7, parse_math=False)
+    panel.tick_params(axis="x", labelsize=7)

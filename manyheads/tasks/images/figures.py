@@ -1,0 +1,182 @@
+"""The figures of single papers that a model of images can be drawn as: `manyheads draw`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from manyheads import directory
+from manyheads.analysis.drawing import short_name
+from manyheads.analysis.figures import arrows, attention_centres
+from manyheads.analysis.figures.attention_centres import Centres, learned_centres, mean_maps
+from manyheads.analysis.figures.channel_weights import squeezes
+from manyheads.core.tap import tapped
+from manyheads.data.images.checking import open_image
+from manyheads.data.images.clips import evenly, read_clip
+from manyheads.data.images.files import PICTURES
+from manyheads.data.images.loader import ImageLoader
+from manyheads.data.images.reading import read_images
+from manyheads.data.images.source import ImageSource
+from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
+from manyheads.models.nonlocal_net import NonLocalBlock
+from manyheads.tasks.images.predictor import ImageEncoder
+from manyheads.tasks.images.task import SCORED
+from manyheads.training.run_directory import KEPT
+
+MOST = 1000  # images that a mean is taken over, unless asked for otherwise
+FRAMES = 8  # of a clip
+
+
+def draw_channels(
+    encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MOST
+) -> None:
+    """The mean weight of every channel for each class, in the last block of each stage or in one (Hu 2017)."""
+    batches, rows, row_of, total = _read(encoder, inputs, images)
+    weights = encoder.channel_weights(batches, rows, row_of, title=_counted(inputs, total))
+    (weights.last_of_stages() if layer is None else weights.of([layer])).draw(out)
+
+
+def draw_arrows(
+    encoder: ImageEncoder,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    at: tuple[int, ...] | None = None,
+    layer: int = -1,
+    frames: int = FRAMES,
+) -> None:
+    """From one position of an image or a clip to the 20 at which it looks most (Wang 2018, figure 3)."""
+    if len(inputs) != 1:
+        raise ValueError(f"expected one INPUT, an image, an animation or a folder of frames, got {len(inputs)}")
+    clip = read_clip(inputs[0], frames)
+    pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
+    pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]  # (1, C, T, Y, X), or an image (1, C, Y, X)
+    middle = tuple(size // 2 for size in pixels.shape[-2:])
+    place = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
+    if len(place) != pixels.dim() - 2:
+        what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
+        raise ValueError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
+    with encoder.route.computing():
+        found = arrows.strongest_arrows(encoder.model, pixels.to(encoder.route.device), place, layer=layer)
+    arrows.draw(found, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
+
+
+def draw_centres(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
+    """Where the heads of each layer look, or those of one in each epoch that the run has kept (Cordonnier 2020, figures
+    4 and 3)."""
+    if inputs:
+        raise ValueError(f"centres are the model's own parameters: leave out {' '.join(inputs)}")
+    name, centres = short_name(encoder.path), learned_centres(encoder.model)
+    if layer is None:
+        return attention_centres.draw_centres(centres, out, title=name)
+    count = len(centres.layers)
+    if not -count <= layer < count:
+        raise ValueError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
+    epochs = _epochs(encoder.path)
+    then = [learned_centres(directory.load(path).model) for path in epochs.values()]
+    over = Centres(
+        tuple(epochs),
+        torch.stack([state.centres[layer] for state in then]),
+        torch.stack([state.widths[layer] for state in then]),
+    )
+    attention_centres.draw_centres(over, out, panels=over.layers, title=f"{name}, layer {layer % count}")
+
+
+def draw_maps(
+    encoder: ImageEncoder,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    at: tuple[int, ...] | None = None,
+    images: int = MOST,
+) -> None:
+    """The mean map of each head from one position, over images (Cordonnier 2020, figures 5 and 6)."""
+    if at is not None and len(at) != 2:
+        raise ValueError(f"expected --at Y,X, a pixel of an image, got {','.join(map(str, at))}")
+    batches, *_ = _read(encoder, inputs, images)
+    pixels = torch.cat(list(batches)).to(encoder.route.device)
+    size = encoder.model.config.downsample
+    query = None if at is None else (at[0] // size, at[1] // size)
+    with encoder.route.computing():
+        means = mean_maps(encoder.model, pixels, query)
+    attention_centres.draw_maps(means, out, title=short_name(encoder.path))
+
+
+class Figure(NamedTuple):
+    """What is drawn, of which models, and how: `draw(encoder, inputs, out, options)`."""
+
+    shows: str
+    fits: Callable[[nn.Module], bool]
+    draw: Callable[..., None]
+
+
+def _has(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
+    return lambda model: any(isinstance(module, kind) for module in model.modules())
+
+
+FIGURES = {
+    "arrows": Figure("a non-local net", _has(NonLocalBlock), draw_arrows),
+    "centres": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centres),
+    "channels": Figure("squeeze-and-excitation", lambda model: bool(squeezes(model)), draw_channels),
+    "maps": Figure("attention as convolution", _has(ConvAttention), draw_maps),
+}
+
+
+def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **options: Any) -> None:
+    """Draw one of FIGURES, PNG or SVG by the suffix. Raises ValueError for a model that has none such, which says what
+    it has, and for an option that the figure does not know."""
+    wanted = FIGURES[figure]
+    model = predictor.model
+    if not wanted.fits(model):
+        able = [f"manyheads draw {name}" for name, other in FIGURES.items() if other.fits(model)]
+        if tapped(model) or squeezes(model):
+            able.append("manyheads attend")
+        shown = f"it is seen with {' or '.join(able)}" if able else "there is no attention in it to be seen"
+        raise ValueError(f"{predictor.path}: {figure} are drawn of {wanted.shows}, and this model has none: {shown}")
+    for name in options:
+        if name not in signature(wanted.draw).parameters:
+            others = [other for other, row in FIGURES.items() if name in signature(row.draw).parameters]
+            raise ValueError(f"--{name} is for {' and '.join(others)}: {figure} have none")
+    wanted.draw(predictor, inputs, out, **options)
+
+
+def _read(
+    encoder: ImageEncoder, inputs: Sequence[str], most: int
+) -> tuple[Iterator[Tensor], tuple[str, ...], list[int], int]:
+    """Batches (B, C, Y, X), what the rows are called, the row of each image, and how many there are.
+
+    One input that is no image file is a data set, whose rows are the classes; image files are each a row.
+    """
+    if not inputs:
+        raise ValueError("there are no images: give a folder of class folders, a table of images, or image files")
+    source = Path(inputs[0])
+    if len(inputs) > 1 or (source.is_file() and source.suffix.lower() in PICTURES):
+        names = [Path(name).name for name in inputs]
+        arrays = (torch.from_numpy(encoder.preprocessing.array(open_image(name)))[None] for name in inputs)
+        return arrays, tuple(names), list(range(len(names))), len(names)
+    data = read_images(ImageSource().test_in(inputs[0]))
+    data = data.subset(evenly(len(data), most))
+    present = tuple(name for name in data.names if name in set(data.labels))
+    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=SCORED)
+    batches = (torch.from_numpy(batch.images) for batch in loader.epoch())
+    return batches, present, loader.labels.tolist(), len(data)
+
+
+def _counted(inputs: Sequence[str], count: int) -> str:
+    return f"{Path(inputs[0]).name}, {count:,} images" if len(inputs) == 1 else f"{count:,} images"
+
+
+def _epochs(run: Path) -> dict[str, Path]:
+    """The models that a run has kept, by epoch, in the order of training. Raises ValueError where there are none."""
+    kept = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
+    if not kept:
+        raise ValueError(
+            f"{run}: no models of its epochs in {KEPT}/: train with training.keep_every=1, or leave out --layer"
+        )
+    return {f"epoch {number}": kept[number] for number in sorted(kept)}

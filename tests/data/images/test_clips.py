@@ -1,0 +1,62 @@
+"""Clips: folders of frames and files with several, of which some are taken, evenly."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from manyheads.data.images.clips import evenly, read_clip
+
+
+def frames(count: int) -> list[Image.Image]:
+    """The n-th is n * 20 bright."""
+    return [Image.new("L", (6, 4), 20 * number) for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff", "folder"])
+def test_frames_come_in_the_order_of_time(tmp_path: Path, kind: str) -> None:
+    given = frames(10)
+    if kind == "folder":
+        path = tmp_path / "clip"
+        path.mkdir()
+        (path / "notes.txt").write_text("no frame")
+        for number, frame in enumerate(given):
+            frame.save(path / f"{number:03}.png")
+    else:
+        path = tmp_path / f"clip.{kind}"
+        lossless = {"lossless": True} if kind == "webp" else {}
+        given[0].save(path, save_all=True, append_images=given[1:], **lossless)
+    clip = read_clip(path, 4)
+    assert clip.numbers == [0, 3, 6, 9]
+    assert [frame.mode in ("L", "RGB") for frame in clip.frames] == [True] * 4
+    bright = [float(np.asarray(frame.convert("L")).mean()) for frame in clip.frames]
+    np.testing.assert_allclose(bright, [0, 60, 120, 180], atol=2)
+    assert read_clip(path, 64).numbers == list(range(10))
+
+
+def test_an_image_is_a_clip_of_one_frame(tmp_path: Path) -> None:
+    frames(1)[0].save(tmp_path / "a.png")
+    assert read_clip(tmp_path / "a.png", 8).numbers == [0]
+
+
+def test_evenly_keeps_both_ends() -> None:
+    assert (evenly(3, 8), evenly(9, 3), evenly(5, 1), evenly(100, 2)) == ([0, 1, 2], [0, 4, 8], [0], [0, 99])
+
+
+def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.gif").write_text("hello")
+    given = [Image.fromarray(np.random.default_rng(n).integers(0, 255, (64, 64), dtype=np.uint8)) for n in range(4)]
+    given[0].save(tmp_path / "whole.tiff", save_all=True, append_images=given[1:])
+    data = (tmp_path / "whole.tiff").read_bytes()
+    (tmp_path / "cut.tiff").write_bytes(data[: len(data) * 2 // 3])
+    for name, message in (
+        ("empty", "no images in it: expected the frames of a clip"),
+        ("none.gif", "no such file"),
+        ("text.gif", "not an image"),
+        ("cut.tiff", "cut.tiff"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            read_clip(tmp_path / name, 8)
+        assert "\n" not in str(caught.value)
