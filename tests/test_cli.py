@@ -175,18 +175,6 @@ def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2.298e+19 FLOPs, published 2.3e+19: agrees" in capsys.readouterr().out
 
 
-def test_the_published_table_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["summary", "--wmt14"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line[:27].strip(): line[27:].split() for line in lines[1:11]}
-    assert rows["GNMT + RL, ensemble"] == ["26.3", "41.16", "1.8e+20", "1.1e+21"]
-    assert rows["Transformer (big)"][:5] == ["28.4", "41.8", "2.3e+19", "2.3e+19", "2.3e+19"]
-    assert cli.main(["summary", "--wmt14", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"][-1]["computed"]["agrees"]
-    assert "leave out transformer/big" in refused(capsys, "summary", "transformer/big", "--wmt14")
-
-
 def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["summary"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1,8 +1,11 @@
 """Counts against the canon, and against torch's own counter of operations."""
 
+import json
+
 import pytest
 import torch
 
+from manyheads import cli
 from manyheads.analysis.costs import flops, memory, parameters, preset_model, summary
 from manyheads.analysis.figures import wmt14
 from manyheads.core.block import Block
@@ -193,3 +196,16 @@ def test_what_the_products_come_to_is_the_formula() -> None:
     """Of the base model, per target token at 32 tokens a side: 2 FLOPs for each weight of a layer, and for scores."""
     layers = 6 * (products(512, 512, 2048, 32, None) + products(512, 512, 2048, 32, 32)) / 32
     assert wmt14.counted("transformer/base", 10) == pytest.approx(10 * 3 * (layers + 2 * 512 * 37_000))
+
+
+def test_the_verb_prints_the_table_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary", "--wmt14"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:27].strip(): line[27:].split() for line in lines[1:11]}
+    assert rows["GNMT + RL, ensemble"] == ["26.3", "41.16", "1.8e+20", "1.1e+21"]
+    assert rows["Transformer (big)"][:5] == ["28.4", "41.8", "2.3e+19", "2.3e+19", "2.3e+19"]
+    assert cli.main(["summary", "--wmt14", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][-1]["computed"]["agrees"]
+    assert cli.main(["summary", "transformer/big", "--wmt14"]) == 2
+    assert "leave out transformer/big" in capsys.readouterr().err

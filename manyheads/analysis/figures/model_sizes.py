@@ -53,7 +53,7 @@ def draw(found: list[Size], path: str | Path) -> None:
         axes.plot(years, [size.parameters for size in shown], marker, label=reads)
         for year, size in zip(years, shown, strict=True):
             axes.annotate(size.preset, (year, size.parameters), (6, 4), textcoords="offset points", fontsize=8)
-    axes.set(yscale="log", ylabel="parameters", xlim=(2017, 2022), xticks=range(2017, 2023))
+    axes.set(yscale="log", ylabel="parameters", ylim=(5e7, 5e11), xlim=(2017, 2022), xticks=range(2017, 2023))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="upper left")
     save(figure, path)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads import directory
 from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
 from manyheads.core.layers import TokenEmbedding
 from manyheads.data.windows import Frame
 from manyheads.files import write
 from manyheads.recipes.run import Run
 from manyheads.tasks.classification.recipes import InfluenceConfig
-from manyheads.tasks.loading import load
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed
 
@@ -62,10 +60,10 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
     That are the logits of a classifier, and those behind the last token of a language model. Raises ValueError for a
     model that does not read a text alone, and for a file without a text that is long enough.
     """
-    loaded: Any = load(model_path)
-    tokenizer, model = getattr(loaded, "tokenizer", None), copy.deepcopy(loaded.model).double().eval()
+    loaded = directory.load(model_path)
+    tokenizer, model = loaded.tokenizer, loaded.model.double()
     embedding = next((module for module in model.modules() if isinstance(module, TokenEmbedding)), None)
-    if not isinstance(tokenizer, Tokenizer) or embedding is None or hasattr(model.config, "start"):
+    if tokenizer is None or embedding is None or hasattr(model.config, "start"):
         raise ValueError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
     if not file.is_file():
         raise ValueError(f"{file}: no such file; expected a text a line")
