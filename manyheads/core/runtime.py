@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from manyheads.core.config import PRECISIONS, Precision
 
 MOST_THREADS = 1024  # 100,000 end the process
+BUSY = 0.005  # seconds of products that are long beside the start of one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 
 
@@ -72,15 +73,26 @@ class Route:
         return {**route, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
-        """FLOP/s that this machine reaches in a product of two 1024 x 1024 matrices of the route's precision."""
-        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
-        a, times = torch.ones(1024, 1024, device=self.device, dtype=dtype), []
+        """FLOP/s that this machine reaches in products of the route's precision: of two matrices 1024 x 1024, or of
+        larger ones and of several in a row where it is done with those before it is fully busy."""
+        dtype, best = torch.bfloat16 if self.precision == "bf16" else torch.float32, 0.0
+
+        def seconds(a: Tensor, times: int) -> float:
+            start = time.perf_counter()
+            for _ in range(times):
+                product = a @ a
+            product[0, 0].item()  # waits for a device that works asynchronously
+            return (time.perf_counter() - start) / times
+
         with self.settings():
-            for _ in range(6):
-                start = time.perf_counter()
-                (a @ a)[0, 0].item()  # waits for a device that works asynchronously
-                times.append(time.perf_counter() - start)
-        return 2 * 1024**3 / min(times)
+            for size in (1024, 2048, 4096):
+                a = torch.ones(size, size, device=self.device, dtype=dtype)
+                once = min(seconds(a, 1) for _ in range(3))
+                fastest = min(seconds(a, max(1, round(BUSY / once))) for _ in range(3))
+                best = max(best, 2 * size**3 / fastest)
+                if once > BUSY:
+                    break
+        return best
 
 
 def prepare(

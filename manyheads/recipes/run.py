@@ -103,7 +103,7 @@ class Job(Generic[D]):
     model     what is trained, by the loop as `task` with the settings `training`, or by `fit` at once
     score     called when the model is saved, with the test data, or the validation data with `scored=validation`; its
               metrics join those of the last validation
-    flops     of the whole training
+    flops     of the training on one of what the task counts (its `unit`): a token, an image, ...
     identity  what beside the settings and the data would make this another run
     record    what else goes into result.json; `score` may add to it
     close     called at the end, whatever happened
@@ -114,7 +114,7 @@ class Job(Generic[D]):
     score: Callable[[D], Metrics]
     task: Task | None = None
     fit: Callable[[], Summary] | None = None
-    flops: Callable[[Summary], float] | None = None
+    flops: float | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
@@ -168,7 +168,7 @@ def _trained(
         assert job.task is not None
         summary = train(
             job.task, job.training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
-            settings=identity, resume_command=run.resume_command,
+            settings=identity, resume_command=run.resume_command, flops=job.flops,
         )  # fmt: skip
     if summary.status == "stopped":
         print(summary.reason, file=sys.stderr)
@@ -183,7 +183,7 @@ def _trained(
     init = {} if run.init is None else {"init": run.init}
     return write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
-        wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops(summary),
+        wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
         **init, **job.record,

@@ -66,12 +66,14 @@ def train(
     max_minutes: float | None = None,
     settings: Mapping[str, Any] | None = None,
     resume_command: str | None = None,
+    flops: float | None = None,
 ) -> Summary:
     """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
 
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
     resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
     `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
+    `flops` are those of training on one of what the task counts; with them, progress tells the share of the peak.
 
     The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
     given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
@@ -89,7 +91,7 @@ def train(
             "batches": batches,
             "environment": route.describe(),
         }
-        return _train(task, config, out, route, resume, max_minutes, identity, resume_command)
+        return _train(task, config, out, route, resume, max_minutes, identity, resume_command, flops)
 
 
 def _train(
@@ -101,6 +103,7 @@ def _train(
     max_minutes: float | None,
     identity: dict[str, Any],
     resume_command: str,
+    flops: float | None,
 ) -> Summary:
     """`train` in a directory that is this process's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
@@ -138,7 +141,7 @@ def _train(
     with (
         Signals() as signals,
         Metrics(out, counters.step, counters.validated) as metrics,
-        Display(task.unit) as display,
+        Display(task.unit, (lambda: route.products_per_second() / flops) if flops else None) as display,
         closing(groups),
     ):
 

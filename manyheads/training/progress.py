@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,20 +24,24 @@ def say(message: str) -> None:
 
 
 class Display:
-    """Progress on stderr: step, loss, what the task counts (`unit`) per second, time left.
+    """Progress on stderr: step, loss, what the task counts (`unit`) per second, the share of the peak, time left.
+
+    peak  measures how many of them a second the machine could do if it did nothing but the products that they need.
+          Asked once, when there is a line to show, with the clock stopped. None: not known, and no share is shown
 
     The clock starts after the first step, which takes longer than all others: worker processes start, files are read
     for the first time, kernels are chosen. What comes later, validations too, is part of the run's pace.
     """
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: str, peak: Callable[[], float] | None = None) -> None:
         console = Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             console=console, refresh_per_second=2, disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("training", total=1.0, text="")
-        self._unit = unit
+        self._unit, self._measure_peak = unit, peak
+        self._peak: float | None = None
         self._start: tuple[float, float] | None = None  # time and fraction after the first step
         self._shown = time.monotonic()
         self._counted = 0  # target tokens, images, ... since the first step
@@ -58,11 +63,17 @@ class Display:
         self._counted += count
         if now - self._shown < (PLAIN_SECONDS if self._bar.disable else BAR_SECONDS):
             return
-        self._shown = now
         elapsed, progress = now - self._start[0], fraction - self._start[1]
+        if self._peak is None and self._measure_peak is not None:
+            self._peak = self._measure_peak()
+            now = time.monotonic()
+            self._start = now - elapsed, self._start[1]
+        self._shown = now
         left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        text = f"step {step:,}  {loss}{self._counted / elapsed:,.0f} {self._unit}/s  {_clock(left)} left"
+        rate = self._counted / elapsed
+        share = "" if self._peak is None else f"{rate / self._peak:.0%} of peak  "
+        text = f"step {step:,}  {loss}{rate:,.0f} {self._unit}/s  {share}{_clock(left)} left"
         if self._bar.disable:
             say(f"{fraction:4.0%}  {text}")
         else:

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import manyheads.training.loop as loop
 import manyheads.training.progress as progress
+from manyheads.core.runtime import Route
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.record import write_result
@@ -64,6 +65,35 @@ def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):
             now += 2 if step > 1 else 100
             display.step(step, 64, step / 100)
     assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  3:10 left"
+
+
+def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch, capsys):
+    """64 images in 2 s, where products alone would allow 64 in one; measuring those takes 7 s, once."""
+    now, measured = 0.0, 0
+
+    def peak():
+        nonlocal now, measured
+        now, measured = now + 7, measured + 1
+        return 64.0
+
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.Display("images", peak) as display:
+        for step in range(1, 6):
+            now += 2
+            display.step(step, 64, step / 100)
+    assert measured == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  50% of peak  3:10 left"
+
+
+def test_the_peak_is_that_of_the_routes_products(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Route, "products_per_second", lambda route: 6e5)
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), flops=30.0)  # so 20,000 items a second
+    shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", capsys.readouterr().err)
+    assert shown
+    for rate, share in shown:
+        assert int(share) == pytest.approx(100 * int(rate.replace(",", "")) / 20_000, abs=0.51)
 
 
 def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):

@@ -21,7 +21,6 @@ from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import Metrics
-from manyheads.training.loop import Summary
 
 
 def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
@@ -45,9 +44,7 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
         def score(held: Questions) -> Metrics:
             return QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
 
-        def flops(summary: Summary) -> float:
-            return costs.flops(model, task.mean_length)["training"] * summary.tokens
-
+        flops = costs.flops(model, task.mean_length)["training"]
         training = fine_tuning(config.training, run, len(task.batches(0)))
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 

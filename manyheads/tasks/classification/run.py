@@ -73,9 +73,9 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed,
         )  # fmt: skip
 
-        def flops(summary: Summary) -> float:
-            return costs.flops(model, round(task.tokens_per_item))["training"] * summary.tokens
-
+        cost = costs.flops(model, round(task.tokens_per_item))
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
+        flops = cost["training"] - 2 * frozen
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, identity={"labels": list(labels)}, record=record)
 

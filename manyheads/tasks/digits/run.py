@@ -30,7 +30,6 @@ from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
-from manyheads.training.loop import Summary
 
 EXAMPLES = 3  # strings whose steps are shown
 VALIDATED = 200  # strings
@@ -82,10 +81,8 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
             return metrics
 
-        def flops(summary: Summary) -> float:
-            source, target = task.train.mean_lengths()
-            return costs.flops(task.model, source, target)["training"] * summary.tokens / target
-
+        read, written = task.train.mean_lengths()
+        flops = costs.flops(task.model, read, written)["training"] / written
         training = replace(config.training, width=task.model.config.width)
         identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}

@@ -23,7 +23,6 @@ from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
-from manyheads.training.loop import Summary
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import run_status
 
@@ -104,10 +103,8 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip
 
-        def flops(summary: Summary) -> float:
-            length = round(float(task.train.epoch(0).lengths.mean()))
-            per_token = costs.flops(model, length)["training"] / length
-            return per_token * task.tokens_per_prediction * summary.tokens
+        length = round(float(task.train.epoch(0).lengths.mean()))
+        flops = costs.flops(model, length)["training"] / length * task.tokens_per_prediction
 
         def score(held: Tagged) -> Metrics:
             return probe(directory.load(run.out).model, tokenizer, splits.train, held, route, context=True)

@@ -27,7 +27,6 @@ from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
-from manyheads.training.loop import Summary
 
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
@@ -74,9 +73,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
                 distillation.update(_beside(taught_by.evaluate(held), outcome), **_tokens(classifier, held))
             return outcome.metrics
 
-        def flops(summary: Summary) -> float:
-            return costs.flops(model)["training"] * summary.tokens
-
+        flops = costs.flops(model)["training"]
         identity = {"labels": list(labels), **({"teacher_weights": _digest(teacher.model)} if teacher else {})}
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)

@@ -26,7 +26,6 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
-from manyheads.training.loop import Summary
 
 
 def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
@@ -43,9 +42,7 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
         def score(held: Texts) -> Metrics:
             return LanguageModel(directory.load(run.out), route).score(held, **windows).metrics
 
-        def flops(summary: Summary) -> float:
-            return costs.flops(task.model, config.block)["training"] * summary.tokens / config.block
-
+        flops = costs.flops(task.model, config.block)["training"] / config.block
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
 

@@ -24,7 +24,6 @@ from manyheads.recipes.fine_tuning import start_bert
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.masked_words.recipes import PretrainingConfig
 from manyheads.tasks.masked_words.task import MaskedLMTask
-from manyheads.training.loop import Summary
 
 
 def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
@@ -45,7 +44,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
         # whole ones, as in the checkpoints of earlier versions, which are resumed
         fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
-            task.model, config.training, lambda held: {}, task, flops=lambda summary: _flops(task, summary),
+            task.model, config.training, lambda held: {}, task, flops=_flops(task),
             identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
         )  # fmt: skip
 
@@ -105,8 +104,8 @@ def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Toke
     return tokenizer
 
 
-def _flops(task: MaskedLMTask, summary: Summary) -> float:
-    """The encoder on every token, the word predictor on the masked ones."""
+def _flops(task: MaskedLMTask) -> float:
+    """For a masked token: the encoder on it and on its share of all tokens, the word predictor on it alone."""
     examples = task.train.epoch(0)
     length = round(float(examples.lengths.mean()))
     masked = sum(task.train.rules.wanted(n) for n in examples.lengths.tolist())
@@ -115,4 +114,4 @@ def _flops(task: MaskedLMTask, summary: Summary) -> float:
         encoder = Bert(replace(c, head="none"))
     per_token = costs.flops(encoder, length)["training"] / length
     words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
-    return summary.tokens * (words + per_token * float(examples.lengths.sum()) / masked)
+    return words + per_token * float(examples.lengths.sum()) / masked

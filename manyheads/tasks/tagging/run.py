@@ -23,7 +23,6 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.recipes import TaggingConfig
 from manyheads.tasks.tagging.task import TaggingTask
-from manyheads.training.loop import Summary
 
 ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))  # of CoNLL-2003
 
@@ -54,12 +53,10 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         def score(held: Tagged) -> Metrics:
             return Tagger(directory.load(run.out), route, limits).evaluate(held).metrics
 
-        def flops(summary: Summary) -> float:
-            length = task.mean_length
-            cost = costs.flops(model, length)
-            frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
-            return (cost["training"] - 2 * frozen) / length * task.tokens_per_word * summary.tokens
-
+        length = task.mean_length
+        cost = costs.flops(model, length)
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
+        flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 

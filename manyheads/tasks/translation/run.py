@@ -27,7 +27,6 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
-from manyheads.training.loop import Summary
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
@@ -48,10 +47,8 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         def score(held: Pairs) -> Metrics:
             return Translator(directory.load(run.out), route).evaluate(held, config.target, **decoding).metrics
 
-        def flops(summary: Summary) -> float:
-            source, target = task.train.mean_lengths()
-            return costs.flops(task.model, source, target)["training"] * summary.tokens / target
-
+        source, target = task.train.mean_lengths()
+        flops = costs.flops(task.model, source, target)["training"] / target
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
 
