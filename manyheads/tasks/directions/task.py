@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -78,12 +78,14 @@ class DirectionsTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.route.device)
+        read: Any = self.model.directions
+        self._read: Any = self.route.compile(read)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)
 
     def loss(self, batch: Batch) -> Tensor:
-        directions = self.model.directions(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
+        directions = self._read(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
         losses = [
             smoothed_cross_entropy(
                 self.model.transformed(features.flatten(0, 1)[at.to(self.route.device)], direction),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def task(reading: Direction) -> DirectionsTask:
     documents = TokenisedDocuments.of([[text] for text in TEXTS], tokenizer)
     data = PretrainingData(documents, rules, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
     return DirectionsTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
+
+
+@pytest.mark.parametrize("reading", DIRECTIONS)
+def test_what_reads_is_compiled_where_asked(reading: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(function: Any, **how: Any) -> Any:
+        return lambda *inputs: [2 * features for features in function(*inputs)]
+
+    plain = task(reading)
+    monkeypatch.setattr(torch, "compile", compiled)
+    doubled = replace(plain, route=replace(ROUTE, compiled=True))
+    batch = plain.batches(0)[0]
+    assert plain.loss(batch) != doubled.loss(batch)
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
