@@ -6,10 +6,13 @@ import contextlib
 import ctypes
 import os
 import platform
+import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,9 +107,21 @@ def prepare(
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if compile and device == "cpu":
+        _check_compiler()
     if precision == "bf16" and device == "cpu" and not torch.cpu._is_avx512_bf16_supported():
         print("warning: this processor has no bf16 products: precision bf16 will be slower here", file=sys.stderr)
     return Route(device, precision, threads, _matmul(device, precision), compile)
+
+
+def _check_compiler() -> None:
+    """Raises ValueError where there is not what PyTorch compiles with on a CPU."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if shutil.which(compiler) is None:
+        raise ValueError(f"compiling needs a C++ compiler, and there is no {compiler}: install it, or do not compile")
+    if not header.is_file():
+        raise ValueError(f"compiling needs Python's headers, and there is no {header}: install them, or do not compile")
 
 
 def _matmul(device: str, precision: Precision) -> str:

@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,6 +118,21 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
 
     assert runtime.Route("cpu", "float32", 1, "highest", compiled=False).compile(double) is double
     assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
+
+
+def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(ValueError, match=f"no {compiler}: install it, or do not"):
+        runtime.prepare(compile=True, device="cpu")
+    runtime.prepare(device="cpu")
+    runtime.prepare(compile=True, device="cuda")
+    compiler.touch(0o755)
+    monkeypatch.setattr(runtime.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ValueError, match="Python's headers, and there is no .*Python.h: install them, or do not"):
+        runtime.prepare(compile=True, device="cpu")
+    (tmp_path / "Python.h").touch()
+    assert runtime.prepare(compile=True, device="cpu").compiled
 
 
 @pytest.mark.parametrize(
