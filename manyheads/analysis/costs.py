@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
-from manyheads.core.tap import Tap
+from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
@@ -134,10 +134,11 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
         if above:
             own[max(above, key=len)] -= count
     parts: Counter[str] = Counter()
+    attentions = tapped(twin)
     for path, count in own.items():
         name = path.partition(".")[2]
         module = twin.get_submodule(name)
-        looks = isinstance(module, Block) or isinstance(getattr(module, "tap", None), Tap)
+        looks = isinstance(module, Block) or name in attentions
         if count:
             parts[f"{_part(name)}.scores" if looks else _part(name) or "output"] += count
     assert sum(parts.values()) == forward

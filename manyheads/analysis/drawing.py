@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,19 @@ def save(figure: Figure, path: str | Path) -> None:
     """Write a picture, PNG or SVG by the suffix, that replaces the file as a whole."""
     with replacing(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150)
+
+
+def save_and_tell(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
+    """The same; returns what matplotlib warns of, each in one line, characters that its font lacks all together.
+
+    elsewhere  what shows such characters
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        save(figure, path)
+    messages = [str(warning.message) for warning in caught]
+    glyph = re.compile(r"Glyph (\d+) ")
+    lacking = {chr(int(character[1])): None for message in messages if (character := glyph.match(message))}
+    others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
+    notes = [f"the picture's font lacks {' '.join(lacking)}: {elsewhere} shows them"] if lacking else []
+    return notes + list(dict.fromkeys(others))

@@ -25,6 +25,7 @@ from manyheads.cli import (
     export,
     fill,
     generate,
+    lens,
     probe,
     recipes,
     summary,
@@ -36,8 +37,8 @@ from manyheads.cli.parser import Parser, Verbs
 
 # in the order of --help
 VERBS = (
-    recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, draw, probe,
-    summary, export, convert, bench,
+    recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
+    probe, summary, export, convert, bench,
 )  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 

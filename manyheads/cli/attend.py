@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".npz", ".png", ".svg")
 ONLY_FOR = {  # options that some models take
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
-    "truncate": "models that read texts",
+    "truncate": "models that read texts", "calculation": "models that read texts",
 }  # fmt: skip
 
 
@@ -41,6 +42,9 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--layers", type=_numbers, metavar="N,...",
                       help="counted from 0; where one layer runs in steps, those, from 1 (default: all)")  # fmt: skip
     verb.add_argument("--heads", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
+    verb.add_argument("--calculation", action="store_true",
+                      help="on a page, a click on two tokens shows how their weight is computed, number by number; "
+                      "of a few layers or heads, as a page takes a million numbers")  # fmt: skip
     verb.add_argument("--words", action="store_true", help="merge sub-words into words (on a page: a switch)")
     verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices, of up to 6 heads")
     verb.add_argument("--first", type=whole(1, 10**9), metavar="N",
@@ -68,8 +72,12 @@ def _attend(options: argparse.Namespace) -> None:
         raise ValueError(f"--first is for a page: expected --out FILE.html, got {out}")
     if options.lines and suffix not in (".png", ".svg"):
         raise ValueError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
+    if options.calculation and suffix not in (".html", ".npz"):
+        raise ValueError(f"--calculation is for a page or arrays: expected --out FILE.html or FILE.npz, got {out}")
+    if options.calculation and options.words:
+        raise ValueError("--calculation is of tokens, and --words merges them: take one of the two")
     predictor = model_for("attend", options.model)
-    seen = [_seen(predictor, text, options) for text in options.rest]
+    seen: list[Any] = [_seen(predictor, text, options) for text in options.rest]
     if options.against is not None:
         seen.append(_seen(model_for("attend", options.against), options.rest[0], options))
     from manyheads.analysis.figures.channel_weights import ChannelWeights
@@ -93,7 +101,7 @@ def _channels(seen: list[Any], options: argparse.Namespace) -> None:
     """What is seen of a network with squeeze-and-excitation and no attention."""
     if len(seen) > 1:
         raise ValueError("channel weights are drawn of one image: manyheads draw channels MODEL IMAGE IMAGE takes more")
-    for name in ("words", "lines", "first"):
+    for name in ("words", "lines", "first", "calculation"):
         if getattr(options, name) not in (None, False):
             raise ValueError(f"--{name} is for attention maps, and {options.model} has channel weights instead")
     out: Path = options.out or Path("channels.png")
@@ -109,11 +117,15 @@ def _channels(seen: list[Any], options: argparse.Namespace) -> None:
 
 def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
     """The maps of one input, or channel weights; an option that its predictor does not know is an error."""
-    special = {name: getattr(options, name) for name in ONLY_FOR if getattr(options, name) not in (None, False)}
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
-    known = signature(predictor.attend).parameters
-    for name in special:
-        if name not in known:
+    return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
+
+
+def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Those of ONLY_FOR that were given; one that the predictor's verb does not take is an error."""
+    given = {name: value for name in ONLY_FOR if (value := getattr(options, name, None)) not in (None, False)}
+    for name in given:
+        if name not in signature(verb).parameters:
             flag = name.replace("_", "-")
             raise ValueError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
-    return predictor.attend(text, **special, **choices)
+    return given

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from manyheads.core.dropout import dropout as drop
 from manyheads.core.masks import Mask
-from manyheads.core.tap import Tap
+from manyheads.core.tap import Calculation, Tap
 
 Normalise = Literal["softmax", "count"]
 
@@ -78,6 +78,22 @@ def attend(
         looked = None if looked is None else _pick(looked, heads, rows, dims)
         return _normalise(raw, looked, normalise, hides=bias is not None or scores is not None)
 
+    def calculation(heads: Sequence[int] | None) -> Calculation:
+        """What the map of some heads is computed from."""
+        if key is None or normalise != "softmax":
+            raise ValueError("the maps of this attention are no softmax over products of queries and keys")
+        looked, added = allowed(), bias
+        if looked is not None:
+            hidden = torch.zeros(looked.shape, device=query.device).masked_fill(~looked, -math.inf)
+            added = hidden if bias is None else bias + hidden
+
+        def part(tensor: Tensor) -> Tensor:
+            return _pick(tensor, heads, None, dims).detach().clone()
+
+        return Calculation(part(query), part(key), part(value), scale, None if added is None else part(added))
+
+    if tap is not None and tap.calculations:
+        tap.record_calculation(calculation)
     if explicit is None:
         explicit = query.device.type == "cpu" and (
             queries * keys <= SMALL_MAP

@@ -15,6 +15,7 @@ from manyheads.core.cache import KVCache
 from manyheads.core.dropout import drop_path, dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
+from manyheads.core.tap import Tap
 
 
 class Block(nn.Module):
@@ -54,6 +55,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
+        self.tap = Tap("residual")  # of what leaves the block
 
     def forward(
         self,
@@ -84,7 +86,7 @@ class Block(nn.Module):
         x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
         if self.cross_norm is not None:
             x = self._residual(x, cross_attention, self.cross_norm)
-        return self._transition(x, mask, cache, layer)
+        return self.tap.saw_states(self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         """The last sublayer. One that looks at neighbours would need the mask and the cache."""
@@ -112,6 +114,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
+        self.tap = Tap("residual")  # of what goes into the first block
 
     def forward(
         self,
@@ -125,6 +128,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
         twice = self.checkpointing and torch.is_grad_enabled() and cache is None
+        x = self.tap.saw_states(x)
         for layer, block in enumerate(self.blocks):
             through = partial(checkpoint, block, use_reentrant=False) if twice else block
             x = through(

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
 from manyheads.core.dropout import dropout
+from manyheads.core.tap import Tap
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -37,10 +38,11 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(hidden, width)
         self.activation = ACTIVATIONS[activation]
         self.dropout = dropout
+        self.tap = Tap("feed_forward")
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.expand(x))
-        return self.contract(dropout(hidden, self.dropout, self.training))
+        return self.tap.saw_states(self.contract(dropout(hidden, self.dropout, self.training)))
 
 
 class TokenEmbedding(nn.Embedding):

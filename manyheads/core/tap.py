@@ -1,4 +1,4 @@
-"""Looking at attention maps and changing them, in any model, in any mode.
+"""Looking at what passes inside a model and changing it, in any model, in any mode.
 
     with record(model, layers=["decoder.*.cross"], heads=[0, 3]) as maps:
         model(...)
@@ -8,22 +8,35 @@
         change.zero("encoder.blocks.1.attention", heads=[2])
         model(...)                      # without that head
 
-Only what was asked for is computed beside the fused kernel, and the output does not change by recording.
+    with record(model, of="residual") as states:
+        model(...)
+    with edit(model) as change:         # activation patching: the state of position 3 from the other run
+        change.residual("decoder.blocks.1", states["decoder.blocks.1"][0][:, [3]], positions=[3])
+        model(...)
+
+Only what was asked for is computed beside the fused kernel, and the output does not change by recording. There are
+three places to look at, each with the names that `tapped(model, place)` lists, in the order in which they were built:
+
+    "attention"     the maps of its heads, and their outputs before the output projection
+    "feed_forward"  what such a network gives, (B, T, D), before it is added to the residual stream
+    "residual"      the stream (B, T, D): a stack's name is what goes into its first block, a block's what leaves it
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 Weights = Callable[[Sequence[int] | None, Sequence[int] | None], Tensor]
 Change = Callable[[Tensor], Tensor]
+Place = Literal["attention", "feed_forward", "residual"]
+Layers = Sequence[str | int] | str | int | None
 
 
 class Grid(NamedTuple):
@@ -42,19 +55,35 @@ class Grid(NamedTuple):
     cover: tuple[float, float] = (1.0, 1.0)
 
 
+class Calculation(NamedTuple):
+    """What the maps and outputs of h heads come from: softmax(scale * query @ key^T + added) @ value.
+
+    query (B, h, ..., Tq, Dh), key (B, h, ..., Tk, Dh), value (B, h, ..., Tk, Dv)
+    added  broadcasts to (B, h, ..., Tq, Tk): a bias, and minus infinity where a mask hides a key; None: neither
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    added: Tensor | None
+
+
 @dataclass(eq=False)
 class _Recording:
-    calls: list[Tensor]
+    calls: list[Any]
     heads: Sequence[int] | None
     queries: Sequence[int] | None
 
 
 class Tap(nn.Module):
-    """A place on an attention's way where its map and its output can be seen. Without visitors it does nothing."""
+    """A place on a model's way where what passes can be seen and changed. Without visitors it does nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place = "attention") -> None:
         super().__init__()
+        self.place = place
         self.recordings: list[_Recording] = []
+        self.calculations: list[_Recording] = []
         self.map_edits: list[Change] = []
         self.output_edits: list[Change] = []
 
@@ -62,12 +91,23 @@ class Tap(nn.Module):
     def edits_maps(self) -> bool:
         return bool(self.map_edits)
 
+    @property
+    def visited(self) -> bool:
+        """Whether anybody looks: then the modules compute, not what they were lowered to."""
+        return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
+
     def record(self, weights: Weights, heads: int, queries: int) -> None:
         """Store what was asked for; `weights(heads, rows)` computes just that part of the map."""
         for wanted in self.recordings:
             _check_range("query row", wanted.queries, queries)
             with torch.no_grad():
                 wanted.calls.append(weights(wanted.heads, wanted.queries))
+
+    def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
+        """The same of what maps are computed from; `part(heads)` is that of some heads."""
+        for wanted in self.calculations:
+            with torch.no_grad():
+                wanted.calls.append(part(wanted.heads))
 
     def saw_map(self, full: Tensor) -> Tensor:
         """An explicit map (B, H, ..., Tq, Tk) passes: edit it, then store what was asked for."""
@@ -81,92 +121,146 @@ class Tap(nn.Module):
         self.record(part, full.shape[1], full.shape[-2])
         return full
 
-    def saw_output(self, mixed: Tensor) -> Tensor:
-        """The heads' outputs (B, H, ..., Tq, Dv) pass."""
+    def saw_output(self, output: Tensor) -> Tensor:
+        """The heads' outputs (B, H, ..., Tq, Dv) pass, or states: edit them."""
         for change in self.output_edits:
-            mixed = change(mixed)
-        return mixed
+            output = change(output)
+        return output
+
+    def saw_states(self, states: Tensor) -> Tensor:
+        """States (B, ..., T, D) pass: edit them, then store what was asked for."""
+        states = self.saw_output(states)
+        for wanted in self.recordings:
+            _check_range("position", wanted.queries, states.shape[-2])
+            kept = states if wanted.queries is None else states[..., list(wanted.queries), :]
+            wanted.calls.append(kept.detach().clone())
+        return states
 
 
 class Maps(dict[str, list[Tensor]]):
-    """Attention maps by layer name: one tensor (B, heads, Tq, Tk) for every call of that layer."""
+    """What was recorded, by layer name, one tensor for every call: maps (B, heads, Tq, Tk), or states (B, T, D)."""
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {len(calls)} x {tuple(calls[0].shape)}" for name, calls in self.items() if calls]
-        return "\n".join([f"Maps of {len(lines)} layers (calls x (batch, heads, queries, keys))", *lines])
+        first = next((calls[0] for calls in self.values() if calls), None)
+        shape = "batch, positions, width" if first is not None and first.dim() == 3 else "batch, heads, queries, keys"
+        return "\n".join([f"Maps of {len(lines)} layers (calls x ({shape}))", *lines])
 
 
 @contextmanager
 def record(
     model: nn.Module,
-    layers: Sequence[str | int] | str | int | None = None,
+    layers: Layers = None,
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
+    *,
+    of: Place = "attention",
 ) -> Iterator[Maps]:
-    """Record attention maps while the block runs: per call, per head, before dropout.
+    """Record attention maps while the block runs: per call, per head, before dropout; or states, see `of`.
 
-    layers   names as `tapped(model)` lists them, shell patterns of names, or numbers in that order; None for all.
+    layers   names as `tapped(model, of)` lists them, shell patterns of names, or numbers in that order; None for all.
     heads    which heads (in this order), None for all.
-    queries  which query rows (negative from the end), None for all; with a cache, rows of each call.
+    queries  which query rows (negative from the end), None for all; with a cache, rows of each call. Of states, which
+             positions.
+    of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D); edits that stand come first.
 
     Raises ValueError for a layer, head or row that does not exist and RuntimeError if nothing was seen.
     """
-    maps = Maps()
-    visited: list[tuple[Tap, _Recording]] = []
-    for name, module in _choose(model, layers, heads):
-        maps[name] = []
-        visited.append((_tap(module), _Recording(maps[name], heads, queries)))
-    for tap, recording in visited:
-        tap.recordings.append(recording)
-    try:
+    chosen = _choose(model, of, layers, heads)
+    maps = Maps({name: [] for name, _ in chosen})
+    with _visiting("recordings", chosen, maps, heads, queries):
         yield maps
+
+
+@contextmanager
+def record_calculations(
+    model: nn.Module, layers: Layers = None, heads: Sequence[int] | None = None
+) -> Iterator[dict[str, list[Calculation]]]:
+    """As `record` of maps: what each of them, and what its head gives, is computed from.
+
+    Raises ValueError, too, for an attention whose maps are no softmax over products of queries and keys.
+    """
+    chosen = _choose(model, "attention", layers, heads)
+    calculations: dict[str, list[Calculation]] = {name: [] for name, _ in chosen}
+    with _visiting("calculations", chosen, calculations, heads, None):
+        yield calculations
+
+
+@contextmanager
+def _visiting(
+    kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
+    heads: Sequence[int] | None, queries: Sequence[int] | None,
+) -> Iterator[None]:  # fmt: skip
+    """`calls` by name take what was asked for, while the block runs."""
+    visits = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
+    for recordings, recording in visits:
+        recordings.append(recording)
+    try:
+        yield
     finally:
-        for tap, recording in visited:
-            tap.recordings.remove(recording)
-    if not any(maps.values()):
-        raise RuntimeError(f"recorded nothing: none of {', '.join(maps)} ran inside the block")
+        for recordings, recording in visits:
+            recordings.remove(recording)
+    if not any(calls.values()):
+        raise RuntimeError(f"recorded nothing: none of {', '.join(calls)} ran inside the block")
 
 
 class Edit:
-    """Changes to a model's attention, undone when the `edit` block ends."""
+    """Changes inside a model, undone when the `edit` block ends.
+
+    `new` is a tensor that broadcasts to the part that it replaces, or a function of that part: `torch.zeros_like` for
+    ablation, a mean over other runs for mean ablation, what `record` saw in another run for patching.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._undo: list[tuple[list[Change], Change]] = []
 
-    def map(
-        self, layers: Sequence[str | int] | str | int | None, heads: Sequence[int] | None, new: Tensor | Change
-    ) -> None:
+    def map(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
         """Replace the maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of them."""
-        self._add("map_edits", layers, heads, new)
+        self._add("map_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
 
-    def output(
-        self, layers: Sequence[str | int] | str | int | None, heads: Sequence[int] | None, new: Tensor | Change
-    ) -> None:
+    def output(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
         """Replace the outputs (B, h, Tq, Dv) of these heads, before the output projection."""
-        self._add("output_edits", layers, heads, new)
+        self._add("output_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
 
-    def zero(self, layers: Sequence[str | int] | str | int | None, heads: Sequence[int] | None = None) -> None:
+    def zero(self, layers: Layers, heads: Sequence[int] | None = None) -> None:
         """Silence these heads (ablation)."""
         self.output(layers, heads, torch.zeros_like)
 
+    def feed_forward(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
+        """Replace what feed-forward networks give (B, t, D) at these positions, before it is added to the stream.
+
+        positions  negative from the end, with a cache those of each call; None for all
+        """
+        chosen = _choose(self._model, "feed_forward", layers, None)
+        self._add("output_edits", chosen, -2, "position", positions, new)
+
+    def residual(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
+        """Replace the residual stream (B, t, D) at these positions: behind a block, or before a stack's first one."""
+        self._add("output_edits", _choose(self._model, "residual", layers, None), -2, "position", positions, new)
+
     def _add(
-        self,
-        kind: str,
-        layers: Sequence[str | int] | str | int | None,
-        heads: Sequence[int] | None,
-        new: Tensor | Change,
-    ) -> None:
+        self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, what: str,
+        wanted: Sequence[int] | None, new: Tensor | Change,
+    ) -> None:  # fmt: skip
+        """`wanted` of what lies along the axis is changed."""
+
         def change(tensor: Tensor) -> Tensor:
-            count = tensor.shape[1]
-            chosen = list(range(count)) if heads is None else [head % count for head in heads]
-            part = tensor[:, chosen]
+            count = tensor.shape[axis]
+            _check_range(what, wanted, count)
+            numbers = range(count) if wanted is None else [number % count for number in wanted]
+            chosen = torch.tensor(numbers, device=tensor.device)
+            part = tensor.index_select(axis, chosen)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
             if replacement.shape != part.shape:
-                replacement = replacement.expand_as(part)
-            return tensor.index_copy(1, torch.tensor(chosen, device=tensor.device), replacement)
+                try:
+                    replacement = replacement.expand_as(part)
+                except RuntimeError:
+                    shapes = f"{tuple(replacement.shape)}: expected what broadcasts to {tuple(part.shape)}"
+                    raise ValueError(f"what replaces a part is {shapes}") from None
+            return tensor.index_copy(axis, chosen, replacement)
 
-        for _, module in _choose(self._model, layers, heads):
+        for _, module in modules:
             edits: list[Change] = getattr(_tap(module), kind)
             edits.append(change)
             self._undo.append((edits, change))
@@ -179,7 +273,7 @@ class Edit:
 
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
-    """Change heads while the block runs: zero, replace or patch their maps or outputs."""
+    """Change what passes inside while the block runs: zero, replace or patch maps, heads, networks, the stream."""
     changes = Edit(model)
     try:
         yield changes
@@ -187,9 +281,14 @@ def edit(model: nn.Module) -> Iterator[Edit]:
         changes.undo()
 
 
-def tapped(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module of the model whose attention can be seen, by name, in the order in which it was built."""
-    return {name: module for name, module in model.named_modules() if isinstance(getattr(module, "tap", None), Tap)}
+def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]:
+    """Every module of the model that has such a place, by name, in the order in which it was built."""
+    found: dict[Tap, tuple[str, nn.Module]] = {}
+    for name, module in model.named_modules():
+        tap = getattr(module, "tap", None)
+        if isinstance(tap, Tap) and tap.place == place:
+            found.setdefault(tap, (name, module))  # a lowered model has some of its modules twice
+    return dict(found.values())
 
 
 def _tap(module: nn.Module) -> Tap:
@@ -197,12 +296,12 @@ def _tap(module: nn.Module) -> Tap:
     return module.tap
 
 
-def _choose(
-    model: nn.Module, layers: Sequence[str | int] | str | int | None, heads: Sequence[int] | None
-) -> list[tuple[str, nn.Module]]:
-    modules = tapped(model)
+def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None) -> list[tuple[str, nn.Module]]:
+    modules, what = tapped(model, place), place.replace("_", "-")
     if not modules:
-        raise ValueError(f"{type(model).__name__} has no attention to look at")
+        raise ValueError(f"{type(model).__name__} has no {what} to look at")
+    if heads is not None and place != "attention":
+        raise ValueError(f"heads are {list(heads)}, but of {what} there are none: only attention has heads")
     names = list(modules)
     if layers is None:
         chosen = names
@@ -215,11 +314,11 @@ def _choose(
             else:
                 matching = fnmatch.filter(names, wanted)
             if not matching:
-                raise ValueError(f"no attention layer is called {wanted!r}; there are {', '.join(names)}")
+                raise ValueError(f"no {what} layer is called {wanted!r}; there are {', '.join(names)}")
             chosen += [name for name in matching if name not in chosen]
     for name in chosen:
-        count: int = modules[name].heads  # type: ignore[assignment]
         for head in heads or ():
+            count: int = modules[name].heads  # type: ignore[assignment]
             if not -count <= head < count:
                 raise ValueError(f"{name} has no head {head}: valid are 0 to {count - 1}")
     return [(name, modules[name]) for name in chosen]

@@ -2,7 +2,7 @@
 
 The stacks of blocks of a model become fused functions (`fused.py`, of `kernels.py`, of `tile.py`) with weights laid out
 for their products (`packed.py`); `stack.py` puts them in the places of the modules. No model file knows. What the
-kernels do not do, a map that is recorded or edited among it, is computed by the modules as before.
+kernels do not do, whatever is recorded or edited among it, is computed by the modules as before.
 
 The kernels are compiled by Numba (extra `fast`); without it, and on a GPU, models run as they are.
 """

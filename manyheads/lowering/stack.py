@@ -15,6 +15,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
+from manyheads.core.tap import Tap
 from manyheads.lowering.fused import Memory, Sizes, run, run_linear
 from manyheads.lowering.kernels import GELU, GELU_TANH, RELU, SILU
 from manyheads.lowering.packed import KINDS, NUMBERS, Team, Workspace, weights_of
@@ -62,7 +63,7 @@ class FusedStack(Stack):
 
     def __init__(self, stack: Stack, blocks: nn.ModuleList, precision: str, team: Team) -> None:
         super().__init__([], None)
-        self.plain = stack
+        self.plain, self.tap = stack, stack.tap
         self.blocks, self.norm = blocks, stack.norm
         self._team = team
         first = stack.blocks[0]
@@ -84,7 +85,7 @@ class FusedStack(Stack):
         self._head_width = max(first.attention.head_width, cross.head_width if cross else 1)
         left = -(-max(width, inner, hidden, crossed) // NUMBERS[kind]) * 4
         self._workspace = Workspace(team.size, left, 3 * inner, inner, crossed, hidden, width)
-        self._taps = [module.tap for module in stack.modules() if isinstance(module, Attention)]
+        self._taps = [module for module in stack.modules() if isinstance(module, Tap)]
         self._products = (
             int(self._weights.places[:, 1] @ self._weights.places[:, 0]) * NUMBERS[kind] * len(stack.blocks)
         )
@@ -101,7 +102,7 @@ class FusedStack(Stack):
     ) -> Tensor:
         """As `Stack`; what is recorded or edited, and masks and biases of other kinds, take the plain way."""
         rule = Mask() if mask is None else mask
-        watched = any(tap.recordings or tap.map_edits or tap.output_edits for tap in self._taps)
+        watched = any(tap.visited for tap in self._taps)
         other = bias is not None or memory is not None or any(
             part is not None for part in (rule.window, rule.segments, rule.dense)
         ) or (cache is None and rule.offset is not None)  # fmt: skip

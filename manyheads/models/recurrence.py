@@ -125,7 +125,7 @@ class SeparableConvolution(FeedForward):
         """x (B, T, D), real (B, T) or None -> (B, T, D)."""
         hidden = self.activation(self.expand(self._along(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
-        return self.contract(self._along(self.between, hidden, real))
+        return self.tap.saw_states(self.contract(self._along(self.between, hidden, real)))
 
     def _along(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)

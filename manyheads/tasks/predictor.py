@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
+from manyheads.analysis.maps.sides import Side
 from manyheads.core.runtime import Route
 from manyheads.lowering import check, lower
-from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
+
+MOST_WORDS = 1000  # of a lens, at each position of each layer
 
 
 class TrainedModel:
@@ -73,8 +78,8 @@ class ModelWithTokenizer(TrainedModel):
         """Tokens that the model takes; None: any number."""
         return getattr(self.model.config, "max_positions", None)
 
-    def _text_maps(self, text: TokenizedText, title: str, *, truncate: bool, **choices: Any) -> AttentionMaps:
-        """The maps of a model that reads one sequence."""
+    def _rows(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
+        """What a model that reads one sequence is given, and how its tokens are shown."""
         if self._room is not None and len(text.ids) > self._room:
             if not truncate:
                 raise ValueError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
@@ -84,7 +89,32 @@ class ModelWithTokenizer(TrainedModel):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
         if getattr(self.model.config, "head", None) == "choice":
             rows = [row[:, None] for row in rows]  # one candidate
-        return self._maps(rows, {"self": (text.side, text.side)}, title, **choices)
+        return rows, text.side
+
+    def _text_maps(self, text: TokenizedText, title: str, *, truncate: bool, **choices: Any) -> AttentionMaps:
+        """The maps of a model that reads one sequence."""
+        rows, side = self._rows(text, truncate)
+        return self._maps(rows, {"self": (side, side)}, title, **choices)
+
+    def _lens(
+        self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
+        title: str, *, top: int, tokenizer: Tokenizer,
+    ) -> Lens:  # fmt: skip
+        """What each layer of a stack would say; `tokenizer` is that of what is said."""
+        if not 1 <= top <= MOST_WORDS:
+            raise ValueError(f"top is {top}: expected 1 to {MOST_WORDS}")
+        inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
+        chances, ids = [], []  # of each layer (T, top)
+        with self.route.computing():
+            for logits in logit_lens(self.model, stack, project, *inputs):
+                best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
+                chances.append(best.values.cpu())
+                ids.append(best.indices.tolist())
+        names = {each: "" for layer in ids for ranked in layer for each in ranked}
+        names = {each: tokenized_ids(tokenizer, [each]).side.tokens[0] for each in names}
+        words = [[[names[each] for each in ranked] for ranked in layer] for layer in ids]
+        layers = (EMBEDDING, *range(len(ids) - 1))
+        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(chances).numpy())
 
 
 class TextPredictor(ModelWithTokenizer):
@@ -109,10 +139,12 @@ class TextPredictor(ModelWithTokenizer):
         heads: Sequence[int] | None = None,
         axis: str | None = None,
         truncate: bool = False,
+        calculation: bool = False,
     ) -> AttentionMaps:
         """Where every head of every layer looks while the model reads a text, or a pair.
 
         layers, heads  their numbers, None for all
+        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
         if pair is None and self.pairs_only:
@@ -120,7 +152,7 @@ class TextPredictor(ModelWithTokenizer):
         if pair is not None and not self.reads_pairs:
             raise ValueError(f"{self.path}: this model reads single texts, not pairs")
         title = text if pair is None else f"{text} | {pair}"
-        choices: dict[str, Any] = {"layers": layers, "heads": heads, "axis": axis}
+        choices: dict[str, Any] = {"layers": layers, "heads": heads, "axis": axis, "calculation": calculation}
         return self._text_maps(self._tokenized(text, pair, truncate), title, truncate=truncate, **choices)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:

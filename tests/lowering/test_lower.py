@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.runtime import prepare
-from manyheads.core.tap import edit, record
+from manyheads.core.tap import Place, edit, record, tapped
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.generation.protocol import BLOCK, reduced
 from manyheads.lowering import BOUNDS, check, lower
@@ -220,6 +220,29 @@ def test_what_is_recorded_and_edited_is_the_models_own() -> None:
             change.zero("decoder.blocks.0.attention", heads=[1])
             assert torch.equal(fast.hidden(given), model.hidden(given))
             assert not torch.equal(model(given), wanted)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_networks_and_the_stream_are_recorded_and_edited_in_the_modules(precision: str) -> None:
+    """Of a lowered model, by its own names and by those of the model that it was made of."""
+    model, given = gpt(), tokens(2, 9)
+    fast, _ = lower(model, prepare(precision))  # type: ignore[arg-type]
+    places: tuple[Place, ...] = ("feed_forward", "residual")
+    with torch.inference_mode():
+        plain, quick = model.hidden(given), fast.hidden(given)
+        for place in places:
+            assert list(tapped(fast, place)) == list(tapped(model, place))
+            for name in tapped(model, place):
+                with record(fast, name, of=place) as seen, record(model, name, of=place) as wanted:
+                    assert torch.equal(fast.hidden(given), plain)
+                assert torch.equal(seen[name][0], wanted[name][0])
+                for one in (model, fast):
+                    with edit(one) as change:
+                        do = change.feed_forward if place == "feed_forward" else change.residual
+                        do(name, lambda part: -2 * part, positions=[3, -1])
+                        assert torch.equal(edited := fast.hidden(given), model.hidden(given))
+                    assert not torch.equal(edited, plain)
+        assert torch.equal(fast.hidden(given), quick)  # and the fused function again
 
 
 def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:

@@ -262,6 +262,12 @@ def test_the_verb_writes_pages_pictures_and_arrays(
         assert found["cross/0/heads"].tolist() == [1, 0]
         assert found["cross/0/queries"].tolist()[0] == "▁zwei"
         assert "encoder/0" not in found
+        assert "cross/0/calculation/query" not in found
+    assert shown(capsys, translator.path, "two dogs", *chosen[:5], "--calculation", "--out", arrays)[0] == 0
+    with np.load(io.BytesIO(arrays.read_bytes())) as found:
+        assert found["cross/0/calculation/value"].shape == (2, len(found["cross/0/keys"]), 12)
+    assert shown(capsys, translator.path, "two dogs", *chosen[:5], "--calculation", "--out", page)[0] == 0
+    assert '"calculations":"' in page.read_text(encoding="utf-8")
     assert shown(capsys, translator.path, "two dogs", "--target", "", "--axis", "cross", "--out", arrays)[0] == 0
     with np.load(io.BytesIO(arrays.read_bytes())) as found:
         assert found["cross/0/queries"].tolist() == ["</s>"]
@@ -288,6 +294,9 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines is for a picture"),
         ((translator.path, "a", "--first", "1", "--out", "a.npz"), "--first is for a page: expected --out FILE.html"),
         ((translator.path, "a", "--target", "b", "--first", "9999"), "cannot begin with token 9,999: it shows all"),
+        ((translator.path, "a", "--calculation", "--out", "a.png"), "--calculation is for a page or arrays: expected"),
+        ((translator.path, "a", "--calculation", "--words"), "--calculation is of tokens, and --words merges them"),
+        ((tmp_path / "resnet", image, "--calculation"), "--calculation is for models that read texts, and"),
         ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is blank"),
         ((tmp_path / "reader", "a dog"), "a question is read with its context: give the context as pair (--pair TEXT)"),
         ((translator.path, " "), "the text is blank to the tokenizer"),

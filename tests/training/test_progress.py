@@ -2,6 +2,7 @@ import json
 import re
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
 
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    lines = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
+    lines: list[dict[str, Any]] = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
     lines += [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     progress.draw_losses(tmp_path)

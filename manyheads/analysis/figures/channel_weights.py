@@ -141,7 +141,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
                 with torch.no_grad():
                     seen[name].append(module.weights(inputs[0]))
 
-            undo.callback(block.register_forward_pre_hook(note).remove)  # type: ignore[arg-type]
+            undo.callback(block.register_forward_pre_hook(note).remove)
         yield seen
 
 

@@ -10,8 +10,8 @@
 its positions halt, a map tells of every position how many steps it took.
 """
 
-from manyheads.analysis.maps.layers import AttentionMaps, Layer
+from manyheads.analysis.maps.layers import AttentionMaps, Calculation, Layer
 from manyheads.analysis.maps.recording import Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 
-__all__ = ["AttentionMaps", "Layer", "Side", "Sides", "attention_maps"]
+__all__ = ["AttentionMaps", "Calculation", "Layer", "Side", "Sides", "attention_maps"]

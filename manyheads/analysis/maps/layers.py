@@ -20,6 +20,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Calculation:
+    """What a layer's maps and its heads' outputs come from: softmax(scale * query @ key^T + added) @ value.
+
+    query (heads, queries, Dh), key (heads, keys, Dh), value (heads, keys, Dv), all float32
+    added  (heads or 1, queries, keys): a bias, and minus infinity where a mask hides a key; None: neither
+    """
+
+    query: NDArray[np.float32]
+    key: NDArray[np.float32]
+    value: NDArray[np.float32]
+    scale: float
+    added: NDArray[np.float32] | None
+
+    def tables(self) -> dict[str, NDArray[np.float32]]:
+        """All that are there, by name."""
+        tables = {"query": self.query, "key": self.key, "value": self.value}
+        return tables if self.added is None else tables | {"added": self.added}
+
+
+@dataclass(frozen=True)
 class Layer:
     """What the heads of a layer looked at.
 
@@ -28,6 +48,7 @@ class Layer:
     weights  (1, heads, queries, keys) float32, before dropout
     heads    their numbers in the layer
     step     which of the layer's runs this is, from 1, where it runs several times in one pass
+    calculation  what the weights were computed from, where that was asked for
     """
 
     name: str
@@ -37,6 +58,7 @@ class Layer:
     queries: Side
     keys: Side
     step: int | None = None
+    calculation: Calculation | None = None
 
     @property
     def shares(self) -> bool:
@@ -59,7 +81,7 @@ class Layer:
         running = rows * ~self.halted
         rows = np.where(running.any(1, keepdims=True), running, rows)  # pieces that have halted give nothing more
         merged = (rows / rows.sum(1, keepdims=True)) @ self.weights @ columns.T
-        return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys)
+        return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys, calculation=None)
 
 
 @dataclass(frozen=True)
@@ -92,7 +114,7 @@ class AttentionMaps:
         return frame([self])
 
     def words(self) -> AttentionMaps:
-        """The same with sub-words merged into words; patches and special tokens stay."""
+        """The same with sub-words merged into words; patches and special tokens stay, calculations do not."""
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -104,6 +126,7 @@ class AttentionMaps:
         cross/0/queries, cross/0/keys      the tokens of both sides
         cross/0/queries/grid, keys/grid    the rows and columns of patches, where a side is an image
         cross/0/queries/steps, keys/steps  how many steps each position took, where positions halt
+        cross/0/calculation/query, key, value, scale, added  see `Calculation`, where that was asked for
         """
         arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
@@ -115,6 +138,10 @@ class AttentionMaps:
                 }  # fmt: skip
                 if layer.step is not None:
                     arrays[f"{at}/step"] = np.array(layer.step)
+                if layer.calculation is not None:
+                    arrays[f"{at}/calculation/scale"] = np.array(layer.calculation.scale)
+                    tables = layer.calculation.tables().items()
+                    arrays |= {f"{at}/calculation/{name}": table for name, table in tables}
                 for name, side in (("queries", layer.queries), ("keys", layer.keys)):
                     arrays[f"{at}/{name}"] = np.array(side.tokens)
                     if side.grid is not None:

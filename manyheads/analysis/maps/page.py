@@ -4,6 +4,8 @@ The page is `assets/page.html` with its style, its script and the data inside. W
 of weight / largest in 255 steps (127 in each direction where weights may be negative), so a weight is off by at most
 0.4% of its head's largest; all maps of an input are one zlib stream in base64, which browsers inflate themselves.
 
+With calculations, what weights are computed from is a second stream, of float32, as exact as the model's own numbers.
+
 What is too much for a page is told on it: of a text SHOWN tokens are kept, from a chosen one on, and of an image as
 many patches as PATCHES, by merging neighbours (added up as keys, averaged as queries).
 """
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 
 SHOWN = 256  # tokens of a text
 PATCHES = 32 * 32  # of an image
+NUMBERS = 2**20  # of calculations: some 5 MB of the file
 TITLE = 60  # characters of an input's title in a note
-SCRIPTS = ("maps.js", "views.js", "panel.js", "page.js")  # in the order in which they need one another
+SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")  # in the order of what they need
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
 HEIGHT = 760  # pixels, in a notebook
 
@@ -48,6 +51,7 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
     if first and not SHOWN < longest > first:
         there = f"the text has {longest:,} tokens" if longest > SHOWN else f"it shows all {longest} of the text"
         raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
+    _check_calculations(inputs)
     notes: list[str] = []
     panels = [_panel(maps, first, notes) for maps in inputs]
     assets = files("manyheads.analysis.maps") / "assets"
@@ -59,6 +63,17 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
     text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: data may look like a place
     return text, notes
+
+
+def _check_calculations(inputs: Sequence[AttentionMaps]) -> None:
+    """Raise ValueError for more numbers than a page takes, and for rows of which it could not show every key."""
+    layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
+    remedy = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
+    if (longest := max((max(layer.weights.shape[2:]) for layer in layers), default=0)) > SHOWN:
+        raise ValueError(f"calculations of {longest:,} tokens: a page shows those of {SHOWN}: shorten the text")
+    numbers = sum(table.size for layer in layers if layer.calculation for table in layer.calculation.tables().values())
+    if numbers > NUMBERS:
+        raise ValueError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {remedy}")
 
 
 def frame(inputs: Sequence[AttentionMaps]) -> str:
@@ -74,6 +89,7 @@ def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, A
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
     packed: list[bytes] = []
+    tables: list[bytes] = []
     axes = []
     for axis, layers in maps.axes.items():
         rows = []
@@ -97,8 +113,12 @@ def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, A
             rows.append({
                 "name": layer.name, "number": layer.number, "step": layer.step, "heads": layer.heads,
                 "queries": numbers[0], "keys": numbers[1], "scale": scale, "signed": signed,
-                "shares": layer.shares,
+                "shares": layer.shares, "calculation": None,
             })  # fmt: skip
+            if layer.calculation is not None:
+                shapes = {name: table.shape for name, table in layer.calculation.tables().items()}
+                rows[-1]["calculation"] = {"scale": layer.calculation.scale, "shapes": shapes}
+                tables += [table.astype("<f4").tobytes() for table in layer.calculation.tables().values()]
         axes.append({"name": axis, "layers": rows, "stepwise": axis in maps.stepwise})
     title = " ".join(maps.title.split())
     all_notes += [f"{title if len(title) <= TITLE else title[: TITLE - 1] + '…'}: {note}" for note in notes]
@@ -107,6 +127,7 @@ def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, A
         "picture": None if maps.picture is None else _picture(maps.picture),
         "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
         "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),
+        "calculations": base64.b64encode(zlib.compress(b"".join(tables))).decode() if tables else None,
     }  # fmt: skip
 
 

@@ -5,15 +5,13 @@ Lines are as Vaswani drew them. All maps of a picture have one scale, so that th
 
 from __future__ import annotations
 
-import re
 import textwrap
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from manyheads.analysis.drawing import HUES, save, short_name
+from manyheads.analysis.drawing import HUES, save_and_tell, short_name
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 
@@ -112,10 +110,7 @@ def draw(
             bar.set_label("share of a query's attention", fontsize=8)
         else:
             bar.set_label("weight", fontsize=8)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        save(figure, path)
-    return _notes([str(warning.message) for warning in caught])
+    return save_and_tell(figure, path, "a page (.html)")
 
 
 def _colours(layers: list[Layer]) -> ScalarMappable:
@@ -157,15 +152,6 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
             f"a picture of {lines:,} lines is too large, {MOST_LINES:,} are not: choose fewer layers or heads "
             f"(--layers 0,1, --heads 0,1), {PAGE}"
         )
-
-
-def _notes(messages: list[str]) -> list[str]:
-    """What matplotlib warns of, each in one line; characters that its font lacks all together."""
-    glyph = re.compile(r"Glyph (\d+) ")
-    lacking = {chr(int(character[1])): None for message in messages if (character := glyph.match(message))}
-    others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
-    notes = [f"the picture's font lacks {' '.join(lacking)}: a page (.html) shows them"] if lacking else []
-    return notes + list(dict.fromkeys(others))
 
 
 def _names(side: Side) -> list[str]:

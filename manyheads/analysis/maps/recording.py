@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from manyheads.analysis.maps.layers import AttentionMaps, Layer, known_axis
+from manyheads.analysis.maps.layers import AttentionMaps, Calculation, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
+from manyheads.core import tap
 from manyheads.core.runtime import evaluating
-from manyheads.core.tap import record, tapped
+from manyheads.core.tap import record, record_calculations, tapped
 from manyheads.models.recurrence import Thoughts, pondered
 
 AXES = ("encoder", "decoder", "cross", "self")
@@ -34,6 +35,7 @@ def attention_maps(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
     stepwise: Sequence[str] = (),
+    calculation: bool = False,
 ) -> AttentionMaps:
     """Run the model on one input, as its `forward` takes it, and keep where its heads look.
 
@@ -41,6 +43,7 @@ def attention_maps(
     axis    one of AXES; None for all that the model has
     layers  their numbers within each axis; where an axis is one layer that runs several times, those of its steps,
             which count from 1. heads: their numbers in each layer. Negative from the end, None for all
+    calculation  also keep what the maps are computed from: `Layer.calculation`
 
     The others become part of the result. Raises ValueError for an axis, layer or head that the model has not.
     """
@@ -60,8 +63,9 @@ def attention_maps(
                     shapes[layer] = arguments[0].shape
 
             undo.callback(modules[layer].register_forward_pre_hook(note).remove)
-        with record(model, [layer for names in chosen.values() for layer in names], heads) as maps, \
-                pondered(model) as thoughts:  # fmt: skip
+        wanted = [layer for names in chosen.values() for layer in names]
+        calculations = undo.enter_context(record_calculations(model, wanted, heads)) if calculation else {}
+        with record(model, wanted, heads) as maps, pondered(model) as thoughts:
             model(*inputs)
     axes: dict[str, list[Layer]] = {}
     for axis, names in chosen.items():
@@ -81,8 +85,20 @@ def attention_maps(
                     layer, by_axis[axis].index(layer), weights.cpu().numpy(), numbers,
                     replace(queries, steps=query_steps), replace(keys, steps=key_steps),
                     step if len(calls) > 1 else None,
+                    _calculation(calculations[layer][step - 1], len(numbers)) if calculation else None,
                 ))  # fmt: skip
     return AttentionMaps(axes, name, title, picture, tuple(axis for axis in stepwise if axis in axes))
+
+
+def _calculation(call: tap.Calculation, heads: int) -> Calculation:
+    """That of one text, as arrays; what is added has its whole size, and one table where all heads share it."""
+    query, key, value = (part[0].float().cpu().numpy() for part in call[:3])  # (h, T, D)
+    added = None
+    if call.added is not None:
+        shape = (1 if call.added.dim() < 3 or call.added.shape[-3] == 1 else heads, query.shape[1], key.shape[1])
+        whole = call.added.float().reshape(call.added.shape[-3:]).expand(shape)
+        added = whole.cpu().numpy() if not bool((whole == 0).all()) else None
+    return Calculation(query, key, value, call.scale, added)
 
 
 def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:

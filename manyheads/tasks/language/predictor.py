@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 import numpy as np
 from tokenizers import Encoding
 
+from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.data.corpora import TextSource
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
@@ -138,11 +139,13 @@ class LanguageModel(ModelWithTokenizer):
         heads: Sequence[int] | None = None,
         axis: str | None = None,
         truncate: bool = False,
+        calculation: bool = False,
     ) -> AttentionMaps:
         """Where every head of every layer looks while the model reads a text, from left to right.
 
         max_tokens     so many tokens, the likeliest ones, are added to the text first
         layers, heads  their numbers, None for all
+        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
         truncate       cut a text that is longer than the model takes, instead of raising a ValueError
         """
         room = self.model.config.max_positions
@@ -161,8 +164,22 @@ class LanguageModel(ModelWithTokenizer):
             shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
             text = self.tokenizer.decode(shown.ids)
         return self._text_maps(
-            shown, text, truncate=truncate, stepwise=("self",), layers=layers, heads=heads, axis=axis
+            shown, text, truncate=truncate, stepwise=("self",), layers=layers, heads=heads, axis=axis,
+            calculation=calculation,
         )  # fmt: skip
+
+    def lens(self, text: str, *, top: int = 5, truncate: bool = False) -> Lens:
+        """What each layer would say follows each token of a text: the logit lens.
+
+        top       so many tokens (at most 1000), likeliest first
+        truncate  cut a text that is longer than the model takes, instead of raising a ValueError
+        """
+        room = self.model.config.max_positions
+        text = beginning(text, room) if truncate else text
+        check_text(text, "the text", room, SHORTEN)
+        self._known(text, "the text")
+        rows, side = self._rows(tokenized(self.tokenizer, text, room=room, special=False), truncate)
+        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
     def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
         """How a text goes on, as far as the model's positions go."""

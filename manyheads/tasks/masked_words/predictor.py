@@ -10,6 +10,7 @@ import torch
 from tokenizers.models import WordPiece
 
 from manyheads import directory
+from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
@@ -88,6 +89,16 @@ class MaskedLanguageModel(TextPredictor):
             for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False):
                 fills.append([self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)])
         return fills
+
+    def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
+        """What each layer would say stands at each position, masked or not: the logit lens.
+
+        top       so many words (at most 1000), likeliest first
+        truncate  cut a text that is longer than the model takes, instead of raising a ValueError
+        """
+        rows, side = self._rows(self._tokenized(text, pair, truncate), truncate)
+        title = text if pair is None else f"{text} | {pair}"
+        return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""

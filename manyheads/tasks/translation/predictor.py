@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
@@ -150,6 +151,7 @@ class Translator(ModelWithTokenizer):
         heads: Sequence[int] | None = None,
         axis: str | None = None,
         truncate: bool = False,
+        calculation: bool = False,
     ) -> AttentionMaps:
         """Where every head of every layer looks while the model translates a text.
 
@@ -158,10 +160,40 @@ class Translator(ModelWithTokenizer):
         target         what it writes; None: its own translation, the best of a beam of 4
         layers, heads  their numbers, None for all
         axis           "encoder", "decoder" or "cross"; None: all of them
+        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
         truncate       cut texts that are longer than the model takes, instead of raising a ValueError
         """
+        source, written, title = self._read(text, target, truncate)
         c = self.model.config
-        room = c.max_positions
+        start = self.target_tokenizer.id_to_token(c.start) or "[start]"
+        before = Side(
+            (start if c.start != c.pad else "[start]", *written.side.tokens[:-1]), (SPECIAL, *written.side.words[:-1])
+        )
+        sides = {
+            "encoder": (source.side, source.side), "decoder": (written.side, before),
+            "cross": (written.side, source.side),
+        }  # fmt: skip
+        return self._maps(
+            self._inputs(source, written), sides, title, stepwise=("decoder", "cross"), layers=layers, heads=heads,
+            axis=axis, calculation=calculation,
+        )  # fmt: skip
+
+    def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
+        """What each layer of the decoder would write in place of each token of the target: the logit lens.
+
+        target    what it writes; None: its own translation, the best of a beam of 4
+        top       so many tokens (at most 1000), likeliest first
+        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        """
+        source, written, title = self._read(text, target, truncate)
+        return self._lens(
+            "decoder", self.model.project, self._inputs(source, written), written.side.tokens, title, top=top,
+            tokenizer=self.target_tokenizer,
+        )  # fmt: skip
+
+    def _read(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
+        """A text and what is written of it, or its own translation, as `attend` takes them, and both as a title."""
+        room = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, room=room, truncate=truncate)
         if truncate and len(source.ids) > room:  # as for a translation
             source = source.part([*range(room - 1), len(source.ids) - 1])  # and its end
@@ -175,18 +207,12 @@ class Translator(ModelWithTokenizer):
         for name, one in (("source", source), ("target", written)):
             if len(one.ids) > room:
                 raise ValueError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
-        start = self.target_tokenizer.id_to_token(c.start) or "[start]"
-        before = Side(
-            (start if c.start != c.pad else "[start]", *written.side.tokens[:-1]), (SPECIAL, *written.side.words[:-1])
-        )
-        sides = {
-            "encoder": (source.side, source.side), "decoder": (written.side, before),
-            "cross": (written.side, source.side),
-        }  # fmt: skip
-        return self._maps(
-            [torch.tensor([source.ids]), None, torch.tensor([[c.start, *written.ids[:-1]]])], sides,
-            f"{text} → {target}", stepwise=("decoder", "cross"), layers=layers, heads=heads, axis=axis,
-        )  # fmt: skip
+        return source, written, f"{text} → {target}"
+
+    def _inputs(self, source: TokenizedText, written: TokenizedText) -> list[Tensor | None]:
+        """The target is what stands before each token that is written."""
+        before = [self.model.config.start, *written.ids[:-1]]
+        return [torch.tensor([source.ids]), None, torch.tensor([before])]
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False

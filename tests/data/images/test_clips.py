@@ -1,6 +1,7 @@
 """Clips: folders of frames and files with several, of which some are taken, evenly."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def test_frames_come_in_the_order_of_time(tmp_path: Path, kind: str) -> None:
             frame.save(path / f"{number:03}.png")
     else:
         path = tmp_path / f"clip.{kind}"
-        lossless = {"lossless": True} if kind == "webp" else {}
+        lossless: Any = {"lossless": True} if kind == "webp" else {}
         given[0].save(path, save_all=True, append_images=given[1:], **lossless)
     clip = read_clip(path, 4)
     assert clip.numbers == [0, 3, 6, 9]

@@ -30,6 +30,19 @@ function place(panel, bytes) {
     }
 }
 
+/** What the maps were computed from: of each layer tables (heads, rows, numbers), where a head or its only one gives a row. */
+function placeCalculations(panel, bytes) {
+  const numbers = new Float32Array(bytes.buffer);
+  let at = 0;
+  for (const axis of panel.axes)
+    for (const { calculation } of axis.layers)
+      for (const [name, [heads, rows, width]] of Object.entries(calculation?.shapes ?? {})) {
+        const from = at;
+        calculation[name] = (head, row) => numbers.subarray(from + (Math.min(head, heads - 1) * rows + row) * width).subarray(0, width);
+        at += heads * rows * width;
+      }
+}
+
 /** A byte as a weight: the root of it was packed. */
 function weight(layer, head, byte) {
   const root = layer.signed ? (byte - 128) / 127 : byte / 255;
@@ -59,16 +72,18 @@ function placed(at, from, to) {
   return before(to) + y * to.grid[1] + x;
 }
 
-/** The map of one head between units: added up over keys, averaged over queries that have not halted. */
+/** The map of one head between units: added up over keys, averaged over queries that have not halted; exact where it can be. */
 function mapOf(layer, head, queries, keys) {
   const bytes = layer.bytes[head], map = new Float32Array(queries.length * keys.length);
   const table = Float32Array.from({ length: 256 }, (_, byte) => weight(layer, head, byte));
+  const exact = layer.calculation && Array.from({ length: layer.rows }, (_, row) => weightsOf(layer, head, row));
+  const at = (row, column) => (exact ? exact[row][column].weight : table[bytes[row * layer.columns + column]]);
   queries.forEach((query, i) => {
     const running = query.members.filter((row) => !layer.taken || layer.step <= layer.taken[row]);
     for (const row of running)
       keys.forEach((key, j) => {
         for (const column of key.members)
-          map[i * keys.length + j] += table[bytes[row * layer.columns + column]] / running.length;
+          map[i * keys.length + j] += at(row, column) / running.length;
       });
   });
   return map;

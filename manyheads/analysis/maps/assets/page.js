@@ -2,7 +2,10 @@
 
 async function start() {
   const data = JSON.parse(document.getElementById("data").textContent), room = document.getElementById("panels");
-  for (const panel of data.panels) place(panel, await inflate(panel.maps));
+  for (const panel of data.panels) {
+    place(panel, await inflate(panel.maps));
+    if (panel.calculations) placeCalculations(panel, await inflate(panel.calculations));
+  }
   readColours();
   const together = document.querySelector("#together input"), panels = [];
   let following = false;

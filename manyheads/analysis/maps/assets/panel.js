@@ -79,6 +79,8 @@ class Panel {
 
   hover(focus) { if (!this.state.held) this.focus(focus); }
   hold(focus) {
+    if (this.layer.calculation && this.state.held) // a token of each side is a pair
+      focus = { q: focus.q ?? this.state.focus.q, k: focus.k ?? this.state.focus.k };
     const same = this.state.held && focus.q === this.state.focus.q && focus.k === this.state.focus.k;
     this.state.held = !same;
     this.focus(focus);
@@ -106,7 +108,8 @@ class Panel {
         specials && !of.grid ? this.check("special", "special tokens") : null),
       el("div", { className: "body" }, this.heads(), el("div", { className: "stage" },
         this.caption(), this.stepper(), ...this.pagers(),
-        el("div", { className: `scene as-${state.view}` }, VIEWS[state.view](this), this.readout = el("div", { className: "readout", "aria-live": "polite" })))),
+        el("div", { className: `scene as-${state.view}` }, VIEWS[state.view](this), this.readout = el("div", { className: "readout", "aria-live": "polite" })),
+        this.calculated = this.layer.calculation ? calculated(this) : null)),
     );
     if (inside && active) this.root.querySelector(`[data-at="${active}"]`)?.focus({ preventScroll: true });
     this.paint();

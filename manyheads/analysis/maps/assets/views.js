@@ -90,7 +90,7 @@ function lines(panel) {
 
 function matrix(panel) {
   const [left, right] = [panel.shown(0), panel.shown(1)], pictured = panel.pictured;
-  const canvas = el("canvas", { className: "cells", width: right.length, height: left.length, tabIndex: 0, "data-at": "cells", role: "img", "aria-label": "matrix of weights: the arrows move over it" });
+  const canvas = el("canvas", { className: "cells", width: right.length, height: left.length, tabIndex: 0, "data-at": "cells", role: "img", "aria-label": "matrix of weights: the arrows move over it, Enter holds" });
   const frame = el("span", { className: "frame" });
   const at = (event) => {
     const box = canvas.getBoundingClientRect(), clamp = (value, most) => Math.max(0, Math.min(most - 1, Math.floor(value)));
@@ -101,6 +101,7 @@ function matrix(panel) {
   canvas.addEventListener("click", (event) => panel.hold(at(event)));
   canvas.addEventListener("keydown", (event) => {
     const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (event.key === "Enter" && panel.state.focus.q !== null) panel.hold({ ...panel.state.focus });
     if (!by) return;
     event.preventDefault();
     const move = (units, now, step) => units[Math.max(0, Math.min(units.length - 1, now === null ? 0 : now - units[0].at + step))].at;

@@ -1,0 +1,135 @@
+"""The logit lens: what each layer of a stack would say if it were the last (nostalgebraist 2020, "interpreting GPT: the
+logit lens").
+
+The residual stream behind each layer goes through the stack's final norm, where it has one, and the model's own output
+matrix. Behind the last layer that is what the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from manyheads.analysis.drawing import save_and_tell
+from manyheads.core.block import Stack
+from manyheads.core.runtime import evaluating
+from manyheads.core.tap import record
+
+EMBEDDING = "embedding"  # what goes into the first layer
+LONGEST = 80  # positions of a picture
+SHOWN = 12  # characters of a word in a picture
+
+
+@dataclass(frozen=True)
+class Lens:
+    """What each layer would say at each position, likeliest first.
+
+    model, title   whose it is, of what input
+    tokens         of the positions, T
+    layers         EMBEDDING, then their numbers from 0, L in all
+    words          (L, T, top)
+    probabilities  the same of numbers
+    """
+
+    model: str
+    title: str
+    tokens: tuple[str, ...]
+    layers: tuple[str | int, ...]
+    words: list[list[list[str]]]
+    probabilities: NDArray[np.float32]
+
+    def __str__(self) -> str:
+        return "\n".join("\t".join(row) for row in self.rows())
+
+    def rows(self) -> list[list[str]]:
+        """A table: positions down, layers across, the likeliest word of each with its probability."""
+        head = ["", *(layer if isinstance(layer, str) else f"layer {layer}" for layer in self.layers)]
+        return [head] + [
+            [token, *(f"{words[at][0]} {chances[at, 0]:.0%}" for words, chances in zip(
+                self.words, self.probabilities, strict=True))]
+            for at, token in enumerate(self.tokens)
+        ]  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """The same for JSON, with all words that were asked for."""
+
+        def ranked(layer: int, at: int) -> list[dict[str, Any]]:
+            chances = self.probabilities[layer, at].tolist()
+            return [{"word": word, "probability": p} for word, p in zip(self.words[layer][at], chances, strict=True)]
+
+        return {
+            "model": self.model, "text": self.title, "tokens": list(self.tokens),
+            "layers": [
+                {"layer": layer, "positions": [ranked(row, at) for at in range(len(self.tokens))]}
+                for row, layer in enumerate(self.layers)
+            ],
+        }  # fmt: skip
+
+    def draw(self, path: str | Path) -> list[str]:
+        """A picture, PNG or SVG: layers upwards, positions across; bold where a layer has the last one's word.
+
+        Returns what it lacks. Raises ValueError for a text of more than LONGEST tokens.
+        """
+        from matplotlib.figure import Figure
+
+        if len(self.tokens) > LONGEST:
+            raise ValueError(f"a picture of {len(self.tokens)} positions cannot be read: shorten the text to {LONGEST}")
+        likeliest = self.probabilities[..., 0]  # (L, T)
+        shown = [[_short(ranked[0]) for ranked in row] for row in self.words]
+        columns = max(len(word) for row in [*shown, [_short(token) for token in self.tokens]] for word in row)
+        wide, high = 1.3 + len(self.tokens) * (0.2 + 0.075 * columns), 1.3 + 0.3 * len(self.layers)
+        figure = Figure(figsize=(max(wide, 4.0), high), layout="constrained", facecolor="white")
+        panel = figure.subplots()
+        image = panel.imshow(likeliest, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
+        for row, words in enumerate(shown):
+            for at, word in enumerate(words):
+                panel.text(
+                    at, row, word, ha="center", va="center", fontsize=8, parse_math=False,
+                    color="white" if likeliest[row, at] > 0.55 else "black",
+                    weight="bold" if self.words[row][at][0] == self.words[-1][at][0] else "normal",
+                )  # fmt: skip
+        names = [layer if isinstance(layer, str) else f"layer {layer}" for layer in self.layers]
+        panel.set_yticks(range(len(names)), names, fontsize=8)
+        panel.set_xticks(range(len(self.tokens)), [_short(token) for token in self.tokens], fontsize=8)
+        for label in panel.get_xticklabels():
+            label.set_parse_math(False)
+        panel.tick_params(length=0)
+        title = f"{self.model}: {self.title}"
+        limit = int(14 * max(wide, 4.0))
+        panel.set_title(title if len(title) <= limit else f"{title[: limit - 1]}…", fontsize=9, parse_math=False)
+        bar = figure.colorbar(image, ax=panel, pad=0.01)
+        bar.set_label("probability", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
+        return save_and_tell(figure, path, "the table")
+
+
+def logit_lens(
+    model: nn.Module, stack: str, project: Callable[[Tensor], Tensor], *inputs: Tensor | None
+) -> Iterator[Tensor]:
+    """Run the model, as its `forward` takes the inputs: the logits (B, T, V) of the embeddings and of each layer.
+
+    stack    the name of the stack whose layers are read
+    project  from states (B, T, D) behind the final norm to logits: the model's own
+
+    Raises ValueError for a model that has no such stack of layers.
+    """
+    layers = getattr(model, stack, None)
+    if not isinstance(layers, Stack):
+        raise ValueError(f"the logit lens reads a stack of layers, and {type(model).__name__} has none")
+    with evaluating(model), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
+        model(*inputs)
+    for (state,) in states.values():
+        with torch.no_grad():
+            logits = project(state if layers.norm is None else layers.norm(state))
+        yield logits
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= SHOWN else f"{word[: SHOWN - 1]}…"
