@@ -95,16 +95,9 @@ def train(
 
 
 def _train(
-    task: Task,
-    config: TrainingConfig,
-    out: Path,
-    route: Route,
-    resume: bool,
-    max_minutes: float | None,
-    identity: dict[str, Any],
-    resume_command: str,
-    flops: float | None,
-) -> Summary:
+    task: Task, config: TrainingConfig, out: Path, route: Route, resume: bool, max_minutes: float | None,
+    identity: dict[str, Any], resume_command: str, flops: float | None,
+) -> Summary:  # fmt: skip
     """`train` in a directory that is this process's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
     model, optimiser = task.model, make_optimiser(task.model, config)
