@@ -16,9 +16,9 @@ RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
 
 
 def without_folders(value: Any) -> Any:
-    """The same with every path cut to its last part."""
+    """The same with every path cut to its last part; a preset, such as resnet/20-small, is none."""
     if isinstance(value, dict):
-        return {key: without_folders(item) for key, item in value.items()}
+        return {key: item if key == "preset" else without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_folders(item) for item in value]
     return PurePath(value).name if isinstance(value, str) and "/" in value else value

@@ -13,7 +13,7 @@ from torch import nn
 
 import manyheads
 from manyheads.data.embedded.digit_strings import digit_tokenizer
-from manyheads.models import conv_attention, nonlocal_net, transformer, universal, vit
+from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
 
 PAGE = Path(__file__).parents[1] / "docs" / "inside.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -85,9 +85,14 @@ def test_figures_of_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "feed_forward": 8,
     }
     net = nonlocal_net.NonLocalConfig(labels=("a", "b"), depths=(2, 2), widths=(8, 8), stem_width=8, stages=(1, 2))
-    run(2, {
+    run(2, {}, monkeypatch)
+    with Image.open("clip.gif") as clip:
+        assert clip.n_frames == 5  # type: ignore[attr-defined]
+    se = resnet.ResNetConfig(labels=("a", "b"), depths=(1, 1), widths=(8, 8), stem_width=8, squeeze=2)
+    run(3, {
+        "runs/se": resnet.ResNet(se),
         "runs/nonlocal": nonlocal_net.NonLocalNet(net),
         "runs/conv-attention": conv_attention.ConvAttention(conv_attention.ConvAttentionConfig(**small)),
         "runs/deit": vit.ViT(vit.ViTConfig(**small, patch=8, distilled=True)),
     }, monkeypatch)  # fmt: skip
-    assert {"arrows.png", "maps.png", "centres.png"} <= {file.name for file in tmp_path.iterdir()}
+    assert {"arrows.png", "maps.png", "channels.png"} <= {file.name for file in tmp_path.iterdir()}

@@ -19,9 +19,9 @@ FIGURES = {  # tasks/images/figures.py draws them
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("draw", _draw, "draw a figure of a paper from a model of images: "
-                     + "; ".join(f"{name}: {about}" for name, about in FIGURES.items()))  # fmt: skip
-    verb.add_argument("figure", choices=FIGURES, metavar="FIGURE", help=", ".join(FIGURES))
+    verb = verbs.add("draw", _draw, "draw a figure of a paper from a model of images")
+    verb.add_argument("figure", choices=FIGURES, metavar="FIGURE",
+                      help="; ".join(f"{name}: {about}" for name, about in FIGURES.items()))  # fmt: skip
     verb.add_argument("model", metavar=MODEL[0], help=MODEL[1])
     verb.add_argument("rest", nargs="*", metavar="INPUT",
                       help="channels, maps: a folder of class folders, a table of images, or image files; arrows: an "

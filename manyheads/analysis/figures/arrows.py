@@ -102,7 +102,7 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     frames = (frames - frames.min()) / (frames.max() - frames.min()).clamp(min=1e-6)
     strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # (Y, T * X, C)
     inches = min(3.5, 14 / count)
-    figure = Figure(figsize=(max(inches * count, 3.5) + 0.4, inches * height / width + 1.1), layout="constrained")
+    figure = Figure(figsize=(max(inches * count, 3.5) + 0.4, inches * height / width + 0.8), layout="compressed")
     panel = figure.subplots()
     extent = (0, count * width, height, 0)
     shown = (strip if strip.shape[2] == 3 else strip[..., 0]).numpy()
@@ -111,14 +111,14 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     sizes = arrows.weights.abs()
     weakest, range_ = sizes.min(), (sizes.max() - sizes.min()).clamp(min=1e-12)
     strengths = ((sizes - weakest) / range_).tolist()  # from 0 to 1
-    edge = [withStroke(linewidth=1.5, foreground="white")]  # arrows are seen on any ground
     for (frame, down, right), strength in zip(arrows.ends.tolist(), strengths, strict=True):
+        thick = 0.5 + 3 * strength
         look = {
-            "arrowstyle": "->", "color": HUES[1], "linewidth": 0.5 + 3 * strength, "alpha": 0.4 + 0.6 * strength,
-            "shrinkA": 0, "shrinkB": 0,
+            "arrowstyle": "->", "color": HUES[1], "linewidth": thick, "shrinkA": 0, "shrinkB": 0,
+            "path_effects": [withStroke(linewidth=thick + 1, foreground="white", alpha=0.7)],  # seen on any ground
         }  # fmt: skip
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
-    panel.plot(t * width + x, y, "o", color=HUES[0], markeredgecolor="white", path_effects=edge, zorder=5)
+    panel.plot(t * width + x, y, "o", color=HUES[0], markeredgecolor="white", zorder=5)
     for frame in range(1, count):
         panel.axvline(frame * width, color="white", linewidth=1.5)
     low, high = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".npz")
 NAMED = 40  # rows that have their names beside them
-WIDTH = 8.0  # inches of a picture
+WIDTH = 7.0  # inches of a picture
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ChannelWeights:
         from matplotlib.figure import Figure
 
         several = len(self.rows) > 1
-        high = 0.9 + 0.19 * min(len(self.rows) + 1, NAMED) if several else 1.5
+        high = 0.6 + 0.15 * min(len(self.rows) + 1, NAMED) if several else 1.3
         figure = Figure(figsize=(WIDTH, high * len(self.layers) + 1.0), layout="constrained", facecolor="white")
         of = f" of {short_name(self.model)}" if self.model else ""
         figure.suptitle(f"channel weights{of}\n{self.title}", fontsize=10, parse_math=False)
@@ -192,7 +192,7 @@ def _called(layer: str) -> str:
 
 
 def _bars(panel: Axes, weights: NDArray[np.float32], title: str) -> None:
-    panel.bar(range(len(weights)), weights, width=1.0, color=HUES[0])
+    panel.bar(range(len(weights)), weights, width=0.8, color=HUES[0])
     mean = float(weights.mean())
     panel.axhline(mean, color="black", linewidth=0.8, linestyle=":")
     panel.set_title(f"{title}, mean {mean:.2f} (dotted)", fontsize=9)
