@@ -32,7 +32,7 @@ def words(command: str) -> list[str]:
 
 def verbs_of_the_table() -> list[tuple[str, list[str]]]:
     rows = re.findall(r"^\| `manyheads ([a-z|]+)(.*)$", VERBS.read_text(), re.MULTILINE)
-    return [(verb, re.findall(r"(?<![\w-])--[a-z-]+", row)) for verb, row in rows]
+    return [(verb, re.findall(r"(?<![\w-])--[a-z0-9-]+", row)) for verb, row in rows]
 
 
 def test_the_pages_show_commands() -> None:
@@ -43,15 +43,27 @@ def test_the_pages_show_commands() -> None:
 TEACHER = {"training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.layers": 1, "model.heads": 1}
 
 
-def lay(folder: Path, *, images: bool) -> None:
+TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
+    "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n"},
+    "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
+    "reading": {"train.conll": "John B-PER\n\nran O\n"},
+}
+
+
+def lay(data: Path, recipe: str) -> None:
     """Data of a page's placeholder, so that a dry run has something to look at."""
-    for number, name in enumerate(("a", "b") if images else ("en", "de")):
-        if images:
-            (folder / "train" / name).mkdir(parents=True)
-            Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / "train" / name / "0.png")
-        else:
-            folder.mkdir(exist_ok=True)
-            (folder / f"train.{name}").write_text("one\ntwo\n")
+    if data.suffix == ".txt":
+        data.write_text("one\ntwo\n")
+        return
+    for beginning, files in TEXTS.items():
+        if recipe.startswith(beginning):
+            data.mkdir()
+            for name, content in files.items():
+                (data / name).write_text(content)
+            return
+    for number, name in enumerate(("a", "b")):
+        (data / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(data / "train" / name / "0.png")
 
 
 @pytest.mark.parametrize("command", commands())
@@ -62,7 +74,7 @@ def test_a_command_of_a_page_is_understood(
     monkeypatch.chdir(tmp_path)
     for word in given:  # a dry run looks at the data
         if word.startswith("data="):
-            lay(Path(word.removeprefix("data=")), images=not given[1].startswith("translation"))
+            lay(Path(word.removeprefix("data=")), given[1])
         if word.startswith("teacher="):
             train("image-classification", TEACHER, out=word.removeprefix("teacher="))
     if given[0] == "train" and "--init" not in given:  # settings, too

@@ -120,7 +120,8 @@ def attend(
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Scores in float32 at least, as the fused kernels keep them, whatever precision the model runs in."""
     wide = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    device = "cpu" if query.is_meta else query.device.type  # autocast does not know the device of shapes alone
+    with torch.autocast(device, enabled=False):
         return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
 
 
