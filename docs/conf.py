@@ -14,9 +14,8 @@ from sphinx.application import Sphinx
 
 from manyheads import __version__
 
-# what the notebooks call by its name is what runs this build, and it writes no more than they show
+# a notebook that types `manyheads` gets the one of the environment that builds the site
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 project, author, copyright = "Manyheads", "Manyheads contributors", "Manyheads contributors"
 version = release = __version__
