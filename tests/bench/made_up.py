@@ -15,6 +15,16 @@ def failing(case: float, setting: str, threads: int) -> Prepared:
     raise OSError("no such file\nmore")
 
 
+def openvino(case: tuple[str, Any], setting: str, threads: int) -> Prepared:
+    """A work of the bench on a tiny model, whose layers are compressed as larger ones are."""
+    import manyheads.bench.peers.openvino as peer
+    from manyheads.bench.table import work
+
+    name, tiny = case
+    peer.LEAST_COMPRESSED = 64
+    return work(name).peers["openvino"].prepare(tiny, setting, threads)
+
+
 def apart(ours: float, theirs: float) -> float:
     return abs(ours - theirs)
 
