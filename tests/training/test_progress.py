@@ -90,8 +90,9 @@ def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
 
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    lines = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
-    lines += [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
+    training = [{"step": step, "epoch": step // 4, "loss": 1.0} for step in (2, 6)]
+    validation = [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
+    lines = [*training, *validation]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     progress.draw_losses(tmp_path)
     (losses,) = figures[0].axes
