@@ -120,8 +120,8 @@ def save(
         files[TOKENIZER_CONFIG] = _json(tokenizer_config(model.config, tokenizer))
     if preprocessing is not None:
         files[PREPROCESSOR] = _json(preprocessing)
-    if family.generation is not None:
-        files["generation_config.json"] = _json(family.generation(model.config))
+    if family.generation is not None and (generating := family.generation(model.config)) is not None:
+        files["generation_config.json"] = _json(generating)
     files[CONFIG] = _json(settings)  # last: a directory without it is no model
     write_files(Path(path), files)
     return family.model_type

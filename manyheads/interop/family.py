@@ -37,7 +37,7 @@ class Family:
     settings      the rows of config.json.
     weights       the rows for a configuration, given the names of its parameters and buffers.
     architecture  what `architectures` says.
-    generation    generation_config.json; None for what does not generate.
+    generation    generation_config.json; None, or giving None, for what does not generate.
     preprocessing what preprocessor_config.json would say, where config.json says it (timm's).
     renamed       a name in a file as the rows have it, for a library that numbers its layers otherwise; read only.
     infer         fields that config.json tells only through `architectures`, or the weights alone; given both, at first
@@ -54,7 +54,7 @@ class Family:
     settings: Settings
     weights: Callable[[Any, Iterable[str]], list[Weight]]
     architecture: Callable[[Any], str]
-    generation: Callable[[Any], dict[str, Any]] | None = None
+    generation: Callable[[Any], dict[str, Any] | None] | None = None
     infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
     computed: Callable[[Any], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()

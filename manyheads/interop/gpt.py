@@ -4,6 +4,9 @@ Read in transformers 5.23 (modeling_gpt2.py, modeling_openai.py) and in the file
 key and value are one matrix there, matrices are transposed (Conv1D), and files of the model without its head have names
 without `transformer.`. Models without biases are written with biases of zero, which compute the same, and say so in a
 key `bias` of their config.json, which other tools carry along.
+
+Of their heads we have the language model and the classifier of texts, which reads the last token that is no padding, by
+its id there, by the length here. A directory of any other is opened as a language model.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
+from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
@@ -50,6 +54,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
         *(_row(f"{ours}.bias", f"{_LAYER}.{theirs}.bias") for ours, theirs in (_MATRICES | _NORMS).items()),
         *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight") for ours, theirs in _NORMS.items()),
         *(_row(f"decoder.norm.{leaf}", f"ln_f.{leaf}") for leaf in ("weight", "bias")),
+        Weight("classifier.weight", "score.weight"),
     ]  # fmt: skip
     return lambda config, names: rows
 
@@ -73,18 +78,37 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
 _STORED = tuple(_PREFIX + name for name in (*_BIASES, "ln_f.bias"))
 
 
-def generation(config: GPTConfig) -> dict[str, Any]:
+def generation(config: GPTConfig) -> dict[str, Any] | None:
+    if config.head != "language":
+        return None
     return {"bos_token_id": config.end, "eos_token_id": config.end, "pad_token_id": config.end}
 
 
-def _start(config: GPTConfig) -> dict[str, Any]:
-    return {"bos_token_id": config.end}
+def _heads(name: str) -> dict[str, Any]:
+    """How a family, of whose architectures this is the name, tells its heads."""
+    language, sequence = f"{name}LMHeadModel", f"{name}ForSequenceClassification"
+
+    def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        if settings.get("architectures") != [sequence]:
+            return {}
+        return {"head": "sequence", "labels": read_labels(settings), "pad": settings.get("pad_token_id")}
+
+    def also_written(config: GPTConfig) -> dict[str, Any]:
+        start = {"bos_token_id": config.end}
+        if config.head == "language":
+            return start
+        return {**start, **label_names(config.labels), "pad_token_id": config.pad}
+
+    def architecture(config: GPTConfig) -> str:
+        return language if config.head == "language" else sequence
+
+    return {"infer": infer, "also_written": also_written, "architecture": architecture}
 
 
 # What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
 # and defaults for generating.
 _IGNORED = """
-    decoder_start_token_id is_decoder output_past pad_token_id predict_special_tokens problem_type
+    decoder_start_token_id is_decoder output_past pad_token_id predict_special_tokens
     reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
     summary_use_proj
 """
@@ -120,7 +144,8 @@ def _settings(
         Setting("embedding_dropout", "embd_pdrop", default=0.1),
     )  # fmt: skip
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
-    return Settings((*common, *rows), ours, theirs | {"tie_word_embeddings": True}, ABSENT, ignored)
+    tolerated = {**ABSENT, "problem_type": "single_label_classification"}
+    return Settings((*common, *rows), ours, theirs | {"tie_word_embeddings": True}, tolerated, ignored)
 
 
 GPT2 = Family(
@@ -134,8 +159,7 @@ GPT2 = Family(
         {"norm": "pre"},
         {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     ),
-    _weights("wte", "wpe"), lambda config: "GPT2LMHeadModel", generation,
-    computed=_computed, stored=_STORED, also_written=_start,
+    _weights("wte", "wpe"), generation=generation, computed=_computed, stored=_STORED, **_heads("GPT2"),
 )  # fmt: skip
 OPENAI_GPT = Family(
     "openai-gpt", GPTConfig, GPT,
@@ -147,6 +171,6 @@ OPENAI_GPT = Family(
         {"norm": "post", "feed_forward": None},
         {},
     ),
-    _weights("tokens_embed", "positions_embed"), lambda config: "OpenAIGPTLMHeadModel", generation,
-    computed=_computed, stored=_STORED, also_written=_start,
+    _weights("tokens_embed", "positions_embed"), generation=generation, computed=_computed, stored=_STORED,
+    **_heads("OpenAIGPT"),
 )  # fmt: skip

@@ -38,7 +38,10 @@ class _Field:
 
 
 def _family(
-    model_type: str, config: type[Any], module: type[Any], generation: Callable[[Any], dict[str, Any]] | None = None
+    model_type: str,
+    config: type[Any],
+    module: type[Any],
+    generation: Callable[[Any], dict[str, Any] | None] | None = None,
 ) -> Family:
     rows = tuple(_Field(field.name, field.default) for field in fields(config))
     ignored = frozenset({"architectures", "model_type", "dtype", "tokenizers"})
@@ -54,7 +57,7 @@ def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
 
 # a row for each configuration of the presets' table; ViT and DeiT, GPT and GPT-2 share theirs
 _SAVED_AS = {"directions": "reader"}  # the name that its directories have always had
-_GENERATION: dict[str, Callable[[Any], dict[str, Any]]] = {"transformer": translation, "gpt": continuation}
+_GENERATION: dict[str, Callable[[Any], dict[str, Any] | None]] = {"transformer": translation, "gpt": continuation}
 OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))
     for name, row in {row.config: (name, row) for name, row in reversed(FAMILIES.items())}.values()

@@ -26,6 +26,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     head, labels  What tells labels apart is kept where both stay the same, else new. Other parts of a head are kept
                   where both heads have them. A ViT's layer below its head, `representation`, belongs to pretraining
                   and goes with the old head (Dosovitskiy 2020, section 3.2), unless the settings name it
+    vocab         larger: tokens are added, whose rows of the embedding are new
     image_size    of a ViT: its positions are resized to the new grid (there, too)
     others        leave the shapes of weights as they are (rates of dropout, ...). Raises ValueError where they do not.
     """
@@ -38,6 +39,8 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     relabelled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels"))
     if relabelled:
         weights = {name: tensor for name, tensor in weights.items() if _part(name) not in CLASSIFIERS}
+    if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:
+        weights["embedding.weight"] = torch.cat([weights["embedding.weight"], own["embedding.weight"][-added:]])
     if isinstance(model, ViT):
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
             weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid)

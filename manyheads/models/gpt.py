@@ -5,6 +5,9 @@
 GPT norms after each residual sum, as Vaswani 2017. GPT-2 norms before each sublayer and once after the last block, and
 draws the projections that write to the residual path smaller by sqrt(2 N), for 2 N of them add up. The output
 projection is the embedding matrix (tied).
+
+Fine-tuned on labels, it reads them from the state of a text's last token, which has seen all others (Radford 2018,
+section 3.2): logits = linear(state), without a bias.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -37,7 +40,11 @@ class GPTConfig(Config):
     feed_forward  hidden units; None: 4 * width
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          in linear layers and layer norms; nanoGPT goes without
-    dropout       on what each sublayer adds; `embedding_dropout` on the sum of token and position
+    dropout       on what each sublayer adds, and below the classifier; `embedding_dropout` on the sum of token and
+                  position
+    head          "language": logits of the next token; "sequence": of the `labels` of a text
+    pad           under the head "sequence", what fills up the texts of a batch; for other tools: by its lengths alone
+                  we know where a text ends. None: they take one text at a time
     """
 
     vocab: Vocabulary
@@ -54,10 +61,18 @@ class GPTConfig(Config):
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.1
     embedding_dropout: Rate = 0.1
+    head: Literal["language", "sequence"] = "language"
+    labels: Labels = ()
+    pad: TokenId | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head == "sequence" and len(self.labels) < 2:
+            raise ValueError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more to tell apart")
 
 
 class GPT(nn.Module):
-    """Tokens in, logits of the next token out."""
+    """Tokens in, what the head gives out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -66,15 +81,26 @@ class GPT(nn.Module):
         self.positions = Positions(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.decoder = Stack([_block(c) for _ in range(c.layers)], norm)
+        self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
         self._initialise()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) -> logits (B, T, V) of what follows each.
+        """tokens (B, T) -> logits (B, T, V) of what follows each; or logits (B, L) under the head "sequence".
 
-        lengths   (B,) real tokens of each row. May be left out: no token looks at padding behind it.
-        segments  (B, T) numbers of packed documents: a token looks at those of its own document only.
+        lengths   (B,) real tokens of each row; None: all. No token looks at padding behind it.
+        segments  (B, T) numbers of packed documents: a token looks at those of its own document only. The head
+                  "sequence" reads none: the two texts of a pair are one sequence.
         """
+        if self.classifier is not None:
+            return self.classify(self.hidden(tokens, lengths), lengths)
         return self.project(self.hidden(tokens, lengths, segments))
+
+    def classify(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """hidden (B, T, D) -> logits (B, L), from the last real token of each row."""
+        assert self.classifier is not None
+        rows = torch.arange(len(hidden), device=hidden.device)
+        last = hidden[:, -1] if lengths is None else hidden[rows, lengths - 1]  # (B, D)
+        return self.classifier(dropout(last, self.config.dropout, self.training))
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """The last states (B, T, D), before the output projection."""
@@ -117,6 +143,8 @@ class GPT(nn.Module):
 
     def _initialise(self) -> None:
         nn.init.normal_(self.embedding.weight, std=INIT_STD)  # as the positions are
+        if self.classifier is not None:
+            nn.init.normal_(self.classifier.weight, std=INIT_STD)
         for module in self.decoder.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INIT_STD)

@@ -28,10 +28,21 @@ def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loade
 
     origin  what the recipe starts from, for the error where the model is another
     """
+    loaded = opened(run, kind, origin)
+    return adapted(run, loaded, **settings), loaded
+
+
+def opened(run: Run, kind: Any, origin: str) -> Loaded:
+    """The model of `--init` as it is; see `start`."""
     assert run.init is not None
     loaded = load(run.init)
     if not isinstance(loaded.model, kind):
         raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from {origin}")
+    return loaded
+
+
+def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
+    """What was opened, with other settings; what is new is told on stderr."""
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
     if unknown := [f"model.{name}" for name in given if name not in known]:
@@ -43,7 +54,7 @@ def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loade
         raise ValueError(f"{named}{run.init} cannot be changed so: {error}") from None
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
-    return model, loaded
+    return model
 
 
 def tokenizer_of(loaded: Loaded) -> Tokenizer:

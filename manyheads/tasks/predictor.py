@@ -15,6 +15,7 @@ from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.runtime import Route
 from manyheads.lowering import check, lower
+from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 MOST_WORDS = 1000  # of a lens, at each position of each layer
@@ -118,7 +119,7 @@ class ModelWithTokenizer(TrainedModel):
 
 
 class TextPredictor(ModelWithTokenizer):
-    """A model that reads one text, or a pair, in both directions at once.
+    """A model that reads one text, or a pair, as a whole.
 
     pairs_only  what is told where a model that reads nothing but pairs is given one text; "": any model
     """
@@ -127,8 +128,8 @@ class TextPredictor(ModelWithTokenizer):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model takes two texts; one with a single kind of segment knows them by the separator."""
-        return hasattr(self.model.config, "segment_types")
+        """Whether the model takes two texts; one without kinds of segments knows them by what stands between."""
+        return hasattr(self.model.config, "segment_types") or isinstance(self.model, GPT)
 
     def attend(
         self,
@@ -152,7 +153,10 @@ class TextPredictor(ModelWithTokenizer):
         if pair is not None and not self.reads_pairs:
             raise ValueError(f"{self.path}: this model reads single texts, not pairs")
         title = text if pair is None else f"{text} | {pair}"
-        choices: dict[str, Any] = {"layers": layers, "heads": heads, "axis": axis, "calculation": calculation}
+        stepwise = ("self",) if isinstance(self.model, GPT) else ()
+        choices: dict[str, Any] = {
+            "layers": layers, "heads": heads, "axis": axis, "stepwise": stepwise, "calculation": calculation,
+        }  # fmt: skip
         return self._text_maps(self._tokenized(text, pair, truncate), title, truncate=truncate, **choices)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:

@@ -1,4 +1,4 @@
-"""Recipes that classify texts and pairs: the textbook's model and its rivals from scratch, or fine-tuned from BERT."""
+"""Recipes that classify texts and pairs: the textbook's model and its rivals from scratch; BERT or GPT, fine-tuned."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class ClassificationConfig(DataConfig):
     max_length    tokens of a text while training; longer ones are an error, or are cut with truncate=true
     tuned         of the model to start from: "all"; or nothing, and a BiLSTM reads its "last" layer, or its "last-four"
     scratch       forget the weights of the model to start from: what are they worth?
+    auxiliary     of a GPT: how much the loss of predicting the texts' own tokens weighs beside that of the labels, the
+                  lambda of Radford 2018, section 3.2 (there 0.5; it helped on large data, not on small)
     batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
     scored        which data are classified and scored at the end
     """
@@ -46,6 +48,7 @@ class ClassificationConfig(DataConfig):
     truncate: bool = False
     tuned: Tuned = "all"
     scratch: bool = False
+    auxiliary: Annotated[float, Range(0, 1000)] = 0.0
     batch_tokens: Count = 4096
     batch_items: Count | None = None
     training: TrainingConfig = field(default=FINE_TUNING)
@@ -135,6 +138,8 @@ IMDB_1000 = replace(
 )
 
 
+GPT_ABOUT = """A GPT reads a text between new tokens, start and extract, a pair with delimiter between its two, and its
+labels from the last one. As published for GPT (section 4.1): training.learning_rate=6.25e-5 auxiliary=0.5."""
 IMDB_DATA = {"data": "DIR of IMDB: aclImdb, or train.parquet and test.parquet with the columns text and label"}
 
 
@@ -211,11 +216,13 @@ RECIPES = {
         requires={"data": "DIR with train.tsv and test.tsv of MRPC, with the columns sentence1, sentence2 and label"},
     ),
     "single-sentence": Recipe(
-        "labels of your texts, fine-tuned from any BERT", "Devlin et al. 2018", YOURS, RUN, init="must",
+        "labels of your texts, fine-tuned from any BERT or GPT", "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
+        GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, .jsonl, .parquet) with the columns text and label"},
     ),
     "sentence-pair": Recipe(
-        "labels of your pairs of texts, fine-tuned from any BERT", "Devlin et al. 2018", YOURS, RUN, init="must",
+        "labels of your pairs of texts, fine-tuned from any BERT or GPT", "Devlin et al. 2018, Radford et al. 2018",
+        YOURS, RUN, GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label"},
     ),
 }  # fmt: skip

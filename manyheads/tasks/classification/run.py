@@ -18,11 +18,13 @@ from manyheads.data.embedded.languages import LANGUAGES
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, full_name, preset
 from manyheads.models.tfidf import Tfidf
 from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import fine_tuning, start_tuned
+from manyheads.recipes.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
+from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
@@ -43,8 +45,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
-        labels = config.names or ("0", "1")
-        return Plan(start_tuned(run, "sequence", labels, config.tuned)[0], config.batch_tokens)
+        return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
     def build(splits: SplitData[Labelled], route: Route) -> Job[Labelled]:
         _check_pairs(config, run, splits.train)
@@ -52,10 +53,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         if run.init is None:
             model, tokenizer = _new(config, splits.train, labels)
         else:
-            model, tokenizer = start_tuned(
-                run, "sequence", labels, config.tuned, scratch=config.scratch,
-                rates=config.model if config.preset is None else None,
-            )  # fmt: skip
+            model, tokenizer = _started(config, run, labels)
         limit = model.config.max_positions
         if splits.test is not None and not config.truncate:  # too long a text is told now, not after the training
             encode(tokenizer, splits.test.texts, splits.test.pairs, limit, truncate=False, where=splits.test.place)
@@ -70,16 +68,37 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         task = ClassificationTask(
             model, tokenizer, splits.train, splits.validation, route=route, batch_tokens=config.batch_tokens,
             batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
-            seed=config.training.seed,
+            auxiliary=config.auxiliary, seed=config.training.seed,
         )  # fmt: skip
 
         cost = costs.flops(model, round(task.tokens_per_item))
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
         flops = cost["training"] - 2 * frozen
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
-        return Job(model, training, score, task, flops=flops, identity={"labels": list(labels)}, record=record)
+        # former runs, which know no `auxiliary`, are those without
+        identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
+        return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build)
+    return carry_out(run, config, source, plan, build, beside=("auxiliary",))
+
+
+def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+    """The BERT or the GPT of `--init` under a new head, with its tokenizer."""
+    assert run.init is not None
+    rates = config.model if config.preset is None else {}
+    if directory.read_settings(directory.resolve(run.init))[0].module is not GPT:
+        run.refuse(("auxiliary",), f"the loss of a language model, and {run.init} is none: leave it out")
+        return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
+    run.refuse(("tuned",), f"which layers of a BERT are read, and {run.init} is a GPT: leave it out")
+    loaded = opened(run, GPT, "a BERT or a GPT")
+    tokenizer, end = marked(tokenizer_of(loaded)), loaded.model.config.end
+    settings = {
+        "head": "sequence", "labels": labels,
+        "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
+        "pad": tokenizer.token_to_id(START) if end is None else end,  # neither ends what the model reads
+    }  # fmt: skip
+    model = adapted(run, loaded, **settings, **{**rates, **dropouts(run)})
+    return (GPT(model.config) if config.scratch else model), tokenizer
 
 
 def planned_model(config: ClassificationConfig) -> Any:
@@ -95,7 +114,7 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
     """Raises a ValueError for what the user has set and nothing would heed."""
     if run.init is not None:
         return
-    run.refuse(("tuned", "scratch"), "about the model to start from: name it with --init MODEL")
+    run.refuse(("tuned", "scratch", "auxiliary"), "about the model to start from: name it with --init MODEL")
     if config.preset == "tfidf":
         reason = "TF-IDF is not trained step by step, but fitted at once: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]

@@ -1,7 +1,8 @@
 """Classification of texts and pairs of texts: the cross-entropy of their labels.
 
 Any model serves whose `forward(tokens, lengths, segments)` gives a logit for each of `config.labels`: the textbook's
-classifier and its rivals, and BERT, which reads pairs as one sequence with two segments (Devlin 2018, section 4.1).
+classifier and its rivals, BERT, which reads pairs as one sequence with two segments (Devlin 2018, section 4.1), and
+GPT, which reads them with a token between, and may go on learning to predict them (Radford 2018, sections 3.2 and 3.3).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import truncating
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.outputs import outputs, padded
+from manyheads.training.loss import smoothed_cross_entropy
 
 _CHUNK = 2000  # texts that are tokenised at a time
 
@@ -121,6 +123,7 @@ class ClassificationTask:
 
     batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
     max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
+    auxiliary     weight of a GPT's loss as a language model: of the mean over the tokens of a micro-batch
     """
 
     unit: ClassVar = "texts"
@@ -136,13 +139,14 @@ class ClassificationTask:
     max_length: int | None
     truncate: bool
     seed: int
+    auxiliary: float = 0.0
 
     def __post_init__(self) -> None:
         self.model.to(self.route.device)
         labels = self.model.config.labels
         self._texts, self._labels = self._encoded(self.train), label_ids(self.train, labels)
         self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
-        self._forward = self.route.compile(self.model.forward)
+        self._forward = self.route.compile(self.model.hidden if self.auxiliary else self.model.forward)
 
     def _encoded(self, data: Labelled) -> Encoded:
         texts = encode(
@@ -165,15 +169,21 @@ class ClassificationTask:
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._texts.batch(rows.tolist(), self.model.config.pad), self._labels[rows])
+        return Batch(*self._texts.batch(rows.tolist(), padding_of(self.model)), self._labels[rows])
 
     def loss(self, batch: Batch) -> Tensor:
         device = self.route.device
-        segments = None if batch.segments is None else batch.segments.to(device)
-        logits = self._forward(batch.ids.to(device), batch.lengths.to(device), segments)  # (B, L)
-        labels = batch.labels.to(device)
+        ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
+        words: Tensor | float = 0.0
+        if self.auxiliary:
+            hidden = self._forward(ids, lengths)  # (B, T, D)
+            logits = self.model.classify(hidden, lengths)
+            words = self.auxiliary * len(labels) * _next_tokens(self.model, hidden, ids, lengths)
+        else:
+            segments = None if batch.segments is None else batch.segments.to(device)
+            logits = self._forward(ids, lengths, segments)  # (B, L)
         self.right = (logits.detach().argmax(-1) == labels).sum()
-        return F.cross_entropy(logits.float(), labels, reduction="sum")
+        return F.cross_entropy(logits.float(), labels, reduction="sum") + words
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""
@@ -188,6 +198,21 @@ class ClassificationTask:
         return directory.save(out, self.model, self.tokenizer)
 
 
+def _next_tokens(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+    """The mean cross-entropy of the real ones among tokens (B, T), each given the states (B, T, D) before it."""
+    behind = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
+    targets = ids[:, 1:].masked_fill(behind, -1)
+    total = smoothed_cross_entropy(
+        hidden[:, :-1].flatten(0, 1), model.output_weight, None, targets.flatten(), smoothing=0.0, pad=None
+    )
+    return total / (lengths - 1).sum()
+
+
+def padding_of(model: Any) -> int:
+    """What fills up the texts of a batch; where a model names nothing, nothing reads it."""
+    return getattr(model.config, "pad", None) or 0
+
+
 def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
     """The index of every label (N,). Raises ValueError, with its place, for one that the model has not."""
     index = {label: i for i, label in enumerate(labels)}
@@ -200,7 +225,7 @@ def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
 def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
     """(N, L) float32 on the CPU."""
     scores = torch.empty(len(encoded), len(model.config.labels))
-    for i, logits in outputs(model, route, encoded.ids, model.config.pad, encoded.segments):
+    for i, logits in outputs(model, route, encoded.ids, padding_of(model), encoded.segments):
         scores[i] = logits.log_softmax(-1)
     return scores
 

@@ -91,5 +91,6 @@ def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | N
 
 def _started(run: Run) -> tuple[GPT, Tokenizer]:
     """The model of `--init`, with the dropout that the user asks for."""
-    model, loaded = start(run, GPT, "GPT's or GPT-2's weights", **dropouts(run))
+    language: dict[str, Any] = {"head": "language", "labels": (), "pad": None}
+    model, loaded = start(run, GPT, "GPT's or GPT-2's weights", **language, **dropouts(run))
     return model, tokenizer_of(loaded)

@@ -1,8 +1,7 @@
-"""The textbook's classifier, trained as its chapter does."""
+"""The textbook's own run, from the folders that its reader has unpacked."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,24 +9,18 @@ import manyheads
 from manyheads import cli
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import evaluate
+from tests.tasks.classification.test_run import SMALL, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
-SMALL: dict[str, Any] = {"threads": 1, "training.log_every": 5, "training.checkpoint_every": 50}
-
-
-def review(i: int) -> str:
-    """Words that say nothing, and one that tells whether i is odd."""
-    filling = [("the", "film", "was", "a", "plot")[i * k % 5] for k in range(1, 4)]
-    return " ".join([*filling, ("awful", "great")[i % 2], f"{i}."])
 
 
 def test_the_chapter_s_own_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Folders of .txt files as they are unpacked, RMSprop, every epoch, the last weights, accuracy beside the loss."""
     for split, start, count in (("train", 0, 100), ("val", 100, 20), ("test", 200, 30)):
-        for i in range(start, start + count):
-            file = tmp_path / "aclImdb" / split / ("neg", "pos")[i % 2] / f"{i}.txt"
+        for i, (text, label) in enumerate(rows(count, start)):
+            file = tmp_path / "aclImdb" / split / ("neg", "pos")[int(label)] / f"{i}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(review(i), encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
     data, run = tmp_path / "aclImdb", tmp_path / "run"
     settings = {**SMALL, "data": str(data), "vocabulary": 40, "batch_items": 10, "training.learning_rate": 0.01}
     result = train("imdb/keras", settings, out=run)
