@@ -114,7 +114,7 @@ class WordReader:
     ) -> Iterator[WordMaps]:
         texts = [self.frame.around([token for word in words for token in word])[0] for words in pieces]
         c = self.model.config
-        fill: Any = getattr(c, "source_pad", None) or getattr(c, "pad", 0)
+        fill: Any = getattr(c, "source_pad", None) or getattr(c, "pad", None) or 0
         padded = torch.from_numpy(pad(texts, fill))
         lengths = torch.tensor([len(ids) for ids in texts])
         maps = self._token_maps(padded, lengths)
