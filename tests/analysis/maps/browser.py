@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,7 +23,8 @@ class Browser:
 
     def __init__(self) -> None:
         assert BINARY is not None
-        self._home = tempfile.TemporaryDirectory(prefix="browser")
+        # a child of the browser may write for a moment after its parent's end: then the folder stays
+        self._home = tempfile.TemporaryDirectory(prefix="browser", ignore_cleanup_errors=True)
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
 
@@ -35,7 +37,8 @@ class Browser:
             [BINARY, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--remote-debugging-pipe", f"--user-data-dir={self._home.name}", "--hide-scrollbars",
              "--force-device-scale-factor=1"],
-            preexec_fn=as_three_and_four, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=as_three_and_four, start_new_session=True, close_fds=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(commands)
         os.close(answers)
@@ -47,7 +50,7 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def close(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # its children, too
         self._process.wait()
         os.close(self._to)
         os.close(self._from)
