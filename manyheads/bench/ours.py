@@ -16,14 +16,20 @@ from manyheads.models.presets import build, preset
 
 def precisions() -> Mapping[str, str]:
     """Our settings: the precisions that the machine has products for."""
-    settings = {"float32": "float32"}
-    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        settings["bf16"] = "bf16"
+    settings = training_precisions()
     try:
         check(prepare("int8", device="cpu"))
     except ValueError:
         return settings
     return {**settings, "int8": "int8"}
+
+
+def training_precisions() -> dict[str, str]:
+    """Those that have a gradient."""
+    settings = {"float32": "float32"}
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        settings["bf16"] = "bf16"
+    return settings
 
 
 def seeded(name: str, **settings: Any) -> Any:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis import costs
 from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, precisions
+from manyheads.bench.ours import computing, training_precisions
 from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.data.batching import pad, token_batches
 from manyheads.models.presets import build, preset
@@ -166,7 +166,7 @@ def least(case: Corpus, precision: str, ceilings: Ceilings) -> float:
 
 
 WORK = Work(
-    unit="tokens/s", cases={"": Corpus()}, amount=amount, least=least, ours=Side(precisions(), ours),
+    unit="tokens/s", cases={"": Corpus()}, amount=amount, least=least, ours=Side(training_precisions(), ours),
     peers={"tutorial": Side({"float32": "float32", "bf16": "bf16"}, tutorial)},
     compare=largest_difference, agreement="difference of the parameters' number",
 )  # fmt: skip

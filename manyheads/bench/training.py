@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyheads.analysis import costs
 from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, generator, precisions, seeded
+from manyheads.bench.ours import computing, generator, seeded, training_precisions
 from manyheads.bench.peers import transformers as hugging_face
 from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.training.config import TrainingConfig
@@ -152,7 +152,8 @@ def least(case: Batch, precision: str, ceilings: Ceilings) -> float:
 
 def _work(unit: str, name: str, case: Batch, ours: Callable[..., Prepared], theirs: Callable[..., Prepared]) -> Work:
     return Work(
-        unit=unit, cases={name: case}, amount=lambda case: case.items, least=least, ours=Side(precisions(), ours),
+        unit=unit, cases={name: case}, amount=lambda case: case.items, least=least,
+        ours=Side(training_precisions(), ours),
         peers={"transformers": Side(hugging_face.SETTINGS, theirs)},
         compare=largest_difference, agreement="difference of the first loss",
     )  # fmt: skip

@@ -52,6 +52,8 @@ NEAR = {"decode-translation": ("ctranslate2", 0.0), "train-translation": ("tutor
 @pytest.mark.parametrize("name", TINY)
 def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
     work, case = TINY[name]
+    for setting in set(work.ours.settings) - {"float32"}:
+        work.ours.prepare(case, setting, 1).run()
     ours = work.ours.prepare(case, "float32", 1)
     ours.run()
     assert work.amount(case) / work.least(case, "float32", LIMITS) > 0
