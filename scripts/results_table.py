@@ -56,20 +56,6 @@ def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
     return _markdown(rows)
 
 
-def bench_table() -> str:
-    """The side-by-side measurements, with the physical limit beside them; empty where there are none."""
-    rows = [["bench", "ours", "peer", "ratio (min to max)", "limit", "processor"], ["---", *["--:"] * 4, "---"]]
-    for record in (bench for bench in records("bench") if "ratio" in bench):
-        rates, ratio, hardware = record["target_tokens_per_second"], record["ratio"], record["hardware"]
-        rows.append([
-            f"`{record['bench']}`, {record['model']}, {record['precision']}: target tokens/s",
-            f"{rates['ours']['median']:,.0f}", f"{rates['peer']['median']:,.0f}",
-            f"{ratio['median']:.1f} ({ratio['min']:.1f} to {ratio['max']:.1f})",
-            f"{record['limit']['target_tokens_per_second']:,}", _processor(hardware),
-        ])  # fmt: skip
-    return _markdown(rows) if len(rows) > 2 else ""
-
-
 def models_table() -> str:
     """What models cost beside each other: their training throughput, and what the products alone would allow."""
     tables = []
@@ -232,7 +218,7 @@ PAPERS = {
 RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
-    "docs/results.md": (table, bench_table, models_table, costs_table),
+    "docs/results.md": (table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/speed.md": (speed_table,),
     "docs/complexity.md": complexity_page.PARTS,
