@@ -15,6 +15,7 @@ The teacher sees the very image that the student sees, changed and mixed; the la
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,13 @@ class Teacher:
                 f"the teacher cannot see the student's images: {error}; fine-tune it at their size first (--init with "
                 f"model.image_size={size})"
             ) from None
+        if size != self.expected.size:
+            warnings.warn(
+                f"the teacher learnt from images of {self.expected.size} x {self.expected.size} and is shown the "
+                f"student's, {size} x {size}: it may know them worse; fine-tune it at their size (--init with "
+                f"model.image_size={size}), or give the student model.image_size={self.expected.size}",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
