@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from manyheads.analysis.heads.stanford import PUBLISHED, RENAMED
+from manyheads.analysis.heads import coreference
+from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.results import describe, duration, groups, records, scores
 from scripts import complexity_page
@@ -183,18 +184,21 @@ def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
 
 
 def published_table() -> str:
-    """Of each relation of Clark et al. 2019: their best head, and the best fixed offset, beside those of each probe."""
+    """The rows of Clark et al. 2019, table 1, and of section 4.3, beside those of each probe; heads count from 1."""
     probes = records("probes")
-    found = [{row["group"]: row for row in record["relations"]} for record in probes]
     names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
-    rows = [["relation", "in the treebank", "BERT-base, WSJ", *names], ["---", "---", *["--:"] * (1 + len(names))]]
-    universal = {stanford: name for name, stanford in RENAMED.items()}
-    for relation, paper in PUBLISHED.items():
-        name = universal.get(relation, relation)
-        ours = [f"{row[name]['accuracy']:.3f} ({row[name]['base']:.3f})" for row in found if name in row]
-        if len(ours) == len(found):
-            rows.append([f"`{relation}`", f"`{name}`", f"{paper.accuracy:.3f} ({paper.base:.3f})", *ours])
-    return _markdown(rows)
+    head = [["relation", "BERT-base", *names], ["---", *["---"] * (1 + len(names))]]
+    found = [{row["group"]: _head(row) for row in record["published_relations"]} for record in probes]
+    rows = [[f"`{relation}`", f"{paper.layer}-{paper.head}: {paper.accuracy:.3f} ({paper.base:.3f})",
+             *(heads.get(relation, "") for heads in found)] for relation, paper in PUBLISHED.items()]  # fmt: skip
+    found = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
+    rows += [[f"who is meant, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in found)]
+             for kind, accuracy in coreference.PUBLISHED.items()]  # fmt: skip
+    return _markdown(head + rows)
+
+
+def _head(row: dict[str, Any]) -> str:
+    return f"{row['layer'] + 1}-{row['head'] + 1}: {row['accuracy']:.3f} ({row['base']:.3f})"
 
 
 PAPERS = {

@@ -162,13 +162,18 @@ def test_a_rival_is_shown_where_it_was_trained_alike(monkeypatch: pytest.MonkeyP
 
 
 def test_published_heads_stand_beside_those_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    relations = [{"group": "obj", "accuracy": 0.75, "base": 0.25}, {"group": "punct", "accuracy": 1, "base": 1}]
-    probe = {"model": "Mine", "treebank": "UD English X, dev", "relations": relations}
-    monkeypatch.setattr(results_table, "records", lambda kind: [probe] if kind == "probes" else [])
-    assert results_table.published_table().splitlines()[0::2] == [
-        "| relation | in the treebank | BERT-base, WSJ | Mine, English X, dev |",
-        "| `dobj` | `obj` | 0.868 (0.400) | 0.750 (0.250) |",
-    ]
+    head = {"layer": 7, "head": 9, "accuracy": 0.75, "base": 0.25}
+    probe = {
+        "model": "Mine", "treebank": "UD English X, dev", "published_relations": [{"group": "dobj", **head}],
+        "coreference": [{"group": "pronoun", **head, "layer": 0}],
+    }  # fmt: skip
+    without = {**probe, "model": "Its", "coreference": None}
+    monkeypatch.setattr(results_table, "records", lambda kind: [probe, without] if kind == "probes" else [])
+    table = results_table.published_table().splitlines()
+    assert table[0] == "| relation | BERT-base | Mine, English X, dev | Its, English X, dev |"
+    assert "| `dobj` | 8-10: 0.868 (0.400) | 8-10: 0.750 (0.250) | 8-10: 0.750 (0.250) |" in table
+    assert "| `det` | 8-11: 0.943 (0.517) |  |  |" in table
+    assert "| who is meant, pronoun | 5-4: 0.640 | 1-10: 0.750 (0.250) |  |" in table
 
 
 def test_every_page_has_what_was_measured() -> None:
