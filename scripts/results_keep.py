@@ -2,7 +2,7 @@
 file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
 
 Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
-tell whether they are the same.
+tell whether they are the same. A run whose training has an accuracy keeps its curves, too: `by_epoch`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path, PurePath
+from statistics import mean
 from typing import Any
+
+from manyheads.training.progress import read_metrics
 
 RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
 
@@ -24,12 +27,33 @@ def without_folders(value: Any) -> Any:
     return PurePath(value).name if isinstance(value, str) and "/" in value else value
 
 
+def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
+    """Of each epoch the means of its training's loss and accuracy, while it learnt, and the validation at its end.
+
+    Empty where the training measures no accuracy, or where the ends of epochs are not what was validated.
+    """
+    entries, epochs, training = read_metrics(metrics), list[dict[str, dict[str, float]]](), list[dict[str, Any]]()
+    if len({entry["step"] / (entry.get("epoch") or 1) for entry in entries if "validation" in entry}) != 1:
+        return []
+    for entry in entries:
+        if "validation" not in entry:
+            training.append(entry)
+        elif training and all("accuracy" in part for part in training):
+            means = {name: round(mean(part[name] for part in training), 5) for name in ("loss", "accuracy")}
+            rounded = {name: round(value, 5) for name, value in entry["validation"].items()}
+            epochs.append({"training": means, "validation": rounded})
+            training = []
+    return epochs
+
+
 def main(run: str, name: str) -> Path:
     source, kind = (Path(run) / "result.json", "runs") if Path(run).is_dir() else (Path(run), "probes")
     record = json.loads(source.read_text(encoding="utf-8"))
     for part in ("data", "overrides", "init", "model", "treebank"):
         if part in record:
             record[part] = without_folders(record[part])
+    if kind == "runs" and (epochs := by_epoch(source.with_name("metrics.jsonl"))):
+        record["by_epoch"] = epochs
     kept = RECORDS / kind / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -206,7 +206,7 @@ PAPERS = {
     "universal": ("universal/copy", "universal/reverse", "universal/addition"),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
-        ("textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
+        ("keras", "textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
     ),
     "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),

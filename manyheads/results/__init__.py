@@ -1,4 +1,5 @@
-"""What was measured, as JSON records: `runs/` (`result.json` of a run) and `bench/`. All scores shown are theirs."""
+"""What was measured, as JSON records: `runs/` (`result.json` of a run), `probes/`, `bench/`, and `peers/`: a recipe of
+ours, run by another library. All scores shown are theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ UNTOLD = ("data", "threads", "source", "target", "seed", "validate_every", "chec
 
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:
-    """The records of `runs`, or of `bench`: side-by-side measurements; by file name."""
+    """The records of one kind, by file name."""
     folder = files("manyheads.results") / kind
     if not folder.is_dir():
         return []

@@ -1,5 +1,6 @@
 """Shown scores come from records, and the pages show the present ones."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from manyheads import results
 from scripts import results_plot as plot
 from scripts import results_table as table
-from scripts.results_keep import without_folders
+from scripts.results_keep import by_epoch, without_folders
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,3 +123,21 @@ def test_records_have_what_the_design_promises() -> None:
 def test_kept_records_name_no_folder() -> None:
     given = {"data": "/home/someone/corpus/train", "pairs": 3, "files": ["a/b.en", "c.de"], "none": None}
     assert without_folders(given) == {"data": "train", "pairs": 3, "files": ["b.en", "c.de"], "none": None}
+
+
+def test_the_curves_of_a_run_that_was_validated_at_the_end_of_each_epoch(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+
+    def curves(*entries: dict[str, Any]) -> list[dict[str, dict[str, float]]]:
+        file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+        return by_epoch(file)
+
+    first: list[dict[str, Any]] = [
+        {"step": 5, "epoch": 0, "loss": 0.8, "accuracy": 0.5}, {"step": 10, "epoch": 1, "loss": 0.6, "accuracy": 0.7},
+        {"step": 10, "epoch": 1, "validation": {"loss": 0.65, "accuracy": 0.6}},
+    ]  # fmt: skip
+    assert curves(*first, {"step": 15, "epoch": 1, "loss": 0.1, "accuracy": 1.0}) == [
+        {"training": {"loss": 0.7, "accuracy": 0.6}, "validation": {"loss": 0.65, "accuracy": 0.6}}
+    ]
+    assert curves(*first, {"step": 15, "epoch": 1, "validation": {"loss": 0.5}}) == []  # between two epochs
+    assert curves({"step": 10, "epoch": 1, "loss": 0.6}, first[2]) == []  # no accuracy in training
