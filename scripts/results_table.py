@@ -212,8 +212,11 @@ def published_table() -> str:
 
 
 PAPERS = {
-    "transformer": ("translation", "translation/multi30k"),
-    "universal": ("universal/copy", "universal/reverse", "universal/addition"),
+    "transformer": ("translation", "translation/multi30k", "translation/blog"),
+    "universal": (
+        "universal/copy", "universal/reverse", "universal/addition",
+        "translation", "language-modelling/tiny-shakespeare",
+    ),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
         ("textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
