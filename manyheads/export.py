@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from manyheads.data.tokenizers import word_tokenizer
 from manyheads.directory import (
     CONFIG,
     Loaded,
@@ -23,8 +24,9 @@ from manyheads.directory import (
     write_files,
 )
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.tutorial import HEADS, read_vocabulary, translator
 from manyheads.interop.vocabularies import FILES
-from manyheads.interop.weights import PICKLED, SAFE, read_pickled, weight_files
+from manyheads.interop.weights import PICKLED, SAFE, read_file, read_pickled, weight_files
 from manyheads.models.transformer import Transformer
 
 FORMATS = ("hf", "ctranslate2")
@@ -47,12 +49,30 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     return _to_ctranslate2(loaded, out)
 
 
-def convert(directory: str | Path, out: str | Path) -> None:
-    """A directory that has only pickled weights as one with safetensors, in `out`.
+def convert(
+    directory: str | Path,
+    out: str | Path,
+    *,
+    heads: int | None = None,
+    vocabularies: tuple[str | Path, str | Path] | None = None,
+    languages: tuple[str, str] | None = None,
+) -> None:
+    """A directory that has only pickled weights as one with safetensors, in `out`; or the file of a state_dict of the
+    PyTorch tutorial's translator (`interop/tutorial.py`) as a model directory.
 
-    The pickle is opened with `weights_only=True`, here and nowhere else: code in it is not run.
+    heads         of the tutorial's model, which its state_dict does not tell; None: 8
+    vocabularies  of its source and its target: JSON or text (`read_vocabulary`); None: the model reads no text
+    languages     of both, which decide where words are split; None: German and English
+
+    A pickle is opened with `weights_only=True`, here and nowhere else: code in it is not run.
     """
     path, out = resolve(directory, pickled=True), Path(out)
+    if path.is_file():
+        _convert_state_dict(path, out, heads, vocabularies, languages or ("de", "en"))
+        return
+    of_file = {"heads": heads, "vocabularies": vocabularies, "languages": languages}
+    if given := [name for name, value in of_file.items() if value is not None]:
+        raise ValueError(f"{path}: {', '.join(given)}: only for the file of a state_dict, not for a directory")
     family, settings = read_settings(path)
     _check_free(out)
     if not weight_files(path, PICKLED):
@@ -70,6 +90,32 @@ def convert(directory: str | Path, out: str | Path) -> None:
     files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
     files |= {file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)}
     write_files(out, files)
+
+
+def _convert_state_dict(
+    file: Path, out: Path, heads: int | None, vocabularies: tuple[str | Path, str | Path] | None,
+    languages: tuple[str, str],
+) -> None:  # fmt: skip
+    _check_free(out)
+    words = [read_vocabulary(Path(vocabulary)) for vocabulary in vocabularies or ()]
+    tensors = read_file(file)
+    try:
+        model = translator(tensors, *words, heads=HEADS if heads is None else heads)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    c = model.config
+    for vocabulary, known, size in zip(vocabularies or (), words, (c.source_vocab, c.target_vocab), strict=False):
+        if len(known) != size:
+            raise ValueError(f"{vocabulary}: {len(known):,} words, and the model has {size:,}: they are not its own")
+    sides = zip(words, languages, (True, False), strict=False)
+    save(out, model, *(word_tokenizer(known, language, begin=begin) for known, language, begin in sides))
+    assumed = f"{HEADS} heads (--heads), " if heads is None else ""
+    unread = "" if vocabularies else "; it translates no text without --vocabularies"
+    print(
+        f"{out}: {c.encoder_layers} + {c.decoder_layers} layers of width {c.width}; {assumed}ReLU and norms after each"
+        f" sum as in the tutorial, which a state_dict does not tell{unread}",
+        file=sys.stderr,
+    )
 
 
 def _to_hugging_face(loaded: Loaded, out: Path) -> str:
@@ -122,7 +168,9 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
     """What its converter would fail on, or convert into another model without a word."""
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
-        return f"it knows Marian and Pegasus directories, this one is {loaded.family}"
+        _, obstacles = family_of(loaded.model)  # of a translator: why it is neither
+        why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
+        return f"it knows Marian and Pegasus directories, this one is {loaded.family}{why}"
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         return "it needs a tokenizer.json"
     if loaded.tokenizer.get_vocab() != loaded.target_tokenizer.get_vocab():

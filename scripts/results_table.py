@@ -202,8 +202,11 @@ def _head(row: dict[str, Any]) -> str:
 
 
 PAPERS = {
-    "transformer": ("translation", "translation/multi30k"),
-    "universal": ("universal/copy", "universal/reverse", "universal/addition"),
+    "transformer": ("translation", "translation/multi30k", "translation/blog"),
+    "universal": (
+        "universal/copy", "universal/reverse", "universal/addition",
+        "translation", "language-modelling/tiny-shakespeare",
+    ),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
         ("keras", "textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),

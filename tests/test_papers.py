@@ -134,7 +134,7 @@ def test_every_model_has_a_page() -> None:
     models = FOLDER.parents[1] / "manyheads" / "models"
     assert {models / f"{family.module}.py" for family in FAMILIES.values()} <= shown
     counted = {family_of(name) for text in PAGES.values() for name, _ in COUNT.findall(text)}
-    assert counted == set(FAMILIES) - {"universal-sequence", "bert-features", "directions"}  # those without presets
+    assert counted == set(FAMILIES) - {"bert-features", "directions"}  # those without presets
 
 
 def test_links_lead_somewhere_and_the_index_has_all_pages() -> None:

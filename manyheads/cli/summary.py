@@ -61,7 +61,7 @@ def _list_presets(*, as_json: bool) -> None:
     if as_json:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])
     for name, paper in papers.items():
-        print(f"{name:32}{paper}")
+        print(f"{name:36}{paper}")
 
 
 def _wmt14(*, as_json: bool) -> None:

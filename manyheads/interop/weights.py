@@ -58,16 +58,17 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
 def read_safe(path: Path) -> dict[str, Tensor]:
     """The tensors of a directory's safetensors files."""
 
-    def read(file: Path) -> dict[str, Tensor]:
-        with _undamaged(file):
-            with safe_open(file, framework="pt") as opened:
-                stated = (opened.metadata() or {}).get(CHECKSUM)
-            tensors = load_file(file)
-        if stated not in (None, checksum(tensors)):
-            raise ValueError(f"{file}: damaged: its checksum does not match: copy or save the model again")
-        return tensors
+    return _read(path, SAFE, _safe_tensors)
 
-    return _read(path, SAFE, read)
+
+def _safe_tensors(file: Path) -> dict[str, Tensor]:
+    with _undamaged(file):
+        with safe_open(file, framework="pt") as opened:
+            stated = (opened.metadata() or {}).get(CHECKSUM)
+        tensors = load_file(file)
+    if stated not in (None, checksum(tensors)):
+        raise ValueError(f"{file}: damaged: its checksum does not match: copy or save the model again")
+    return tensors
 
 
 @contextmanager
@@ -82,19 +83,31 @@ def _undamaged(file: Path) -> Iterator[None]:
 def read_pickled(path: Path) -> dict[str, Tensor]:
     """The tensors of a directory's pickles. Code in them is not run: whatever is no plain weights is refused."""
 
-    def read(file: Path) -> dict[str, Tensor]:
-        try:
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
-            raise ValueError(
-                f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
-                "copy it again, or get the model as safetensors"
-            ) from None
-        if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
-            raise ValueError(f"{file}: not plain weights, refused: expected a dict of names and tensors")
-        return tensors
+    return _read(path, PICKLED, _pickled_tensors)
 
-    return _read(path, PICKLED, read)
+
+def _pickled_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
+        raise ValueError(
+            f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
+            "copy it again, or get the model as safetensors"
+        ) from None
+    if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
+        found = (
+            f"a dict of {', '.join(map(str, tensors))[:80]}" if isinstance(tensors, dict) else type(tensors).__name__
+        )
+        raise ValueError(
+            f"{file}: not plain weights, refused: expected a dict of names and tensors, as of model.state_dict(), found"
+            f" {found}"
+        )
+    return tensors
+
+
+def read_file(file: Path) -> dict[str, Tensor]:
+    """The tensors of one file: a `.safetensors`, or else a pickle, which may hold plain tensors only."""
+    return _safe_tensors(file) if file.suffix == ".safetensors" else _pickled_tensors(file)
 
 
 def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ class Family:
         return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
 
 
-# what stands before the slash of a preset's name; the last ones have no presets
+# what stands before the slash of a preset's name; some of the last ones have no presets
 FAMILIES = {
     "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
@@ -93,9 +93,10 @@ _TRANSFORMER = {
 }  # fmt: skip
 
 # the vocabulary of the translation that the paper compares with
-_UNIVERSAL_BASE = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3, **_vocabularies(37_000, 37_000)}
+_UNIVERSAL_VOCABULARY = 37_000
+_UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
-_UNIVERSAL = {
+_UNIVERSAL: dict[str, Settings] = {
     "base": {**_UNIVERSAL_BASE, "steps": 6},  # universal_transformer_base of the published code
     "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # twice the steps at most
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # for a CPU
@@ -209,7 +210,8 @@ _KINDS = ("quadratic", "relative", "content")  # of attention as convolution
 
 PRESETS: dict[str, Settings] = {
     **_named("transformer", _TRANSFORMER),
-    **_named("universal", _UNIVERSAL),
+    **_named("universal", {n: {**s, **_vocabularies(*[_UNIVERSAL_VOCABULARY] * 2)} for n, s in _UNIVERSAL.items()}),
+    **_named("universal-sequence", {n: {**s, "vocab": _UNIVERSAL_VOCABULARY} for n, s in _UNIVERSAL.items()}),
     "seq2seq-lstm/tiny": {"vocab": 10_000, "pad": 0, "end": 1, "start": 0, "width": 128, "layers": 2},
     **_named("bert", _BERT),
     "text-classifier/textbook": {},
@@ -231,9 +233,12 @@ PRESETS: dict[str, Settings] = {
 
 
 def full_name(name: str, *families: str) -> str:
-    """The name of a preset as the table has it. One of these families (none: of any) may be named in short: `tiny`."""
+    """The name of a preset as the table has it. One of these families (none: of any) may be named in short: `tiny`, or
+    by its first word: `universal/tiny` where one stack is wanted is universal-sequence/tiny."""
     names = [full for full in PRESETS if not families or family_of(full) in families]
-    for full in (name, *(f"{family}/{name}" for family in families)):
+    word, _, size = name.partition("/")
+    short = [f"{family}/{name}" for family in families]
+    for full in (name, *short, *(f"{family}/{size}" for family in families if family.partition("-")[0] == word)):
         if full in names:
             return full
     raise ValueError(f"unknown preset {name!r}: {nearest(name, names)}")

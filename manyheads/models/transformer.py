@@ -40,6 +40,7 @@ class TransformerConfig(Config):
     key_width      of each head's queries and keys; None: as wide as its values (Table 3, row B, narrows it)
     start          the token that decoding begins from; Marian's is the padding token
     source_pad     the padding token of a source vocabulary of its own
+    embedding_init "normal": N(0, 1 / width); "xavier": as all other matrices (the PyTorch tutorial)
     """
 
     source_vocab: Vocabulary
@@ -69,6 +70,7 @@ class TransformerConfig(Config):
     attention_dropout: Rate = 0.0
     activation_dropout: Rate = 0.0
     source_pad: SourceId | None = None
+    embedding_init: Literal["normal", "xavier"] = "normal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +116,10 @@ class Transformer(nn.Module):
         self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tie == "none" else None
         self.output_bias = nn.Parameter(torch.zeros(c.target_vocab)) if c.output_bias else None
         xavier_uniform(self)
+        if c.embedding_init == "xavier":
+            for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):
+                nn.init.xavier_uniform_(embedding.weight)
+                embedding._fill_padding_idx_with_zero()
 
     def forward(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None

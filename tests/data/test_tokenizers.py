@@ -48,11 +48,12 @@ TRAIN: dict[str, Callable[[list[str]], Tokenizer]] = {
     "character": tokenizers.train_character,
     "word_level": lambda texts: tokenizers.train_word_level(texts, 12),
     "bpe": lambda texts: train_bpe(texts, 100),
+    "words": lambda texts: tokenizers.train_words(texts, 40, "en", begin=True),
 }
 SPECIAL = {
     "wordpiece": tokenizers.BERT_TOKENS, "cased": tokenizers.BERT_TOKENS, "byte_bpe": [tokenizers.END_OF_TEXT],
     "unigram": ["</s>", "<unk>", "<pad>"], "bpe": ["</s>", "<unk>", "<pad>"],
-    "character": [tokenizers.END_OF_TEXT, "<unk>"], "word_level": ["[PAD]", "[UNK]"],
+    "character": [tokenizers.END_OF_TEXT, "<unk>"], "word_level": ["[PAD]", "[UNK]"], "words": tokenizers.WORD_TOKENS,
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_text_that_spells_a_special_token_is_text(tmp_path: Path, kind: str) -> 
     theirs = through_transformers(tokenizer, tmp_path)
     own = {tokenizer.token_to_id(token) for token in SPECIAL[kind]}
     added = Counter(tokenizer.encode("").ids)  # [CLS], </s>
-    unknown = tokenizer.token_to_id("[UNK]") if kind == "word_level" else None  # most words are, here
+    unknown = tokenizer.token_to_id({"word_level": "[UNK]", "words": "<unk>"}.get(kind, ""))  # most words are, here
     for text in SPELLINGS:
         for ids in (tokenizer.encode(text).ids, theirs(text)["input_ids"]):
             assert {i for i in Counter(ids) - added if i in own} <= {unknown}, text
@@ -100,14 +101,45 @@ def test_same_texts_same_file_in_any_process() -> None:
         "import sys, json; from manyheads.data import tokenizers as t; texts = json.loads(sys.argv[1])\n"
         "print(json.dumps([t.train_wordpiece(texts, 120).to_str(), t.train_byte_bpe(texts, 300).to_str(),\n"
         "t.train_unigram(texts, 75).to_str(), t.train_character(texts).to_str(),\n"
-        "t.train_word_level(texts, 12).to_str()]))"
+        "t.train_word_level(texts, 12).to_str(), t.train_words(texts, 40, 'en', begin=True).to_str()]))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, json.dumps(TEXTS)], cwd=Path(__file__).parents[2],
         env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    kinds = ("wordpiece", "byte_bpe", "unigram", "character", "word_level")
+    kinds = ("wordpiece", "byte_bpe", "unigram", "character", "word_level", "words")
     assert json.loads(run.stdout) == [TRAIN[kind](TEXTS).to_str() for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "words"),
+    [
+        ("en", "A man's T-shirt, (don't) 2", "A man 's T - shirt , ( do n't ) 2"),
+        ("en", "They're in, isn't it?", "They 're in , is n't it ?"),
+        ("de", "Obst- und Gemüse im T-Shirt: „Ja!“", "Obst- und Gemüse im T-Shirt : „ Ja ! “"),
+    ],
+)
+def test_words_are_split_as_spacy_does_and_joined_as_they_were(language: str, text: str, words: str) -> None:
+    """What spacy.blank(language) 3.8 gives for these texts."""
+    tokenizer = tokenizers.train_words([text], 4 + len(set(words.split())), language, begin=False)
+    encoding = tokenizer.encode(text)
+    assert encoding.tokens == [*words.split(), "<eos>"]
+    assert tokenizer.decode(encoding.ids) == text.replace("„Ja!“", "„ Ja! “")  # blanks at quotation marks are lost
+    assert tokenizer.encode("unheard").tokens == ["<unk>", "<eos>"]
+
+
+@pytest.mark.parametrize(("language", "size", "published"), [("de", 19_194, 19_214), ("en", 10_832, 10_837)])
+def test_vocabularies_of_words_are_the_tutorial_s(
+    real_data: Callable[[str], Path], language: str, size: int, published: int
+) -> None:
+    texts = (real_data("multi30k") / f"train.{language}").read_text(encoding="utf-8").split("\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = tokenizers.train_words(texts, published, language, begin=False)
+    assert tokenizer.get_vocab_size() == size
+    frequent = Counter(token for text in texts for token in tokenizer.encode(text).tokens[:-1])
+    first = sorted(frequent, key=lambda token: (-frequent[token], token))[:500]  # as torchtext numbers them
+    assert [tokenizer.id_to_token(i) for i in range(504)] == ["<unk>", "<pad>", "<bos>", "<eos>", *first]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "cased"])

@@ -35,6 +35,8 @@ def test_the_names_are_known_without_torch() -> None:
 def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
     assert full_name("tiny", "transformer") == full_name("transformer/tiny", "transformer") == "transformer/tiny"
     assert full_name("baby", "gpt", "gpt2") == "gpt2/baby"
+    assert full_name("universal/tiny") == full_name("universal/tiny", "transformer", "universal") == "universal/tiny"
+    assert full_name("universal/tiny", "gpt2", "universal-sequence") == "universal-sequence/tiny"
     assert full_name("tfidf", "text-classifier", "tfidf") == "tfidf"
     for name, families, message in (
         ("vit/ti61", (), "did you mean vit/ti16"),

@@ -25,7 +25,7 @@ class LanguageModellingConfig(DataConfig):
     column      of tables, that holds the text
     share       of the training data, held out where there is no validation data
     tokenizer   "byte-bpe" of at most `vocabulary` ids, or "character", whose vocabulary is all characters of the corpus
-    preset      of GPT, such as gpt2/124m; `model` overrides its fields
+    preset      of GPT, such as gpt2/124m, or universal/tiny; `model` overrides its fields
     block       tokens that are read at once, which are all the model's positions
     rows        blocks of a micro-batch
     random      blocks from anywhere in the text; or one behind the other, so that an epoch is the whole text

@@ -19,13 +19,16 @@ from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset
+from manyheads.models.universal import UniversalSequence
 from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import dropouts, start, tokenizer_of
+from manyheads.recipes.fine_tuning import adapted, dropouts, opened, tokenizer_of
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
+
+Model = GPT | UniversalSequence
 
 
 def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
@@ -78,7 +81,7 @@ def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts]) -> To
     return tokenizer
 
 
-def planned_model(config: LanguageModellingConfig) -> GPT:
+def planned_model(config: LanguageModellingConfig) -> Model:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary, None))
@@ -86,11 +89,21 @@ def planned_model(config: LanguageModellingConfig) -> GPT:
 
 def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | None) -> Any:
     sizes = {"vocab": vocabulary, "end": end, "max_positions": config.block}
-    return preset(config.preset, "gpt2", "gpt", **{**sizes, **config.model})
+    if config.model.get("head", "decoder") != "decoder":
+        raise ValueError(
+            f"model.head is {config.model['head']!r}: a language model must not see what follows: expected decoder"
+        )
+    return preset(config.preset, "gpt2", "gpt", "universal-sequence", **{**sizes, **config.model})
 
 
-def _started(run: Run) -> tuple[GPT, Tokenizer]:
+def _started(run: Run) -> tuple[Model, Tokenizer]:
     """The model of `--init`, with the dropout that the user asks for."""
-    language: dict[str, Any] = {"head": "language", "labels": (), "pad": None}
-    model, loaded = start(run, GPT, "GPT's or GPT-2's weights", **language, **dropouts(run))
+    rates = dropouts(run)
+    loaded = opened(run, Model, "GPT's, GPT-2's or a Universal Transformer's weights")
+    if isinstance(loaded.model, UniversalSequence):
+        if loaded.model.config.head != "decoder":
+            raise ValueError(f"{run.init}: an encoder, which sees what follows: {run.recipe} starts from a decoder")
+        model = adapted(run, loaded, **rates)
+    else:
+        model = adapted(run, loaded, head="language", labels=(), pad=None, **rates)
     return model, tokenizer_of(loaded)

@@ -10,6 +10,7 @@ from manyheads.recipes.recipe import DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.translation.run"
+Ids = Annotated[Vocabulary, Range(4, 10**7)]
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,10 @@ class TranslationConfig(DataConfig):
 
     data          a directory with train, val and test files, or one corpus (see `data/parallel.py`);
                   None: the embedded corpus, of `size` training pairs
-    preset        of the encoder-decoder, such as small; `model` overrides its fields
-    tokenizer     "bpe" (Sennrich 2016) or "unigram" (Kudo 2018)
-    vocabulary    ids of the joint vocabulary, or of each one with joint=false
+    preset        of the encoder-decoder, such as small, or universal/tiny; `model` overrides its fields
+    tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words", split at blanks and punctuation, with
+                  joint=false
+    vocabulary    ids of the joint vocabulary; with joint=false of each one, or two numbers, the source's first
     batch_tokens  padded tokens of a micro-batch, on each side
     max_length    tokens a training sentence may have; a longer one is an error, or is cut with truncate=true
     scored        which data are translated and scored at the end, with `beam` and `alpha`
@@ -31,8 +33,8 @@ class TranslationConfig(DataConfig):
     size: Count = 30_000
     preset: str = "tiny"
     model: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Literal["bpe", "unigram"] = "bpe"
-    vocabulary: Annotated[Vocabulary, Range(4, 10**7)] = 2000
+    tokenizer: Literal["bpe", "unigram", "words"] = "bpe"
+    vocabulary: tuple[Ids, Ids] | Ids = 2000
     joint: bool = True
     batch_tokens: Count = 2048
     max_length: Annotated[int, Range(2, 10**6)] = 256
@@ -41,6 +43,20 @@ class TranslationConfig(DataConfig):
     beam: Annotated[int, Range(1, 1000)] = 4
     alpha: Annotated[float, Range(0, 10)] = 0.6
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(steps=1000, width=128))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.joint and self.tokenizer == "words":
+            raise ValueError("tokenizer=words makes a vocabulary for each language: add joint=false model.tie=none")
+        if self.joint and isinstance(self.vocabulary, tuple):
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}: a joint vocabulary has one size: give one, or add joint=false"
+            )
+
+    @property
+    def vocabularies(self) -> tuple[int, int]:
+        """Ids of the source and of the target."""
+        return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 
 EMBEDDED = TranslationConfig(
@@ -64,6 +80,21 @@ MULTI30K = TranslationConfig(
         checkpoint_every=520, clip=1.0,
     ),
 )  # fmt: skip
+
+# the PyTorch tutorial's settings; its batches are of 128 sentences, which so many tokens hold on Multi30k
+BLOG = TranslationConfig(
+    source="de",
+    target="en",
+    preset="blog",
+    model={"embedding_init": "xavier"},
+    tokenizer="words",
+    vocabulary=(19_214, 10_837),
+    joint=False,
+    batch_tokens=2000,
+    smoothing=0.0,
+    beam=1,
+    training=TrainingConfig(epochs=18, schedule="constant", learning_rate=1e-4, warmup=0, checkpoint_every=100),
+)
 
 WMT14_BASE = TranslationConfig(
     preset="base",
@@ -102,6 +133,14 @@ RECIPES = {
         """Transformer-Tiny of Wu et al. 2021 (BLEU 41.02 lowercased and tokenised, en-de), on raw cased text and with a
         smaller vocabulary, smaller batches and fewer tokens, to suit two processor cores.""",
         options="[source=en target=de]", init="may",
+        requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
+    ),
+    "translation/blog": Recipe(
+        "the PyTorch tutorial's German-English translator of image captions", "Vaswani et al. 2017", BLOG, RUN,
+        """nn.Transformer with 3 + 3 layers of width 512 and two vocabularies of words, 33.6 M parameters; Adam at 1e-4
+        for 18 epochs, greedy decoding. Unlike there, batches are of sentences alike in length, in random order. About
+        three hours on one core.""",
+        options="[source=de target=en]",
         requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/wmt14-base": Recipe(

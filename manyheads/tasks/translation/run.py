@@ -16,10 +16,11 @@ from manyheads.data.corpora import ParallelSource
 from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import END, PAD, train_bpe, train_unigram
+from manyheads.data.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, preset
 from manyheads.models.transformer import Transformer
+from manyheads.models.universal import Universal
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import dropouts, start
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
@@ -27,6 +28,9 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
+
+FAMILIES = ("transformer", "universal")  # of presets
+Model = Transformer | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
@@ -88,32 +92,40 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: 
 
 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
+    """One for both sides, or two."""
+    sizes = config.vocabularies
     with told_warnings():
-        first = learn([*pairs.sources, *pairs.targets] if config.joint else pairs.sources, config.vocabulary)
-        second = None if config.joint else learn(pairs.targets, config.vocabulary)
-    return first, second
+        if config.tokenizer == "words":
+            return (
+                train_words(pairs.sources, sizes[0], config.source, begin=True),
+                train_words(pairs.targets, sizes[1], config.target, begin=False),
+            )
+        learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
+        if config.joint:
+            return learn([*pairs.sources, *pairs.targets], sizes[0]), None
+        return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
 
 
 def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> Any:
-    pad, end = target.token_to_id(PAD), target.token_to_id(END)
+    pad, end = target.token_to_id(PAD), target.encode("").ids[-1]
+    start = target.token_to_id(WORD_TOKENS[2]) if config.tokenizer == "words" else pad
     sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
-    special = {"pad": pad, "end": end, "start": pad, "source_pad": source.token_to_id(PAD)}
-    return preset(config.preset, "transformer", **{**sizes, **special, **config.model})
+    special = {"pad": pad, "end": end, "start": start, "source_pad": source.token_to_id(PAD)}
+    return preset(config.preset, *FAMILIES, **{**sizes, **special, **config.model})
 
 
-def planned_model(config: TranslationConfig) -> Transformer:
+def planned_model(config: TranslationConfig) -> Model:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
-    size = config.vocabulary
-    special = {"pad": size - 1, "end": 0, "start": size - 1}
+    source, target = config.vocabularies
+    special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
     with torch.device("meta"):
-        sizes = {"source_vocab": size, "target_vocab": size}
-        return build(preset(config.preset, "transformer", **{**sizes, **special, **config.model}))
+        sizes = {"source_vocab": source, "target_vocab": target}
+        return build(preset(config.preset, *FAMILIES, **{**sizes, **special, **config.model}))
 
 
-def _started(run: Run) -> tuple[Transformer, directory.Loaded]:
+def _started(run: Run) -> tuple[Model, directory.Loaded]:
     """The model of `--init`, with the dropout that the user asks for, and what its directory holds."""
-    model, loaded = start(run, Transformer, "a translator's weights", **dropouts(run))
+    model, loaded = start(run, Model, "a translator's weights", **dropouts(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
     return model, loaded

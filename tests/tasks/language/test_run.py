@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import manyheads
@@ -69,6 +70,34 @@ def test_a_small_text_is_learnt_by_heart(run: Path) -> None:
         assert result[key] is not None, key
     continued = manyheads.load(run).generate("One for", max_tokens=40, temperature=0)
     assert continued == VERSE[:47], "twice the context"
+
+
+@pytest.mark.parametrize("halting", ["fixed", "basic"])
+def test_a_universal_transformer_learns_a_text_by_heart(corpus: Path, tmp_path: Path, halting: str) -> None:
+    sizes = {"width": 32, "heads": 2, "feed_forward": 64, "steps": 3, "norm": "pre", "dropout": 0.0, "halting": halting}
+    settings = {name: SMALL[name] for name in SMALL if not name.startswith("model.")} | {"preset": "universal/tiny"}
+    settings |= {f"model.{name}": value for name, value in sizes.items()}
+    settings |= {"data": str(corpus), "training.steps": 250, "training.learning_rate": 1e-2}
+    recipe, out = "language-modelling/tiny-shakespeare", tmp_path / "run"
+    assert train(recipe, settings, out=out, dry_run=True)["parameters"] > 0
+    result = train(recipe, settings, out=out)
+    assert result["metrics"]["loss"]["value"] < 0.5
+    model = manyheads.load(out)
+    assert model.family == "manyheads-universal-sequence"
+    assert evaluate(model)["loss"]["value"] == pytest.approx(result["metrics"]["loss"]["value"], abs=1e-6)
+    prompts = ["One for", "and", "the little boy wh"]
+    texts = model.generate(prompts, max_tokens=12, temperature=0)
+    assert texts == [model.generate(prompt, max_tokens=12, temperature=0) for prompt in prompts]
+    uncached = model.encode(["One for"])[0]
+    for _ in range(12):  # within the context
+        uncached.append(int(model.model(torch.tensor([uncached]))[0, -1].argmax()))
+    assert model.tokenizer.decode(uncached) == texts[0]
+    assert len(model.attend("One for the").axes["self"]) == 3
+    with pytest.raises(ValueError, match="model.head is 'encoder': a language model must not see what follows"):
+        train(recipe, {**settings, "model.head": "encoder"}, out=out, dry_run=True)
+    tuned = {"data": str(corpus), "threads": 1, "block": 24, "rows": 8, "training.steps": 1, "training.warmup": 0}
+    again = train(recipe, {**tuned, "training.learning_rate": 1e-9}, out=tmp_path / "tuned", init=str(out))
+    assert again["metrics"]["loss"]["value"] == pytest.approx(result["metrics"]["loss"]["value"], abs=1e-3)
 
 
 def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import transformers
 from safetensors.torch import load_file
 
 import manyheads
+from manyheads.models.presets import build, preset
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.translation.ablation import rows
@@ -185,6 +186,42 @@ def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
     assert torch.count_nonzero(translator.model.source_embedding.weight[translator.model.source_pad]) == 0
 
 
+def test_two_vocabularies_of_words(corpus: Path, tmp_path: Path) -> None:
+    """As in the PyTorch tutorial: sources begin with <bos>, and so does decoding."""
+    settings = {**SMALL, "data": str(corpus), "joint": False, "tokenizer": "words", "training.steps": 250}
+    settings |= {"model.tie": "none", "model.embedding_init": "xavier", "vocabulary": [22, 21]}
+    result = train("translation", {**settings, "training.learning_rate": 5e-3}, out=tmp_path / "run")
+    assert result["metrics"]["exact_match"]["value"] > 0.9
+    translator = manyheads.load(tmp_path / "run")
+    c = translator.model.config
+    assert (c.pad, c.start, c.end, c.source_pad) == (1, 2, 3, 1)
+    assert (c.source_vocab, c.target_vocab) == (4 + 17, 4 + 17)  # seven words and ten digits; 22 is more than there are
+    assert translator.tokenizer.encode("two dog").tokens == ["<bos>", "two", "dog", "<eos>"]
+    assert translator.target_tokenizer.encode("zwei Hund").tokens == ["zwei", "Hund", "<eos>"]
+    written = translator.attend("two red dog 1").axes["cross"]
+    assert written[0].keys.tokens[0] == "<bos>"
+    for weights in (translator.model.source_embedding.weight, translator.model.target_embedding.weight):
+        assert not weights[1].any()
+
+
+def test_the_blog_s_recipe_is_the_tutorial_s(corpus: Path, tmp_path: Path) -> None:
+    planned = train("translation/blog", {"data": str(corpus)}, out=tmp_path / "run", dry_run=True)
+    assert planned["parameters"] == 33_570_389
+    training = planned["config"]["training"]
+    assert (training["learning_rate"], training["betas"], training["eps"], training["epochs"]) == (
+        1e-4, (0.9, 0.98), 1e-9, 18,
+    )  # fmt: skip
+
+
+def test_xavier_reaches_the_embeddings() -> None:
+    torch.manual_seed(0)
+    model = build(preset("transformer/blog", embedding_init="xavier", source_vocab=2000, target_vocab=1000))
+    for embedding in (model.source_embedding, model.target_embedding):
+        bound = (6 / sum(embedding.weight.shape)) ** 0.5
+        assert 0.99 * bound < embedding.weight.abs().max() <= bound
+        assert not embedding.weight[embedding.padding_idx].any()
+
+
 def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "data": str(corpus), "tokenizer": "unigram", "training.steps": 250}
     result = train("translation", {**settings, "training.learning_rate": 5e-3}, out=tmp_path / "run")
@@ -206,6 +243,9 @@ def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
         ({"beam": 0}, "beam is 0: expected an integer from 1"),
         ({"alpha": -1.0}, "alpha is -1.0: expected a number from 0"),
         ({"training.width": 99}, "it is the width of the model"),
+        ({"tokenizer": "words"}, "tokenizer=words makes a vocabulary for each language: add joint=false"),
+        ({"vocabulary": [50, 60]}, "a joint vocabulary has one size: give one, or add joint=false"),
+        ({"vocabulary": 3}, "vocabulary is 3: expected .* an integer from 4"),
     ],
 )
 def test_settings_that_no_run_can_have(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""A `state_dict` of the PyTorch tutorial's translator as our Transformer; read, never written.
+
+The tutorial ("Language Translation with nn.Transformer and torchtext") and the blogs that follow it call the class
+Seq2SeqTransformer: torch.nn.Transformer between two embeddings, times sqrt(D) plus interleaved sines, and a linear
+`generator`. What a state_dict does not tell is as there: norms after the residual sums, ReLU, eight heads, and <unk>,
+<pad>, <bos>, <eos> as the first ids.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.core.config import FieldError
+from manyheads.core.layers import Undrawn
+from manyheads.core.positions import sinusoidal
+from manyheads.interop.family import saved_tensors
+from manyheads.interop.table import Weight, check_shapes, weights_and_biases, weights_to_ours
+from manyheads.models.presets import preset
+from manyheads.models.transformer import Transformer, TransformerConfig
+
+HEADS = 8
+CLASS = "the PyTorch tutorial's Seq2SeqTransformer"
+_SOURCE, _TARGET, _OUTPUT = "src_tok_emb.embedding.weight", "tgt_tok_emb.embedding.weight", "generator.weight"
+_POSITIONS = "positional_encoding.pos_embedding"
+_HIDDEN = {side: f"transformer.{side}.layers.0.linear1.weight" for side in ("encoder", "decoder")}
+UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
+SPECIAL = {UNKNOWN: 0, PAD: 1, BEGIN: 2, END: 3}
+_SHOWN = 3  # names of a file that is no such state_dict
+
+
+def _attention(ours: str, theirs: str) -> list[Weight]:
+    """Theirs has the matrices of queries, keys and values below each other in one."""
+    return [
+        *(
+            Weight(tuple(f"{ours}.{part}.{leaf}" for part in ("query", "key", "value")), f"{theirs}.in_proj_{leaf}",
+                   to_theirs=lambda *parts: torch.cat(parts), to_ours=lambda t: t.chunk(3))
+            for leaf in ("weight", "bias")
+        ),
+        *weights_and_biases({f"{ours}.output": f"{theirs}.out_proj"}),
+    ]  # fmt: skip
+
+
+def _stack(side: str, *sublayers: str) -> list[Weight]:
+    """The norms have the numbers of the sublayers that they follow."""
+    ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
+    norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
+    others = {f"{ours}.feed_forward.{layer}": f"{theirs}.linear{n}" for n, layer in ((1, "expand"), (2, "contract"))}
+    return weights_and_biases({**norms, **others, f"{side}.norm": f"transformer.{side}.norm"})
+
+
+WEIGHTS = [
+    Weight("source_embedding.weight", _SOURCE),
+    Weight("target_embedding.weight", _TARGET),
+    Weight("output.weight", _OUTPUT),
+    Weight("output_bias", "generator.bias"),
+    *_stack("encoder", "attention", "feed_forward"),
+    *_stack("decoder", "attention", "cross", "feed_forward"),
+    *_attention("encoder.blocks.{}.attention", "transformer.encoder.layers.{}.self_attn"),
+    *_attention("decoder.blocks.{}.attention", "transformer.decoder.layers.{}.self_attn"),
+    *_attention("decoder.blocks.{}.cross", "transformer.decoder.layers.{}.multihead_attn"),
+]
+
+
+def translator(
+    tensors: Mapping[str, Tensor], source: Mapping[str, int] = SPECIAL, target: Mapping[str, int] = SPECIAL, *,
+    heads: int = HEADS,
+) -> Transformer:  # fmt: skip
+    """The model of a state_dict.
+
+    source, target  ids of words, of which the special ones matter
+
+    Raises ValueError, in one line, on a state_dict of another class.
+    """
+    config = _config(tensors, source, target, heads)
+    with torch.device("meta"), Undrawn():
+        expected = saved_tensors(Transformer(config))
+    table = sinusoidal(config.max_positions, config.width, "interleaved")[:, None]  # (L, 1, D)
+    try:
+        check_shapes(WEIGHTS, expected, tensors, {_POSITIONS: table})
+        ours = weights_to_ours(WEIGHTS, expected, tensors, {_POSITIONS: None})
+        # theirs is in float32, so the angle of the 5,000th position is off by some 1e-3
+        if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
+            raise ValueError(f"{_POSITIONS} holds other numbers than its sines and cosines")
+    except ValueError as error:
+        raise ValueError(f"not a state_dict of {CLASS}: {error}") from None
+    with Undrawn():
+        model = Transformer(config)
+    with torch.no_grad():
+        for name, tensor in saved_tensors(model).items():
+            tensor.copy_(ours[name])
+    return model.eval()
+
+
+def _config(
+    tensors: Mapping[str, Tensor], source: Mapping[str, int], target: Mapping[str, int], heads: int
+) -> TransformerConfig:
+    """What the shapes tell; whether they fit together is seen when all of them are compared."""
+    needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
+    if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
+        found = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
+        more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
+        raise ValueError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {found}{more}")
+    rows, width = tensors[_SOURCE].shape
+    sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
+    for side, hidden in _HIDDEN.items():
+        numbers = [re.match(rf"transformer\.{side}\.layers\.(\d+)\.", name) for name in tensors]
+        sizes[f"{side}_layers"] = 1 + max(int(match[1]) for match in numbers if match)
+        sizes[f"{side}_feed_forward"] = len(tensors[hidden])
+        sizes[f"{side}_heads"] = heads
+    if _POSITIONS in tensors:
+        sizes["max_positions"] = tensors[_POSITIONS].shape[0] if tensors[_POSITIONS].dim() else 0
+    ids = {"pad": target[PAD], "source_pad": source[PAD], "start": target[BEGIN], "end": target[END]}
+    try:
+        return preset("transformer/blog", **sizes, **ids)
+    except FieldError as error:
+        if error.field.endswith("_heads"):
+            raise ValueError(f"heads (--heads) {error.fault}") from None
+        raise ValueError(f"not a state_dict of {CLASS}: {error}") from None
+
+
+def read_vocabulary(file: Path) -> dict[str, int]:
+    """The ids of words: JSON, a list (torchtext's `get_itos()`) or a mapping to ids (`get_stoi()`), or a word a line.
+
+    Raises ValueError, in one line, where ids are missing or a special token is.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        content: Any = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        raise ValueError(
+            f"{file}: expected {'JSON' if file.suffix == '.json' else 'UTF-8 text, a word a line'}"
+        ) from None
+    words = {word: i for i, word in enumerate(content)} if isinstance(content, list) and _all(str, content) else content
+    numbered = isinstance(words, dict) and _all(int, words.values())
+    if not numbered or sorted(words.values()) != list(range(len(content))):
+        raise ValueError(
+            f"{file}: expected every word once, a list in the order of the ids or a mapping to 0, 1, 2, ..."
+        )
+    if missing := [token for token in SPECIAL if token not in words]:
+        raise ValueError(
+            f"{file}: no {', '.join(missing)} among its {len(words):,} words: expected the tutorial's tokens"
+        )
+    return words
+
+
+def _all(kind: type, values: Any) -> bool:
+    return all(type(value) is kind for value in values)
