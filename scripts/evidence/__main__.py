@@ -46,17 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _carry_out(options: argparse.Namespace) -> int:
     claims, listed = read_list(options.file)
-    names = {run.name: run for run in listed}
-    if unknown := [word for word in (*options.only, *options.anew) if word not in {*names, *claims}]:
-        raise ValueError(f"{', '.join(unknown)}: neither a run nor a claim of {options.file.name}")
+    names = {name for run in listed for name in (run.name, run.entry)}
+    unknown = [word for word in options.only if word not in {*names, *claims}]
+    unknown += [word for word in options.anew if word not in names]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: no run of {options.file.name}")
     chosen = [run for run in listed if not options.only or {run.name, run.entry, run.claim} & {*options.only}]
     data = None if options.data is None else options.data.resolve()
     standing = Standing(chosen, options.runs.resolve(), data, options.device)
     if options.list:
         print(table(claims, standing))
         return 0
-    for name in options.anew:
-        standing.anew(names[name])
+    for run in listed:
+        if {run.name, run.entry} & {*options.anew}:
+            standing.anew(run)
     kept = carry_on(standing, options.minutes)
     left = sum(standing.state(run) != "kept" for run in listed)
     say(f"{kept} kept, {left} left" + (": `make results` shows them on the pages" if kept else ""))
