@@ -1,12 +1,16 @@
 # make demo: train a small translator in minutes and use it.   make test: the test suite.   make check: format, lint, types.
-# make docs: the site, in build/docs/html.
+# make docs: the site, in build/docs/html.   make evidence: for some minutes, the next runs that show what is claimed.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/installed
 SITE := build/docs
+# of make evidence: how long, on what, in which folder, and the folder of all data sets
+MINUTES ?= 9
+DEVICE ?= cpu
+RUNS ?= runs/evidence
 
-.PHONY: demo test test-slow check format results docs clean
+.PHONY: demo test test-slow check format results evidence docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -37,6 +41,9 @@ format: $(STAMP)
 
 results: $(STAMP)
 	$(BIN)/python -m scripts.results_table
+
+evidence: $(STAMP)
+	@exec $(BIN)/python -m scripts.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
 
 docs: $(STAMP)-docs
 	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown

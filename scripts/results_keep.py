@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from statistics import mean
 from typing import Any
 
+from manyheads.files import write_json
 from manyheads.training.progress import read_metrics
 
 RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
@@ -46,8 +47,9 @@ def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
     return epochs
 
 
-def main(run: str, name: str) -> Path:
-    source, kind = (Path(run) / "result.json", "runs") if Path(run).is_dir() else (Path(run), "probes")
+def keep(run: Path, name: str, **more: Any) -> Path:
+    """The record, with `more` beside what the run has written; it is whole, or the one that was there."""
+    source, kind = (run / "result.json", "runs") if run.is_dir() else (run, "probes")
     record = json.loads(source.read_text(encoding="utf-8"))
     for part in ("data", "overrides", "init", "model", "treebank"):
         if part in record:
@@ -55,12 +57,12 @@ def main(run: str, name: str) -> Path:
     if kind == "runs" and (epochs := by_epoch(source.with_name("metrics.jsonl"))):
         record["by_epoch"] = epochs
     kept = RECORDS / kind / f"{name}.json"
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, {**record, **more})
     return kept
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         raise SystemExit("usage: python -m scripts.results_keep RUN|PROBE.json NAME")
-    print(main(*sys.argv[1:]))
+    print(keep(Path(sys.argv[1]), sys.argv[2]))

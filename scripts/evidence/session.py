@@ -1,0 +1,130 @@
+"""For some minutes, going on with the listed runs: each is a `manyheads train` of its own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from manyheads.training.progress import read_metrics
+from scripts import results_keep
+from scripts.evidence.listed import Listed
+from scripts.evidence.standing import MINILM, Standing, minilm, say, step
+
+ROOT = Path(__file__).parents[2]
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE = 45  # seconds to write the checkpoint after the first signal; the second one aborts
+WORTH = 0.1  # of the minutes: with less time left no other run is begun, as it would not reach its first step
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal has asked this process to stop."""
+
+
+def carry_on(standing: Standing, minutes: float) -> int:
+    """Go down the list until the time is over; returns how many records were kept."""
+    standing.runs.mkdir(parents=True, exist_ok=True)
+    end, kept = time.monotonic() + 60 * minutes, 0
+    left_out: dict[str, list[str]] = {}
+    for run in standing.listed:
+        if end - time.monotonic() < WORTH * 60 * minutes:
+            break
+        if standing.state(run) == "kept":
+            continue
+        reason = standing.about(run) if standing.state(run) == "changed" else standing.obstacle(run)
+        if reason is not None:
+            left_out.setdefault(reason, []).append(run.name)
+            continue
+        with standing.alone(run) as alone:
+            if alone and (standing.state(run) == "finished" or _session(standing, run, end)):
+                _keep(standing, run)
+                kept += 1
+    for reason, names in left_out.items():
+        say(f"left out: {', '.join(names)}: {reason}")
+    return kept
+
+
+def _session(standing: Standing, run: Listed, end: float) -> bool:
+    """Train until the end of the time; whether the run is finished."""
+    standing.write(run)
+    if MINILM in run.train and not (standing.runs / MINILM).exists():
+        (standing.runs / MINILM).symlink_to(minilm(), target_is_directory=True)
+    words = [word.replace("$DATA", str(standing.data)) for word in run.train]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    if standing.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    before, began = step(standing.runs / run.name), _spent(standing.device)
+    say(f"{run.name}: {standing.about(run)}, {standing.note(run)['seconds'] / 60:.0f} of about {run.minutes:g} min")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "manyheads", "train", *words, "--out", run.name, "--resume"],
+        cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
+    )  # fmt: skip
+    asked = False
+    try:
+        process.wait(max(0.0, end - time.monotonic()))
+    except (subprocess.TimeoutExpired, Stopped) as reason:
+        asked = True
+        _end(process)
+        if isinstance(reason, Stopped):
+            raise
+    finally:
+        standing.write(run, seconds=standing.note(run)["seconds"] + _spent(standing.device) - began)
+    if process.returncode == 0:
+        standing.write(run, status="finished")
+        return True
+    after = step(standing.runs / run.name)
+    say(f"{run.name}: {after if asked else f'failed with status {process.returncode}; the next one'}")
+    if asked and after == before:
+        say(f"{run.name}: no further than before: it needs more MINUTES at once")
+    return False
+
+
+def _spent(device: str) -> float:
+    """Seconds: on a GPU by the clock, else those of a core that the trainings so far have had."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() if device == "cuda" else usage.ru_utime + usage.ru_stime
+
+
+def _keep(standing: Standing, run: Listed) -> None:
+    """Its record; of a run that consists of several, theirs."""
+    folder = standing.runs / run.name
+    parts = [folder] if (folder / "result.json").exists() else sorted(p.parent for p in folder.glob("*/result.json"))
+    if not parts:
+        raise ValueError(f"{folder}: finished without a result.json: --anew {run.name}")
+    seconds = round(standing.note(run)["seconds"], 1)
+    about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
+    for part in parts:
+        name = run.name if part == folder else f"{run.name}-{part.name}"
+        metrics = part / "metrics.jsonl"
+        entries = read_metrics(metrics) if metrics.exists() else []
+        curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
+        say(f"kept {results_keep.keep(part, name, evidence=about, curve=curve)}")
+        standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
+    standing.write(run, status="kept")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    _ignore_signals()  # it ends as it is
+    for signaled, patience in ((signal.SIGTERM, GRACE), (signal.SIGTERM, 10), (signal.SIGKILL, None)):
+        process.send_signal(signaled)
+        try:
+            process.wait(patience)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _ignore_signals() -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def stop(number: int, _: FrameType | None) -> None:
+    _ignore_signals()
+    raise Stopped(signal.Signals(number).name)
