@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import multiprocessing
 import os
 import signal
@@ -191,6 +192,8 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
         threading.Thread(target=watch, daemon=True).start()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server has its own
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is about to load what there is
     try:
         _work(settings, listening, started)
     except (ValueError, OSError) as error:
@@ -236,11 +239,12 @@ def _supervise(settings: Settings, listening: socket.socket) -> None:
             while not told:
                 dead = wait([process.sentinel for process in running], timeout=0.5)
                 for process in [p for p in running if p.sentinel in dead]:
-                    del running[process]
+                    fault = _last_word(running.pop(process))
                     _count_out(process.pid)
                     if not told:
-                        tell("a process died", 40, process=process.pid, status=process.exitcode)
+                        tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
                         time.sleep(AGAIN)
+                    if not told:
                         start()
         finally:
             until = time.monotonic() + settings.grace + PATIENCE
@@ -262,6 +266,14 @@ def _first_word(process: Any, pipe: Connection) -> str:
     except EOFError:
         process.join()
         return f"a process of the service ended with status {process.exitcode} before it was ready"
+
+
+def _last_word(pipe: Connection) -> str:
+    """Why a process that was started again could not be ready; empty where it was."""
+    try:
+        return str(pipe.recv()) if pipe.poll() else ""
+    except (EOFError, OSError):
+        return ""
 
 
 def _count_out(pid: int) -> None:

@@ -35,7 +35,7 @@ def drawn(name: str, noise: float = 0.4, **settings: Any) -> Any:
 
 
 def language_model(path: Path, **settings: Any) -> Path:
-    tokenizer = train_byte_bpe(CORPUS, 300)
+    tokenizer = train_byte_bpe(CORPUS, 288)
     end = tokenizer.token_to_id(END_OF_TEXT)
     sizes = {"vocab": tokenizer.get_vocab_size(), "end": end, "width": 16, "layers": 2, "heads": 2}
     directory.save(path, drawn("gpt2/nano", 0.5, **{**sizes, "max_positions": 128, **settings}), tokenizer)
@@ -43,7 +43,7 @@ def language_model(path: Path, **settings: Any) -> Path:
 
 
 def translator(path: Path, source: str = "en", target: str = "de") -> Path:
-    tokenizer = train_bpe(CORPUS, 60)
+    tokenizer = train_bpe(CORPUS, 48)
     size, end, pad = tokenizer.get_vocab_size(), tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<pad>")
     sizes = {"source_vocab": size, "target_vocab": size, "pad": pad, "end": end, "start": pad, "source_pad": pad}
     model = drawn("transformer/tiny", 0.02, **sizes, width=32, max_positions=64)
@@ -56,7 +56,7 @@ def translator(path: Path, source: str = "en", target: str = "de") -> Path:
 
 
 def bert(path: Path, **settings: Any) -> Path:
-    tokenizer = train_wordpiece(CORPUS, 80)
+    tokenizer = train_wordpiece(CORPUS, 54)
     sizes = {"vocab": tokenizer.get_vocab_size(), "width": 16, "layers": 2, "heads": 2, "max_positions": 32}
     directory.save(path, drawn("bert/tiny", **sizes, **settings), tokenizer)
     return path
