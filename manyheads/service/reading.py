@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from manyheads.service.errors import CLOSE, Refused
-from manyheads.service.schemas import Body
+from manyheads.service.schemas import Body, StreamOptions
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
@@ -72,7 +72,8 @@ def fault(error: ValidationError) -> Refused:
         return Refused(400, f"the body is no JSON: {faults[0]['msg']}", code="invalid_json")
     first = faults[0]["loc"][:1]
     worst = max((each for each in faults if each["loc"][:1] == first), key=lambda each: len(each["loc"]))
-    field = ".".join(str(part) for part in worst["loc"] if isinstance(part, int) or part.isidentifier())
+    inner = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
+    field = ".".join(map(str, [*first, *inner]))  # without pydantic's names for the alternatives of a union
     code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"
     return Refused(400, worst["msg"], field=field[:200] or None, code=code)
 
