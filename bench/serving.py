@@ -42,10 +42,10 @@ def models(folder: Path) -> list[Path]:
     translator = build(preset("transformer/tiny", **ids))
     directory.save(folder / "tiny", translator, bpe)
     (folder / "tiny" / "result.json").write_text(json.dumps({"data": {"source": "en", "target": "de"}}))
-    bytes_bpe = train_byte_bpe(TEXTS, 300)
+    bytes_bpe = train_byte_bpe(TEXTS, 292)
     gpt = build(preset("gpt2/124m", end=bytes_bpe.token_to_id(END_OF_TEXT)))
-    for number in range(bytes_bpe.get_vocab_size(), gpt.config.vocab):  # as many words as the shapes have
-        bytes_bpe.add_tokens([f"<{number}>"])
+    # as many words as the shapes have
+    bytes_bpe.add_tokens([f"<{number}>" for number in range(bytes_bpe.get_vocab_size(), gpt.config.vocab)])
     directory.save(folder / "gpt2", gpt, bytes_bpe)
     return [folder / "tiny", folder / "gpt2"]
 
