@@ -20,6 +20,7 @@ def test_every_route_is_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
     models = [language_model(tmp_path / "lm"), translator(tmp_path / "en-de"), bert(tmp_path / "enc", head="none")]
     models += [bert(tmp_path / "tell", head="sequence", labels=("en", "de")), bert(tmp_path / "mask", head="masked_lm")]
