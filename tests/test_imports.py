@@ -12,18 +12,18 @@ PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes
-# <- {bench, serve} <- cli
+# <- {bench, service} <- cli
 LAYERS = [
     ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
-    ("export", "tasks"), ("recipes",), ("bench", "serve"), ("cli",), ("__main__",),
+    ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
 RUNS = ("run.py", "ablation.py", "few_labels.py", "influence.py", "receptive_field.py", "theorem.py")
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (
-    "conllu", "ctranslate2", "datasets", "gguf", "llama_cpp", "llvmlite", "numba", "openvino", "pandas", "pytest",
-    "sacremoses", "scipy", "sklearn", "starlette", "transformers", "uvicorn",
+    "conllu", "ctranslate2", "datasets", "gguf", "llama_cpp", "llvmlite", "numba", "openvino", "pandas",
+    "prometheus_client", "pydantic", "pytest", "sacremoses", "scipy", "sklearn", "starlette", "transformers", "uvicorn",
 )  # fmt: skip
 
 
@@ -180,8 +180,8 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_module_imports_with_the_core_dependencies_alone() -> None:
     modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
-    kernels = "manyheads.lowering."  # compiled by Numba, and imported where there is one
-    modules = [m for m in modules if not m.startswith(kernels) or m == f"{kernels}__init__"]
+    for extra in ("manyheads.lowering.", "manyheads.service."):  # imported where there is Numba, or Starlette
+        modules = [m for m in modules if not m.startswith(extra) or m == f"{extra}__init__"]
     names = [m.removesuffix(".__init__") for m in modules if not m.endswith("__main__")]
     done = python(
         f"import sys, importlib\nfor name in {EXTRAS!r}: sys.modules[name] = None\n"

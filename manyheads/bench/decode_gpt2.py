@@ -16,7 +16,7 @@ from manyheads.bench.ours import computing, fast, generator, precisions, seeded
 from manyheads.bench.peers import llama_cpp, openvino
 from manyheads.bench.peers import transformers as hugging_face
 from manyheads.bench.work import Prepared, Side, Work, largest_difference
-from manyheads.generation.sampling import Sampling, sample
+from manyheads.generation import Sampling, sample
 from manyheads.models.gpt import GPT
 
 CHECKED = 3  # tokens behind the prompt, after which the sides' logits are compared

@@ -28,6 +28,7 @@ from manyheads.cli import (
     lens,
     probe,
     recipes,
+    serve,
     summary,
     tag,
     train,
@@ -38,7 +39,7 @@ from manyheads.cli.parser import Parser, Verbs
 # in the order of --help
 VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
-    probe, summary, export, convert, bench,
+    probe, summary, export, convert, serve, bench,
 )  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 

@@ -161,9 +161,10 @@ class KVCache:
             self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
         else:
             self._gather()
-            kept = self._entries[:, :, :, :, :used].index_select(2, rows)
+            moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]  # the others stay in place
+            kept = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
             self._make_room(len(rows))
-            self._entries[:, :, : len(rows), :, :used] = kept
+            self._entries[:, :, :, :, :used].index_copy_(2, moved, kept)
         self.lengths = self.lengths[rows]
         self._settle()
         sources = self._sources[rows]

@@ -1,16 +1,19 @@
 """Decoding over one protocol: `step(tokens, cache) -> logits`. Greedy and beam search, sampling, forced scoring."""
 
+from manyheads.generation.continuous import ContinuousBatch, Text, sample
 from manyheads.generation.protocol import Cache, Hypothesis, Step, length_penalty
-from manyheads.generation.sampling import Sampling, sample
+from manyheads.generation.sampling import Sampling
 from manyheads.generation.scoring import score
 from manyheads.generation.search import beam_search, greedy
 from manyheads.generation.text import TextStream
 
 __all__ = [
     "Cache",
+    "ContinuousBatch",
     "Hypothesis",
     "Sampling",
     "Step",
+    "Text",
     "TextStream",
     "beam_search",
     "greedy",

@@ -172,7 +172,7 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        self._inputs[:, rows] = other._inputs[:, : len(rows)]
+        self._inputs[:, rows, : other.capacity] = other._inputs[:, : len(rows)]
 
 
 class Recurrence(nn.Module):

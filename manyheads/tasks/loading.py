@@ -41,7 +41,7 @@ PREDICTORS = (
     Row("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
     Row("images.predictor:ImageClassifier", IMAGES),
     Row("images.predictor:ImageEncoder", IMAGES, ("none",)),
-    Row("predictor:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
+    Row("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
 )
 
 

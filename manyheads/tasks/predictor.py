@@ -161,7 +161,3 @@ class TextPredictor(ModelWithTokenizer):
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, room=self._room, truncate=truncate)
-
-
-class Encoder(TextPredictor):
-    """A BERT without a head, or with one that needs more than a text: it predicts nothing, and can be looked into."""

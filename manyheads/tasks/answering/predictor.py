@@ -53,6 +53,11 @@ class QuestionAnswerer(TextPredictor):
         null_threshold  no answer (an empty text) is one of the answers, and comes first if its score exceeds that of
                         the best span by more than this; None: there always is an answer
         """
+        self.check(question, context)
+        return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
+
+    def check(self, question: str, context: str) -> None:
+        """Raises ValueError for what cannot be answered."""
         longest = self._reading["max_query"]
         for name, text, room in (("question", question, longest), ("context", context, None)):
             if not text.strip():
@@ -63,7 +68,6 @@ class QuestionAnswerer(TextPredictor):
             raise ValueError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
         if not words:
             raise ValueError("the context is blank to the tokenizer: give a text")
-        return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
 
     def answers(
         self,

@@ -118,7 +118,7 @@ class LanguageModel(ModelWithTokenizer):
 
             given = sample(
                 model.start, model.step, [encoded[i] for i in group], sampling, context=context,
-                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self._end, over=over,
+                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=over,
             )  # fmt: skip
             with route.computing():
                 counts = Counter(row for step in given for row, _ in step)
@@ -187,7 +187,7 @@ class LanguageModel(ModelWithTokenizer):
         model, route = self.fast
         steps = sample(
             model.start, model.step, [ids], Sampling(temperature=0), context=room,
-            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self._end,
+            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self.end,
         )  # fmt: skip
         with route.computing():
             return [token for step in steps for _, token in step]
@@ -209,8 +209,8 @@ class LanguageModel(ModelWithTokenizer):
         owners: list[int] = []  # of each token, its piece
         for number, text in enumerate(texts.texts, 1):
             encoding = self._known(text, f"test text {number}")
-            if self._end is not None:
-                ids.append(self._end)
+            if self.end is not None:
+                ids.append(self.end)
                 owners.append(max(0, len(pieces) - 1))  # where it ends the text before
             cuts = _pieces(text)
             starts = [start for start, _ in encoding.offsets]
@@ -219,7 +219,7 @@ class LanguageModel(ModelWithTokenizer):
             pieces += [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
         # the very first token is not predicted: it is the end token, or else its bytes do not count
         sizes = np.array([len(piece.encode()) for piece in pieces])
-        if self._end is None:
+        if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
         model, route = self.fast
         losses = token_losses(model, np.array(ids), route, context=context, stride=stride)
@@ -230,7 +230,7 @@ class LanguageModel(ModelWithTokenizer):
         return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
 
     @property
-    def _end(self) -> int | None:
+    def end(self) -> int | None:
         """The end token, where the tokenizer has it too."""
         end = self.model.config.end
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
@@ -243,9 +243,9 @@ class LanguageModel(ModelWithTokenizer):
             ids = self._known(text, f"text {index + 1}", index).ids
             if len(ids) > room:
                 raise ItemError(index, f"has {len(ids):,} tokens, the model takes {room:,}: shorten it")
-            if not ids and self._end is None:
+            if not ids and self.end is None:
                 raise ItemError(index, "is empty, and this vocabulary has no token that texts begin with")
-            encoded.append(ids or [int(self._end or 0)])
+            encoded.append(ids or [int(self.end or 0)])
         return encoded
 
     def _known(self, text: str, name: str, index: int = 0) -> Encoding:

@@ -234,6 +234,13 @@ class Translator(ModelWithTokenizer):
         return self.evaluate(pairs, languages[1], **decoding)
 
     @property
+    def languages(self) -> tuple[str, str] | None:
+        """Of the source and the target, where the record of the run tells them."""
+        data = record_of(self.path).get("data", {})
+        source, target = data.get("source"), data.get("target")
+        return (source, target) if isinstance(source, str) and isinstance(target, str) and source and target else None
+
+    @property
     def _never(self) -> list[int]:
         c = self.model.config
         return [i for i in {c.pad, c.start} if i != c.end]

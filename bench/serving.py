@@ -1,0 +1,130 @@
+"""What company costs and brings: one client at a time beside 32 at once, of a service in a process of its own.
+
+    python -m bench.serving [--seconds 20] [--clients 32] [--threads 2] [--out FILE.json]
+
+A tiny translator (transformer/tiny, random weights, sentences of some 12 words, beam 4) and the shapes of gpt2/124m (64
+tokens each, greedy). Clients ask anew as soon as they are answered. A ratio is of one service, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import torch
+
+from bench import tell
+from manyheads import directory
+from manyheads.data.tokenizers import END, END_OF_TEXT, PAD, train_bpe, train_byte_bpe
+from manyheads.models.presets import build, preset
+from manyheads.training.record import hardware
+
+TEXTS = ["the cat sat on the mat and the dog sat on the cat before the rain came down again"] * 9
+NEW = 64  # tokens of each completion
+
+
+def models(folder: Path) -> list[Path]:
+    torch.manual_seed(0)
+    bpe = train_bpe(TEXTS, 40)
+    size, end, pad = bpe.get_vocab_size(), bpe.token_to_id(END), bpe.token_to_id(PAD)
+    ids = {"source_vocab": size, "target_vocab": size, "pad": pad, "end": end, "start": pad, "source_pad": pad}
+    translator = build(preset("transformer/tiny", **ids))
+    directory.save(folder / "tiny", translator, bpe)
+    (folder / "tiny" / "result.json").write_text(json.dumps({"data": {"source": "en", "target": "de"}}))
+    bytes_bpe = train_byte_bpe(TEXTS, 292)
+    gpt = build(preset("gpt2/124m", end=bytes_bpe.token_to_id(END_OF_TEXT)))
+    # as many words as the shapes have
+    bytes_bpe.add_tokens([f"<{number}>" for number in range(bytes_bpe.get_vocab_size(), gpt.config.vocab)])
+    directory.save(folder / "gpt2", gpt, bytes_bpe)
+    return [folder / "tiny", folder / "gpt2"]
+
+
+async def load(url: str, path: str, body: dict[str, Any], clients: int, seconds: float) -> dict[str, float]:
+    """Requests a second and seconds of each, of so many clients; and tokens a second, where they are told."""
+    took: list[float] = []
+    tokens = 0
+    limits = httpx2.Limits(max_connections=clients)
+    async with httpx2.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
+        await http.post(path, json=body)
+        began = time.perf_counter()
+
+        async def client() -> None:
+            nonlocal tokens
+            while time.perf_counter() - began < seconds:
+                asked = time.perf_counter()
+                found = await http.post(path, json=body)
+                found.raise_for_status()
+                took.append(time.perf_counter() - asked)
+                tokens += found.json().get("usage", {}).get("completion_tokens", 0)
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        whole = time.perf_counter() - began
+    took.sort()
+    return {
+        "requests_per_second": round(len(took) / whole, 2), "tokens_per_second": round(tokens / whole, 1),
+        "median_seconds": round(statistics.median(took), 4), "p99_seconds": round(took[int(0.99 * (len(took) - 1))], 4),
+        "requests": len(took),
+    }  # fmt: skip
+
+
+async def measured(url: str, clients: int, seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    sentence = {"q": TEXTS[0][:50], "source": "en", "target": "de"}
+    batch = {"q": [TEXTS[0][:50]] * clients, "source": "en", "target": "de"}
+    completion = {"model": "gpt2", "prompt": "the cat", "max_tokens": NEW, "temperature": 0, "seed": 1}
+    for name, path, body, unit in (
+        ("translate", "/translate", sentence, "requests_per_second"),
+        ("complete", "/v1/completions", completion, "tokens_per_second"),
+    ):
+        one = await load(url, path, body, 1, seconds)
+        many = await load(url, path, body, clients, seconds)
+        found[name] = {"one": one, "many": many, "throughput_ratio": round(many[unit] / one[unit], 2)}
+        if name == "translate":
+            whole = await load(url, path, batch, 1, seconds / 2)
+            found[name] |= {"unloaded_batch": whole,
+                            "p99_over_batch": round(many["p99_seconds"] / whole["median_seconds"], 2)}  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "manyheads", "serve", *map(str, models(Path(folder))), "--port", "0",
+                   "--threads", str(options.threads), "--precision", options.precision, "--log", "warning"]  # fmt: skip
+        service = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            assert service.stderr is not None
+            told = ""
+            for line in service.stderr:
+                told += line
+                if found := re.search(r"on (http://\S+)$", line.strip()):
+                    break
+            else:
+                raise ValueError(told)
+            results = asyncio.run(measured(found[1], options.clients, options.seconds))
+        finally:
+            service.terminate()
+            service.wait()
+    tell({"bench": "serving", "clients": options.clients, "precision": options.precision, "threads": options.threads,
+          **results, "hardware": hardware()}, options.out)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""`manyheads serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+from manyheads.cli.loading import add_precision
+from manyheads.cli.parser import Verbs, number, whole
+
+TOKEN = "MANYHEADS_TOKEN"
+NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+SHORTEST_TOKEN = 16
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("serve", _serve, "answer requests over HTTP, as OpenAI and LibreTranslate do")
+    verb.add_argument("models", nargs="+", metavar="[NAME=]MODEL", help="a run, a model directory, or "
+                      "hub:OWNER/NAME[@REVISION]; NAME is what clients call it (default: the directory's)")  # fmt: skip
+    verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+                      help="another than this machine's own needs a token (default: 127.0.0.1)")  # fmt: skip
+    verb.add_argument("--port", type=whole(0, 65_535), default=8000, metavar="N", help="0: any (default: 8000)")
+    verb.add_argument("--token-file", metavar="FILE",
+                      help=f"what clients must send as 'Authorization: Bearer' (or: ${TOKEN})")  # fmt: skip
+    verb.add_argument("--workers", type=whole(1, 64), default=1, metavar="N",
+                      help="processes, each with all models (default: 1)")  # fmt: skip
+    verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="of each process (default: all, shared)")
+    verb.add_argument("--languages", action="append", default=[], metavar="NAME=SOURCE:TARGET",
+                      help="of a translator whose result.json does not tell them; repeatable")  # fmt: skip
+    verb.add_argument("--detect", metavar="NAME", help="the classifier among the models that tells languages")
+    verb.add_argument("--max-body", type=whole(1, 2**30), default=4 * 2**20, metavar="BYTES",
+                      help="of a request (default: 4194304)")  # fmt: skip
+    verb.add_argument("--max-waiting", type=whole(1, 100_000), default=512, metavar="N",
+                      help="texts that wait for a model; more are told 429 (default: 512)")  # fmt: skip
+    verb.add_argument("--deadline", type=number("seconds from 0.1 to 86400", lambda s: 0.1 <= s <= 86_400),
+                      default=300.0, metavar="S", help="seconds to answer a request (default: 300)")  # fmt: skip
+    verb.add_argument("--grace", type=number("seconds from 0 to 86400", lambda s: 0 <= s <= 86_400), default=30.0,
+                      metavar="S", help="seconds to finish accepted requests when stopped (default: 30)")  # fmt: skip
+    verb.add_argument("--log", choices=("debug", "info", "warning", "error"), default="info", metavar="LEVEL",
+                      help="debug, info (a line for each request), warning or error (default: info)")  # fmt: skip
+    add_precision(verb)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    models = _named(options.models)
+    languages = _languages(options.languages, models)
+    if options.detect is not None and options.detect not in models:
+        raise ValueError(f"--detect {options.detect}: expected one of {', '.join(models)}")
+    token = _token(options.token_file)
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ValueError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
+    from manyheads.service.app import Limits
+    from manyheads.service.server import Settings, run
+
+    limits = Limits(body=options.max_body, most_waiting=options.max_waiting, deadline=options.deadline)
+    run(
+        Settings(
+            models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,
+            options.detect, limits, options.grace, options.log,
+        )
+    )  # fmt: skip
+
+
+def _named(given: list[str]) -> dict[str, str]:
+    """MODEL by NAME."""
+    pairs = []
+    for text in given:
+        name, equals, model = text.partition("=")
+        if not equals or Path(text).exists():
+            name, model = text.removeprefix("hub:").partition("@")[0] if text.startswith("hub:") else "", text
+        if not model:
+            raise ValueError(f"{text}: expected NAME=MODEL")
+        pairs.append((name or Path(model).resolve().name or model, model))
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"two models are called {twice[0]}: name them, as in {twice[0]}-2=MODEL")
+    return dict(pairs)
+
+
+def _languages(given: list[str], models: dict[str, str]) -> dict[str, tuple[str, str]]:
+    pairs = {}
+    for text in given:
+        name, _, both = text.partition("=")
+        source, colon, target = both.partition(":")
+        if name not in models or not (colon and source and target):
+            raise ValueError(f"--languages {text}: expected NAME=SOURCE:TARGET, NAME one of {', '.join(models)}")
+        pairs[name] = (source, target)
+    return pairs
+
+
+def _token(file: str | None) -> str | None:
+    token = os.environ.get(TOKEN, "").strip() or None
+    where = f"${TOKEN}"
+    if file is not None:
+        where = f"--token-file {file}"
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            token = ""
+    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii() and token.isprintable()):
+        raise ValueError(f"{where}: expected one line of at least {SHORTEST_TOKEN} printable ASCII characters")
+    return token

@@ -1,0 +1,187 @@
+"""The service as an ASGI application: its parts, and the table of its routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from manyheads.service import libretranslate, openai, schemas, verbs
+from manyheads.service.batching import Batcher
+from manyheads.service.errors import Refused
+from manyheads.service.gate import Gate, same, unknown
+from manyheads.service.metrics import Metrics
+from manyheads.service.openapi import document
+from manyheads.service.reading import body_of, parsed, while_there
+from manyheads.service.registry import Registry, Served
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client, or all of them, may ask for.
+
+    body          bytes of a request
+    characters    of all its texts
+    body_seconds  until its body has arrived; `deadline` until it is answered
+    most_waiting  texts that wait for a model; more are refused with 429
+    most_items    texts that a model computes at once; `positions` that texts being written may hold together
+    """
+
+    body: int = 4 * 2**20
+    characters: int = 100_000
+    body_seconds: float = 20.0
+    deadline: float = 300.0
+    most_waiting: int = 512
+    most_items: int = 64
+    rows: int = 32
+    positions: int = 32_768
+
+
+@dataclass(eq=False)
+class Service:
+    """What the routes work with.
+
+    local     bound to this machine alone; `token`: what clients must know, None: nothing
+    detector  the model that tells languages
+    draining  set when the service is told to stop: what has begun is finished, nothing else begins
+    """
+
+    registry: Registry
+    limits: Limits
+    metrics: Metrics
+    local: bool = True
+    token: str | None = None
+    detector: str | None = None
+    draining: bool = False
+
+    async def computed(
+        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
+    ) -> list[Any]:
+        """The results of a verb for each item, from a batch that other requests share."""
+        size = sum(len(text) for item in items for text in ((item,) if isinstance(item, str) else item)
+                   if isinstance(text, str))  # fmt: skip
+        if size > self.limits.characters:
+            fault = f"{size:,} characters: expected at most {self.limits.characters:,} in a request"
+            raise Refused(400, fault, field=field, code="too_long")
+        assert isinstance(served.worker, Batcher)
+        key = (verb, *sorted(how.items()))
+        future = served.worker.submit(key, verbs.run(served.predictor, verb, **how), items, field)
+        return await while_there(request, asyncio.wrap_future(future), self.limits.deadline)
+
+
+Handler = Callable[[Service, Any, Request], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A route. `asks`: what its request says; `gives`: what it answers, `many`: a list of these; `form`: requests may
+    be forms, too."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    asks: type[schemas.Body] | None = None
+    gives: type[schemas.Answer] | None = None
+    many: bool = False
+    form: bool = False
+    streams: bool = False
+    mime: str = "application/json"
+
+
+async def health(service: Service, asked: None, request: Request) -> Any:
+    return schemas.Health(status="ok", models=[served.name for served in service.registry.all()])
+
+
+async def metrics(service: Service, asked: None, request: Request) -> Any:
+    return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@functools.cache
+def _document(token: bool) -> dict[str, Any]:
+    return document(ENDPOINTS, token)
+
+
+async def openapi(service: Service, asked: None, request: Request) -> Any:
+    return JSONResponse(_document(service.token is not None))
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/v1/completions", openai.completions, "texts that go on (OpenAI)", schemas.CompletionRequest,
+             schemas.Completion, streams=True),
+    Endpoint("GET", "/v1/models", openai.models, "the models here (OpenAI)", None, schemas.ModelList),
+    Endpoint("GET", "/v1/models/{name}", openai.model, "one of them (OpenAI)", None, schemas.ModelCard),
+    Endpoint("POST", "/v1/embeddings", openai.embeddings, "a vector for each text (OpenAI)", schemas.EmbeddingRequest,
+             schemas.EmbeddingList),
+    Endpoint("POST", "/translate", libretranslate.translate, "translations (LibreTranslate)", schemas.TranslateRequest,
+             schemas.Translated, form=True),
+    Endpoint("GET", "/languages", libretranslate.languages, "what is translated into what (LibreTranslate)",
+             schemas.LanguagesRequest, schemas.Language, many=True, form=True),
+    Endpoint("POST", "/detect", libretranslate.detect, "the language of a text (LibreTranslate)",
+             schemas.DetectRequest, schemas.Detected, many=True, form=True),
+    Endpoint("POST", "/nbest", verbs.nbest, "the best translations of each text, with their scores",
+             schemas.NBestRequest, schemas.Results),
+    Endpoint("POST", "/classify", verbs.classify, "labels of texts, pairs or images", schemas.ClassifyRequest,
+             schemas.Results),
+    Endpoint("POST", "/tag", verbs.tag, "words with their tags, and entities", schemas.TagRequest, schemas.Results),
+    Endpoint("POST", "/fill", verbs.fill, "words for the mask of each text", schemas.FillRequest, schemas.Results),
+    Endpoint("POST", "/answer", verbs.answer, "spans of a context that answer a question", schemas.AnswerRequest,
+             schemas.Results),
+    Endpoint("GET", "/healthz", health, "whether the service answers", None, schemas.Health),
+    Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mime="text/plain"),
+    Endpoint("GET", "/openapi.json", openapi, "this document"),
+)  # fmt: skip
+
+
+def application(service: Service) -> Any:
+    """What uvicorn runs. The service finishes what it accepted when it stops."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.registry.close)
+
+    def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return await _answered(service, endpoint, request)
+
+        return answer
+
+    routes = [
+        Route(e.path.replace("{name}", "{name:path}"), answering(e), methods=[e.method]) for e in ENDPOINTS
+    ]  # fmt: skip
+    inner = Starlette(routes=routes, lifespan=lifespan)
+    inner.router.redirect_slashes = False
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        scope["app"] = inner
+        await (inner.router if scope["type"] != "http" else Gate(inner.router, service))(scope, receive, send)
+
+    return outer
+
+
+async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
+    asked, allowed = None, request.scope["state"]["allowed"]
+    if endpoint.asks is not None:
+        body = await body_of(request, service.limits.body, service.limits.body_seconds)
+        content_type = request.headers.get("content-type", "")
+        if endpoint.method == "POST" or body:
+            asked = parsed(endpoint.asks, body, content_type, form=endpoint.form)
+        key = getattr(asked, "api_key", None) or request.query_params.get("api_key", "")
+        allowed = allowed or (service.token is not None and endpoint.form and same(service.token, key))
+    if not allowed and endpoint.path != "/healthz":
+        raise unknown()
+    given = await endpoint.handler(service, asked, request)
+    if isinstance(given, Response):
+        return given
+    if isinstance(given, list):
+        return JSONResponse([each.model_dump() for each in given])
+    return Response(given.model_dump_json(exclude_none=endpoint.form), media_type="application/json")

@@ -1,0 +1,193 @@
+"""Whole texts, together: what waits for a model when it is free becomes its next batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from manyheads.data.text_faults import ItemError
+from manyheads.service.errors import Refused, busy, leaving
+from manyheads.service.logs import log
+from manyheads.service.metrics import Metrics
+
+LINGER = 0.004  # seconds at most that a batch waits for those that the last one had answered
+QUIET = 0.001  # seconds without a new one, after which it waits no longer
+
+
+class Turns:
+    """Models of one process compute one after the other, in the order in which they ask.
+
+    What a route sets (threads, kernels) holds for the whole process, and kernels take all processors anyway.
+    """
+
+    def __init__(self) -> None:
+        self._guard, self._taken = threading.Lock(), False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        gate = threading.Lock()
+        with self._guard:
+            if self._taken:
+                gate.acquire()
+                self._waiting.append(gate)
+            self._taken = True
+        gate.acquire()  # until the one before has left
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+
+Run = Callable[[list[Any]], Sequence[Any]]  # items -> their results; ItemError for one that cannot be used
+
+
+@dataclass(eq=False)
+class Request:
+    """Items of one client.
+
+    key    requests whose keys are equal can be computed together, by the `run` of any
+    field  of what the client sent, that holds the items: for an error
+    """
+
+    key: Hashable
+    field: str
+    run: Run
+    items: list[Any]
+    future: Future[list[Any]] = dataclasses.field(default_factory=Future)
+    taken: int = 0
+    results: list[Any] = dataclasses.field(default_factory=list)
+
+
+class Batcher:
+    """A model's queue, and the thread that works it off."""
+
+    def __init__(self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_waiting: int) -> None:
+        self.name, self._turns, self._metrics = name, turns, metrics
+        self._most_items, self._most_waiting = most_items, most_waiting
+        self._requests: deque[Request] = deque()
+        self._waiting = 0  # items
+        self._changed = threading.Condition()
+        self._closed = False
+        self._last, self._seconds = 1, 0.1  # requests that the last batch had answered, and what an item took
+        self._thread = threading.Thread(target=self._work, name=f"batches of {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
+        """The results of the items, in their order. Raises Refused where too much is waiting."""
+        request = Request(key, field, run, items)
+        with self._changed:
+            if self._closed:
+                raise leaving()
+            if self._waiting + len(items) > self._most_waiting:
+                raise busy(self._waiting * self._seconds)
+            self._requests.append(request)
+            self._waiting += len(items)
+            self._changed.notify()
+        return request.future
+
+    def close(self) -> None:
+        """Finish what was accepted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while parts := self._next():
+            began = time.monotonic()
+            try:
+                with self._turns:
+                    self._compute([*parts])
+            except BaseException as error:  # not the items' fault: a bug, or no memory
+                log.exception("a batch failed", extra={"more": {"model": self.name}})
+                for request, _ in parts:
+                    self._settle(request, error)
+            items = sum(len(part) for _, part in parts)
+            self._metrics.batch.labels(self.name).observe(items)
+            self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - began) / items
+            self._last = sum(request.future.done() for request, _ in parts)
+
+    def _next(self) -> list[tuple[Request, list[Any]]]:
+        """The first request and those that go with it, as many items as fit. Nothing where it is closed."""
+        with self._changed:
+            while not self._requests:
+                self._metrics.waiting.labels(self.name).set(0)
+                if self._closed:
+                    return []
+                self._changed.wait()
+            until = time.monotonic() + LINGER
+            while len(self._requests) < self._last and (left := until - time.monotonic()) > 0:
+                if not self._changed.wait(min(QUIET, left)):
+                    break
+            parts: list[tuple[Request, list[Any]]] = []
+            room, key = self._most_items, self._requests[0].key
+            for request in list(self._requests):
+                if request.future.cancelled() or request.future.done():
+                    self._forget(request)
+                elif request.key == key and room > 0:
+                    part = request.items[request.taken : request.taken + room]
+                    request.taken += len(part)
+                    room -= len(part)
+                    self._waiting -= len(part)
+                    parts.append((request, part))
+                    if request.taken == len(request.items):
+                        self._requests.remove(request)
+            self._metrics.waiting.labels(self.name).set(self._waiting)
+        return parts or self._next()
+
+    def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
+        """Results for all; what an item is refused for is told to its own request alone."""
+        while parts:
+            items = [item for _, part in parts for item in part]
+            try:
+                results = iter(parts[0][0].run(items))
+            except ItemError as error:
+                at, first = error.index, 0
+                for number, (request, part) in enumerate(parts):
+                    if at < first + len(part):
+                        index = request.taken - len(part) + at - first
+                        self._settle(request, refused(error.fault, request, index))
+                        del parts[number]
+                        break
+                    first += len(part)
+            except ValueError as error:
+                if len(parts) == 1:
+                    return self._settle(parts[0][0], refused(str(error), parts[0][0], None))
+                for one in parts:
+                    self._compute([one])
+                return
+            else:
+                for request, part in parts:
+                    request.results += [next(results) for _ in part]
+                    if len(request.results) == len(request.items):
+                        self._settle(request, None)
+                return
+
+    def _settle(self, request: Request, error: BaseException | None) -> None:
+        if request.future.done() or not request.future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            request.future.set_result(request.results)
+        else:
+            with self._changed:
+                self._forget(request)
+            request.future.set_exception(error)
+
+    def _forget(self, request: Request) -> None:
+        if request in self._requests:
+            self._requests.remove(request)
+            self._waiting -= len(request.items) - request.taken
+
+
+def refused(fault: str, request: Request, index: int | None) -> Refused:
+    one = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
+    return Refused(400, fault, field=one, code="invalid_value")

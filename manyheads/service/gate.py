@@ -1,0 +1,108 @@
+"""What every request passes: who may ask, a number of its own, a line in the log."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+
+from manyheads.service.errors import LIBRETRANSLATE, Refused, leaving
+from manyheads.service.logs import log, tell
+from manyheads.service.reading import Gone
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LEFT = 499  # in logs and counts: the client has left
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Gate:
+    """Around the routes."""
+
+    def __init__(self, inner: Asgi, service: Service) -> None:
+        self._inner, self._service = inner, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._inner(scope, receive, send)
+        began, number, status = time.monotonic(), secrets.token_hex(8), LEFT
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+            await send(message)
+
+        service, path = self._service, scope["path"]
+        about: dict[str, Any] = {"request": number, "method": scope["method"], "path": path[:200]}
+        scope.setdefault("state", {})["about"] = about
+        try:
+            self._check(scope)
+            await self._inner(scope, receive, sending)
+        except Gone:
+            pass
+        except Refused as refused:
+            await _refuse(sending, refused, path)
+        except HTTPException as error:  # of the router: no such path, another method
+            about["fault"] = error.detail
+            await _refuse(sending, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path)
+        except Exception:
+            log.exception("a request failed", extra={"more": about})
+            if status == LEFT:
+                await _refuse(sending, Refused(500, "the service failed: its log says why"), path)
+        finally:
+            seconds = time.monotonic() - began
+            route = getattr(scope.get("route"), "path", "other")
+            method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
+            service.metrics.requests.labels(method, route, status).inc()
+            service.metrics.seconds.labels(route).observe(seconds)
+            level = logging.DEBUG if path in ("/healthz", "/metrics") else logging.INFO
+            tell("request", level, **about, status=status, milliseconds=round(1000 * seconds, 1))
+
+    def _check(self, scope: Any) -> None:
+        """Raises Refused for who may not ask."""
+        service = self._service
+        if service.draining and scope["path"] != "/metrics":
+            raise leaving()
+        headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization")}
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if service.local and _name(host) not in LOCAL:  # a page of another site, whose name was bent to this machine
+            raise Refused(421, f"this service is called {', '.join(LOCAL)}", field="Host", code="wrong_host")
+        given = headers.get(b"authorization", b"").decode("latin-1")
+        kind, _, token = given.partition(" ")
+        scope["state"]["allowed"] = service.token is None or (kind.lower() == "bearer" and same(service.token, token))
+        asks_itself = scope["path"] in LIBRETRANSLATE  # clients there send it with the body
+        if not scope["state"]["allowed"] and scope["path"] != "/healthz" and not asks_itself:
+            raise unknown()
+
+
+def unknown() -> Refused:
+    return Refused(401, "no valid token", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def same(token: str, given: str) -> bool:
+    """Takes as long, whatever the difference."""
+    return hmac.compare_digest(token.encode(), given.strip().encode("utf-8", "surrogateescape"))
+
+
+def _name(host: str) -> str:
+    """Without the port."""
+    head, _, port = host.rpartition(":")
+    return head if head and port.isdecimal() else host
+
+
+async def _refuse(send: Any, refused: Refused, path: str) -> None:
+    body = json.dumps(refused.document(path)).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
+    raw = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,113 @@
+"""What LibreTranslate's clients ask for: translations by languages, and which language a text is in."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from babel import Locale, UnknownLocaleError
+from starlette.requests import Request
+
+from manyheads.service import schemas
+from manyheads.service.errors import Refused
+from manyheads.service.registry import Served
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
+
+
+async def translate(service: Service, asked: schemas.TranslateRequest, request: Request) -> Any:
+    texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    detected = None
+    if asked.source == "auto":
+        detected = await _detect(service, texts, request, "source")
+        sources = [each[0].language for each in detected]
+    else:
+        sources = [asked.source] * len(texts)
+    lines: list[tuple[int, str]] = []  # of all texts, with their numbers
+    for number, text in enumerate(texts):
+        lines += [(number, line) for line in text.split("\n")]
+    count = 1 + (asked.alternatives or 0)
+    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": False}
+    done: dict[int, Any] = {}  # of each line, its best translations
+    for source in dict.fromkeys(sources):
+        served = _translator(service, source, asked.target)
+        mine = [i for i, (number, _) in enumerate(lines) if sources[number] == source]
+        found = [[text] * count for _, text in (lines[i] for i in mine)]
+        if served is not None:
+            items = [lines[i][1] for i in mine]
+            found = [[t.text for t in ranked] for ranked in await service.computed(
+                request, served, "nbest", items, "q", **how)]  # fmt: skip
+        done |= dict(zip(mine, found, strict=True))
+
+    def joined(number: int, rank: int) -> str:
+        mine = [done[i] for i, (other, _) in enumerate(lines) if other == number]
+        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in mine)
+
+    single = isinstance(asked.q, str)
+
+    def shaped(values: list[Any]) -> Any:
+        return values[0] if single else values
+
+    answer = schemas.Translated(translatedText=shaped([joined(i, 0) for i in range(len(texts))]))
+    if asked.alternatives:
+        answer.alternatives = shaped([[joined(i, rank) for rank in range(1, count)] for i in range(len(texts))])
+    if detected is not None:
+        answer.detectedLanguage = shaped([each[0] for each in detected])
+    return answer
+
+
+async def detect(service: Service, asked: schemas.DetectRequest, request: Request) -> Any:
+    (found,) = await _detect(service, [asked.q], request, "q")
+    return found
+
+
+async def languages(service: Service, asked: schemas.LanguagesRequest, request: Request) -> Any:
+    pairs = [served.languages for served in service.registry.all() if served.languages]
+    codes = dict.fromkeys(code for pair in pairs for code in pair)
+    return [
+        schemas.Language(code=code, name=_name(code), targets=[code, *(b for a, b in pairs if a == code)])
+        for code in codes
+    ]
+
+
+def _translator(service: Service, source: str, target: str) -> Served | None:
+    """The model for two languages; None where they are one."""
+    known = {served.languages: served for served in service.registry.all() if served.languages}
+    if source == target and any(source in pair for pair in known):
+        return None
+    for field, value, codes in (
+        ("source", source, {a for a, _ in known}), ("target", target, {b for a, b in known if a == source})
+    ):  # fmt: skip
+        if value not in codes:
+            wanted = ", ".join(sorted(codes)) or "nothing: there is no translator"
+            raise Refused(400, f"{value[:40]} is not supported: expected {wanted}", field=field, code="language")
+    return known[source, target]
+
+
+async def _detect(
+    service: Service, texts: list[str], request: Request, field: str
+) -> list[list[schemas.Detected]]:  # fmt: skip
+    if service.detector is None:
+        hint = "say which language it is" if field == "source" else "start the service with --detect"
+        raise Refused(400, f"no model here tells languages: {hint}", field=field, code="no_detector")
+    served = service.registry.of(service.detector, "classify")
+    for text in texts:
+        if not text.strip():
+            raise Refused(400, "is blank: its language cannot be told", field="q")
+    found = await service.computed(request, served, "classify", texts, "q", top=3, truncate=True)
+    return [
+        [schemas.Detected(confidence=round(100 * each.probability, 1), language=each.label) for each in ranked]
+        for ranked in found
+    ]
+
+
+@cache
+def _name(code: str) -> str:
+    """In English; the code itself where Unicode has no name for it."""
+    try:
+        return Locale.parse(code, sep="-" if "-" in code else "_").get_display_name("en") or code
+    except (ValueError, UnknownLocaleError):
+        return code

@@ -1,0 +1,36 @@
+"""One JSON document a line on stderr. What texts say is never among it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+log = logging.getLogger("manyheads.service")
+
+
+class Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03}",
+            "level": record.levelname.lower(), "process": record.process, "event": record.getMessage(),
+            **getattr(record, "more", {}),
+        }  # fmt: skip
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def configure(level: str) -> None:
+    """Ours and uvicorn's. uvicorn tells of every malformed head: that is no warning to whoever runs the service."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(least)
+
+
+def tell(event: str, level: int = logging.INFO, **more: Any) -> None:
+    log.log(level, event, extra={"more": more})

@@ -1,0 +1,41 @@
+"""What is counted, in Prometheus's format; over all worker processes where there are several."""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # where processes keep their counts; set before this file is imported
+
+
+class Metrics:
+    """Of one process."""
+
+    def __init__(self) -> None:
+        self._registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "manyheads_requests", "Requests, by route and status", ["method", "route", "status"], registry=own
+        )
+        self.seconds = Histogram(
+            "manyheads_request_seconds", "From the head of a request to the end of its answer", ["route"],
+            buckets=SECONDS, registry=own,
+        )  # fmt: skip
+        self.waiting = Gauge(
+            "manyheads_waiting", "Texts that wait for a model", ["model"], multiprocess_mode="livesum", registry=own
+        )
+        self.batch = Histogram(
+            "manyheads_batch_texts", "Texts that a model computes together", ["model"],
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128), registry=own,
+        )  # fmt: skip
+        self.tokens = Counter("manyheads_tokens", "Tokens read and written", ["model", "kind"], registry=own)
+        self.cancelled = Counter("manyheads_cancelled", "Requests whose clients left", ["model"], registry=own)
+
+    def text(self) -> bytes:
+        if MULTIPROCESS in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+            return generate_latest(registry)
+        return generate_latest(self._registry)

@@ -1,0 +1,176 @@
+"""What OpenAI's clients ask for: completions, models, embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+import struct
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from manyheads.data.text_faults import ItemError
+from manyheads.generation import Sampling
+from manyheads.service import schemas
+from manyheads.service.errors import Refused
+from manyheads.service.reading import while_there
+from manyheads.service.writing import Piece, Writer, Writing
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+SHORT = 2000  # characters that are tokenised where they are; more of them in a thread of their own
+
+
+async def completions(service: Service, asked: schemas.CompletionRequest, request: Request) -> Response | Any:
+    served = service.registry.of(asked.model, "generate")
+    writer = served.worker
+    assert isinstance(writer, Writer)
+    prompts, ids = await _encoded(served.predictor, asked)
+    count = asked.n or 1
+    seed = secrets.randbelow(schemas.LARGEST_SEED // 2) if asked.seed is None else asked.seed
+    top_p = 1.0 if asked.top_p is None else asked.top_p
+    sampling = Sampling(
+        1.0 if asked.temperature is None else asked.temperature, asked.top_k, None if top_p == 1 else top_p,
+        asked.repetition_penalty or 1.0,
+    )  # fmt: skip
+    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    if len(ids) * count > service.limits.most_waiting:
+        raise Refused(400, f"{len(ids) * count} texts: expected at most {service.limits.most_waiting}", field="n")
+    seeds = [(seed + i) % 2**63 for i in range(len(ids) * count)]
+    chosen = [each for each in ids for _ in range(count)]
+    writing = writer.submit(chosen, sampling, asked.max_tokens or 16, stop, seeds)
+    service.metrics.tokens.labels(served.name, "read").inc(sum(map(len, ids)))
+    echoed = [prompt if asked.echo else "" for prompt in prompts for _ in range(count)]
+    about: dict[str, Any] = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
+    read = sum(map(len, ids))
+    if asked.stream:
+        usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        lines = _events(writer, writing, echoed, about, read if usage else None, service.limits.deadline)
+        return StreamingResponse(lines, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+    try:
+        pieces = await while_there(request, _collected(writing), service.limits.deadline)
+    finally:
+        writer.cancel(writing)  # where it is not over
+    choices = [
+        schemas.Choice(text=echo + "".join(p.text for p in mine), index=i, finish_reason=mine[-1].reason)
+        for i, (echo, mine) in enumerate(zip(echoed, pieces, strict=True))
+    ]
+    return schemas.Completion(**about, choices=choices, usage=_usage(read, sum(mine[-1].tokens for mine in pieces)))
+
+
+async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
+    """The prompts as texts, and their ids."""
+    given: Any = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
+    if isinstance(given[0], int):
+        given = [given]
+    if isinstance(given[0], str):
+        long = sum(map(len, given)) > SHORT
+        try:
+            ids = await asyncio.to_thread(predictor.encode, given) if long else predictor.encode(given)
+        except ItemError as error:
+            field = f"prompt.{error.index}" if isinstance(asked.prompt, list) else "prompt"
+            raise Refused(400, error.fault, field=field, code="invalid_value") from None
+        return given, ids
+    room, vocabulary = predictor.model.config.max_positions, predictor.model.config.vocab
+    for tokens in given:
+        if len(tokens) > room:
+            raise Refused(400, f"has {len(tokens):,} tokens, the model takes {room:,}: shorten it", field="prompt")
+        if max(tokens) >= vocabulary:
+            raise Refused(400, f"{max(tokens)} is no token: expected less than {vocabulary:,}", field="prompt")
+    return [predictor.tokenizer.decode(tokens) for tokens in given], given
+
+
+def _usage(read: int, written: int) -> schemas.Usage:
+    return schemas.Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+
+
+async def _collected(writing: Writing) -> list[list[Piece]]:
+    """All pieces of each text."""
+    pieces: list[list[Piece]] = [[] for _ in writing.texts]
+    async for piece in _pieces(writing):
+        pieces[piece.index].append(piece)
+    return pieces
+
+
+async def _pieces(writing: Writing) -> AsyncIterator[Piece]:
+    left = len(writing.texts)
+    while left:
+        piece = await writing.pieces.get()
+        if isinstance(piece, BaseException):
+            raise piece
+        left -= piece.reason is not None
+        yield piece
+
+
+async def _events(
+    writer: Writer, writing: Writing, echoed: list[str], about: dict[str, Any], read: int | None, seconds: float
+) -> AsyncIterator[str]:
+    """Server-sent events: a piece of text each. What goes wrong on the way is an event, too."""
+    written = 0
+    try:
+        async with asyncio.timeout(seconds):
+            for index, echo in enumerate(echoed):
+                if echo:
+                    yield _event(schemas.Completion(**about, choices=[schemas.Choice(text=echo, index=index)]))
+            async with contextlib.aclosing(_pieces(writing)) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    written += piece.tokens if piece.reason else 0
+                    choice = schemas.Choice(text=piece.text, index=piece.index, finish_reason=piece.reason)
+                    yield _event(schemas.Completion(**about, choices=[choice]))
+        if read is not None:
+            yield _event(schemas.Completion(**about, choices=[], usage=_usage(read, written)))
+        yield "data: [DONE]\n\n"
+    except TimeoutError:
+        yield _failed(Refused(504, f"not finished within {seconds:g} seconds", code="timeout"))
+    except Exception:  # it has been logged
+        yield _failed(Refused(500, "the model failed"))
+    finally:
+        writer.cancel(writing)
+
+
+def _event(chunk: schemas.Completion) -> str:
+    return f"data: {chunk.model_dump_json()}\n\n"
+
+
+def _failed(refused: Refused) -> str:
+    import json
+
+    return f"data: {json.dumps(refused.document('/v1/completions'))}\n\n"
+
+
+async def models(service: Service, asked: None, request: Request) -> Any:
+    return schemas.ModelList(data=[_card(served) for served in service.registry.all()])
+
+
+async def model(service: Service, asked: None, request: Request) -> Any:
+    return _card(service.registry.of(request.path_params["name"], None))
+
+
+def _card(served: Any) -> schemas.ModelCard:
+    return schemas.ModelCard(id=served.name, created=served.created, verbs=served.verbs)
+
+
+async def embeddings(service: Service, asked: schemas.EmbeddingRequest, request: Request) -> Any:
+    served = service.registry.of(asked.model, "embed")
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    vectors, tokens = zip(
+        *await service.computed(request, served, "embed", texts, "input", truncate=asked.truncate), strict=True
+    )
+    width = len(vectors[0])
+    if asked.dimensions not in (None, width):
+        raise Refused(400, f"is {asked.dimensions}: this model gives {width}", field="dimensions")
+    packed = asked.encoding_format == "base64"
+    data = [
+        schemas.Embedding(index=i, embedding=_base64(vector) if packed else vector) for i, vector in enumerate(vectors)
+    ]
+    return schemas.EmbeddingList(data=data, model=served.name, usage=_usage(sum(tokens), 0))
+
+
+def _base64(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,74 @@
+"""The OpenAPI document, from the table of routes and the schemas that requests are checked by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic.json_schema import models_json_schema
+
+from manyheads import __version__
+from manyheads.service.errors import LIBRETRANSLATE
+from manyheads.service.reading import FORM, JSON
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Endpoint
+
+REFERENCE = "#/components/schemas/{model}"
+FAULTS = {
+    400: "the request says something that cannot be done; `param` names the field", 401: "no valid token",
+    404: "no such model", 408: "the request did not arrive in time", 413: "the body is too large",
+    415: "the content type is another", 421: "the Host header names another machine",
+    429: "too much is waiting: see Retry-After",
+    503: "the service is shutting down", 504: "the answer took too long",
+}  # fmt: skip
+_TEXT = {"type": ["string", "null"]}
+_FAULT = {
+    "type": "object", "required": ["error"], "properties": {"error": {
+        "type": "object", "required": ["message", "type", "param", "code"],
+        "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": _TEXT, "code": _TEXT},
+    }},
+}  # fmt: skip
+_LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+
+
+def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
+    """What /openapi.json gives. `token`: whether requests need one."""
+    kinds: list[Any] = [(e.asks, "validation") for e in endpoints if e.asks]
+    kinds += [(e.gives, "validation") for e in endpoints if e.gives]
+    names, definitions = models_json_schema(kinds, ref_template=REFERENCE)
+    paths: dict[str, Any] = {}
+    for e in endpoints:
+        fault = _LIBRE_FAULT if e.path in LIBRETRANSLATE else _FAULT
+        given: dict[str, Any] = {"type": "string"}
+        if e.gives is not None:
+            given = names[e.gives, "validation"]
+            given = {"type": "array", "items": given} if e.many else given
+        content = {e.mime: {"schema": given}}
+        if e.streams:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        operation: dict[str, Any] = {
+            "summary": e.summary, "operationId": e.method.lower() + re.sub(r"\W+", "_", e.path).rstrip("_"),
+            "responses": {
+                "200": {"description": "the answer", "content": content},
+                **{str(status): {"description": why, "content": {JSON: {"schema": fault}}}
+                   for status, why in FAULTS.items()},
+            },
+        }  # fmt: skip
+        if e.asks is not None and e.method == "POST":
+            asked = {"schema": names[e.asks, "validation"]}
+            content = {JSON: asked, FORM: asked} if e.form else {JSON: asked}
+            operation["requestBody"] = {"required": True, "content": content}
+        if "{name}" in e.path:
+            operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+        paths.setdefault(e.path, {})[e.method.lower()] = operation
+    components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
+    found: dict[str, Any] = {
+        "openapi": "3.1.0", "info": {"title": "manyheads", "version": __version__}, "paths": paths,
+        "components": components,
+    }  # fmt: skip
+    if token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+    return found

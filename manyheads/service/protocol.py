@@ -1,0 +1,51 @@
+"""uvicorn's protocol, with bounds on clients that send their heads, or read their answers, slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0  # from the first byte of a connection or a request to the end of its head
+STALLED_SECONDS = 30.0  # that a client may leave what was sent to it unread
+
+
+class BoundedProtocol(H11Protocol):
+    """Closes connections whose head does not come, and those that are not read from."""
+
+    _head: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is None and self._idle:
+            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        super().data_received(data)
+        if self._head is not None and not self._idle:
+            self._head.cancel()
+            self._head = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._head, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete

@@ -1,0 +1,221 @@
+"""What requests may say and what answers look like: validation and the OpenAPI document have this one source.
+
+pydantic, because it checks unions of nested lists straight from the bytes of the JSON, names the field at fault, and
+gives the JSON schema of exactly what it checks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MOST_TEXTS = 128  # of a request
+MOST_CHOICES = 16
+LARGEST_SEED = 2**63 - 1
+
+Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+Top = Annotated[int, Field(ge=1, le=1000, description="so many, likeliest first")]
+Cut = Annotated[bool, Field(description="cut texts that are longer than the model takes, instead of refusing them")]
+ModelName = Annotated[str | None, Field(description="may be left out where one model alone can do this")]
+
+
+class Body(BaseModel):
+    """Of a request: nothing but what is stated."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Answer(BaseModel):
+    """Of a response."""
+
+
+def _hot(value: float | None) -> float | None:
+    if value is not None and 0 < value < 1e-3:
+        raise ValueError("expected 0, or from 0.001 to 2")
+    return value
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class CompletionRequest(Body):
+    """OpenAI's, without what is not offered here: logprobs, suffix, best_of, penalties, logit_bias."""
+
+    model: str
+    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_TEXTS)] = ""
+    max_tokens: Annotated[int | None, Field(ge=1, le=100_000)] = 16
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_hot)] = 1.0
+    top_p: Annotated[float | None, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int | None, Field(ge=1, le=2**31)] = None
+    repetition_penalty: Annotated[float | None, Field(ge=1e-3, le=1e3)] = 1.0
+    n: Annotated[int | None, Field(ge=1, le=MOST_CHOICES)] = 1
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=1000)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=4)]
+        | None
+    ) = None
+    seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
+    echo: bool | None = False
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    best_of: Literal[1] | None = None
+    logprobs: None = None
+    suffix: None = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=0)] = None
+    presence_penalty: Annotated[float | None, Field(ge=0, le=0)] = 0.0
+    frequency_penalty: Annotated[float | None, Field(ge=0, le=0)] = 0.0
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int = 0
+    total_tokens: int
+
+
+class Choice(Answer):
+    text: str
+    index: int
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+class Completion(Answer):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+
+
+class EmbeddingRequest(Body):
+    model: str
+    input: str | Texts
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    truncate: Cut = False
+    user: str | None = None
+
+
+class Embedding(Answer):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(Answer):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelCard(Answer):
+    """`verbs`: what it can do."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "manyheads"
+    verbs: list[str]
+
+
+class ModelList(Answer):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class TranslateRequest(Body):
+    """LibreTranslate's. Lines are translated one by one."""
+
+    q: str | Texts
+    source: str = "auto"
+    target: str
+    format: Literal["text"] | None = "text"
+    alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
+    api_key: str | None = None
+
+
+class DetectRequest(Body):
+    q: str
+    api_key: str | None = None
+
+
+class LanguagesRequest(Body):
+    api_key: str | None = None
+
+
+class Detected(Answer):
+    """`confidence`: in percent."""
+
+    confidence: float
+    language: str
+
+
+class Translated(Answer):
+    translatedText: str | list[str]
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: Detected | list[Detected] | None = None
+
+
+class Language(Answer):
+    code: str
+    name: str
+    targets: list[str]
+
+
+class ClassifyRequest(Body):
+    """Texts, pairs of them, or images: the bytes of their files in base64."""
+
+    model: ModelName = None
+    texts: Texts | None = None
+    pairs: Texts | None = None
+    images: Annotated[list[str], Field(min_length=1, max_length=32)] | None = None
+    top: Top = 1
+    truncate: Cut = False
+
+
+class TagRequest(Body):
+    model: ModelName = None
+    texts: Texts
+
+
+class FillRequest(Body):
+    model: ModelName = None
+    texts: Texts
+    top: Top = 5
+
+
+class AnswerRequest(Body):
+    model: ModelName = None
+    question: str
+    context: str
+    nbest: Annotated[int, Field(ge=1, le=100)] = 1
+    max_answer: Annotated[int, Field(ge=1, le=1000)] = 30
+    null_threshold: Annotated[float | None, Field(ge=-1e9, le=1e9)] = None
+
+
+class NBestRequest(Body):
+    model: ModelName = None
+    texts: Texts
+    beam: Annotated[int, Field(ge=1, le=16)] = 4
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
+    count: Annotated[int, Field(ge=1, le=16)] = 1
+    truncate: Cut = False
+
+
+class Results(Answer):
+    """One for each text, in their order."""
+
+    model: str
+    results: list[Any]
+
+
+class Health(Answer):
+    status: Literal["ok"]
+    models: list[str]

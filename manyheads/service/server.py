@@ -1,0 +1,282 @@
+"""The processes of a service: one, or several that share a socket; how they start, and how they stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import uvicorn
+
+from manyheads.core.config import Precision
+from manyheads.service.app import Limits, Service, application
+from manyheads.service.batching import Batcher, Turns
+from manyheads.service.logs import configure, tell
+from manyheads.service.metrics import MULTIPROCESS, Metrics
+from manyheads.service.protocol import BoundedProtocol
+from manyheads.service.registry import VERBS, Registry, Served, stamp_of, warm
+from manyheads.service.writing import Writer
+from manyheads.tasks.loading import load
+
+CONNECTIONS = 1000  # of a process at once; more are told 503
+HEAD_BYTES = 32_768
+AGAIN = 2.0  # seconds until a process that died is started again
+PATIENCE = 5.0  # seconds that a process gets beyond `grace`
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a service is started with.
+
+    models     by name; `languages` of translators, `detector` the model that tells languages
+    threads    of each process; None: the processors shared among them
+    grace      seconds in which accepted requests are finished when it is told to stop
+    """
+
+    models: Mapping[str, str]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    precision: Precision = "float32"
+    threads: int | None = None
+    token: str | None = None
+    languages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    detector: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    grace: float = 30.0
+    log_level: str = "info"
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run(settings: Settings) -> None:
+    """Serve until told to stop. Raises ValueError, in one line, for what cannot be served."""
+    if not is_local(settings.host) and not settings.token:
+        raise ValueError(
+            f"--host {settings.host} is reached by other machines: that needs a token (--token-file FILE, or the "
+            "environment variable MANYHEADS_TOKEN), which clients send with every request"
+        )
+    configure(settings.log_level)
+    with _socket(settings.host, settings.port) as listening:
+        if settings.workers == 1:
+            _work(settings, listening, lambda: _tell_where(settings, listening))
+        else:
+            _supervise(settings, listening)
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    """A bound socket, before any model is loaded: a port that is taken is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"--host {host} --port {port}: cannot be listened on: {reason}") from None
+    return listening
+
+
+def _tell_where(settings: Settings, listening: socket.socket) -> None:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    models = ", ".join(settings.models)
+    print(f"serving {models} on http://{host}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+
+
+def service_of(settings: Settings) -> Service:
+    """The models, loaded and warm. Raises ValueError for one that is faulty or gone."""
+    metrics, turns, limits = Metrics(), Turns(), settings.limits
+    threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
+
+    def ready(name: str, model: str) -> Served:
+        stamp = stamp_of(model)
+        predictor = load(model, precision=settings.precision, threads=threads)
+        if not any(hasattr(predictor, verb) for verb in VERBS):
+            raise ValueError(f"{model}: this model can do nothing that is served: {', '.join(VERBS)}")
+        with turns:
+            warm(predictor)
+        worker: Writer | Batcher
+        if hasattr(predictor, "generate"):
+            worker = Writer(
+                name, predictor, turns, metrics, rows=limits.rows, positions=limits.positions,
+                most_waiting=limits.most_waiting,
+            )  # fmt: skip
+        else:
+            most = {"most_items": limits.most_items, "most_waiting": limits.most_waiting}
+            worker = Batcher(name, turns, metrics, **most)
+        languages = settings.languages.get(name)
+        if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
+            print(f"{name}: its languages are not known, so that /translate does not offer it: name them with "
+                  f"--languages {name}=SOURCE:TARGET", file=sys.stderr)  # fmt: skip
+        return Served(name, predictor, worker, stamp, languages)
+
+    service = Service(
+        Registry(settings.models, ready), limits, metrics, is_local(settings.host), settings.token, settings.detector
+    )
+    for name in settings.languages:
+        if "translate" not in service.registry.of(name, None).verbs:
+            raise ValueError(f"--languages {name}: this model does not translate")
+    if settings.detector is not None:
+        _check_detector(service.registry, settings.detector)
+    return service
+
+
+def _check_detector(registry: Registry, name: str) -> None:
+    served = registry.of(name, None)
+    if "classify" not in served.verbs or served.predictor.reads != "texts":
+        raise ValueError(f"--detect {name}: this model does not classify texts: it cannot tell languages")
+
+
+class _Server(uvicorn.Server):
+    """Told to stop, it finishes what has begun; told again by Ctrl-C, it stops."""
+
+    service: Service
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = self.service.draining = True
+
+
+def _work(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> None:
+    """One process: until it is told to stop."""
+    service = service_of(settings)
+    config = uvicorn.Config(
+        application(service), http=BoundedProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=15, h11_max_incomplete_event_size=HEAD_BYTES,
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
+    )  # fmt: skip
+    server = _Server(config)
+    server.service = service
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(
+            signal.SIGHUP, lambda *_: threading.Thread(target=service.registry.take_over, daemon=True).start()
+        )
+    listening.listen(config.backlog)
+    tell("started", models=list(settings.models))
+    started()
+    server.run(sockets=[listening])
+    tell("stopped")
+
+
+def _worker(settings: Settings, listening: socket.socket, parent: Connection) -> None:
+    """A process of several: tells the parent that it is ready, or why it cannot be; stops where the parent is gone."""
+    configure(settings.log_level)
+
+    def watch() -> None:
+        try:
+            parent.recv()
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def started() -> None:
+        parent.send("")
+        threading.Thread(target=watch, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server has its own
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is about to load what there is
+    try:
+        _work(settings, listening, started)
+    except (ValueError, OSError) as error:
+        parent.send(str(error))
+
+
+def _supervise(settings: Settings, listening: socket.socket) -> None:
+    """Several processes, each with all models: they share the socket, and one that dies is started again."""
+    context = multiprocessing.get_context("spawn")  # threads that compute do not live on in a forked process
+    with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
+        os.environ[MULTIPROCESS] = counts
+        running: dict[Any, Connection] = {}
+
+        def start() -> None:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_worker, args=(settings, listening, theirs))
+            process.start()
+            theirs.close()
+            running[process] = ours
+
+        told: list[int] = []
+
+        def forward(number: int, _: Any) -> None:
+            if number != getattr(signal, "SIGHUP", None):
+                told.append(number)
+                number = signal.SIGTERM
+            for process in running:
+                if process.is_alive():
+                    os.kill(process.pid, number)
+
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), forward)
+        try:
+            for _ in range(settings.workers):
+                start()
+            for process, pipe in list(running.items()):
+                fault = _first_word(process, pipe)
+                if fault and not told:
+                    raise ValueError(fault)
+            if not told:
+                _tell_where(settings, listening)
+            while not told:
+                dead = wait([process.sentinel for process in running], timeout=0.5)
+                for process in [p for p in running if p.sentinel in dead]:
+                    fault = _last_word(running.pop(process))
+                    _count_out(process.pid)
+                    if not told:
+                        tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
+                        time.sleep(AGAIN)
+                    if not told:
+                        start()
+        finally:
+            until = time.monotonic() + settings.grace + PATIENCE
+            for process in running:
+                if process.is_alive():
+                    process.terminate()
+            for process in running:
+                process.join(max(0.0, until - time.monotonic()))
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+            del os.environ[MULTIPROCESS]
+
+
+def _first_word(process: Any, pipe: Connection) -> str:
+    """Empty where the process is ready, else what is wrong."""
+    try:
+        return str(pipe.recv())
+    except EOFError:
+        process.join()
+        return f"a process of the service ended with status {process.exitcode} before it was ready"
+
+
+def _last_word(pipe: Connection) -> str:
+    """Why a process that was started again could not be ready; empty where it was."""
+    try:
+        return str(pipe.recv()) if pipe.poll() else ""
+    except (EOFError, OSError):
+        return ""
+
+
+def _count_out(pid: int) -> None:
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(pid)

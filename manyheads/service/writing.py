@@ -1,0 +1,179 @@
+"""Texts that are written token by token: a thread for each model, and a batch in which they come and go at any step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from manyheads.generation import ContinuousBatch, Sampling, Text, TextStream
+from manyheads.service.batching import Turns
+from manyheads.service.errors import busy, leaving
+from manyheads.service.logs import log
+from manyheads.service.metrics import Metrics
+
+CHUNK = 256  # tokens of new prompts that are read between two steps of the others
+
+Reason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What has become of one of a request's texts: more of it, and why it is over if it is.
+
+    tokens  that it has so far
+    """
+
+    index: int
+    text: str
+    reason: Reason | None
+    tokens: int
+
+
+@dataclass(eq=False)
+class Writing:
+    """A request: texts to be continued, and what comes of them. An exception is the last that comes."""
+
+    texts: list[Text]
+    streams: list[TextStream]
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    pieces: asyncio.Queue[Piece | BaseException] = field(default_factory=asyncio.Queue)
+    began: float = field(default_factory=time.monotonic)
+
+
+class Writer:
+    """A language model's queue and batch.
+
+    rows, positions, as of `ContinuousBatch`; at most `most_waiting` texts wait for a place in it.
+    """
+
+    def __init__(
+        self, name: str, predictor: Any, turns: Turns, metrics: Metrics, *, rows: int, positions: int, most_waiting: int
+    ) -> None:
+        self.name, self._turns, self._metrics, self._most_waiting = name, turns, metrics, most_waiting
+        model, self._route = predictor.fast
+        self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
+        self._rows = rows
+
+        def empty() -> ContinuousBatch[Any]:
+            return ContinuousBatch(
+                model.start, model.step, context=self.context, end=predictor.end, chunk=CHUNK, rows=rows,
+                positions=positions,
+            )  # fmt: skip
+
+        self._empty, self._batch = empty, empty()
+        self._owners: dict[Text, tuple[Writing, int]] = {}
+        self._arrived: list[Writing] = []
+        self._left: list[Writing] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._seconds = 1.0  # that a text took, of late
+        self._thread = threading.Thread(target=self._work, name=f"texts of {name}", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int]
+    ) -> Writing:
+        """Called in the event loop. Raises Refused where too much is waiting."""
+        texts = [Text([*ids], sampling, limit, seed) for ids, seed in zip(prompts, seeds, strict=True)]
+        writing = Writing(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
+        with self._changed:
+            if self._closed:
+                raise leaving()
+            waiting = len(self._batch.waiting) + sum(len(other.texts) for other in self._arrived)
+            if waiting + len(texts) > self._most_waiting:
+                raise busy(waiting / self._rows * self._seconds)
+            self._arrived.append(writing)
+            self._changed.notify()
+        return writing
+
+    def cancel(self, writing: Writing) -> None:
+        """Its texts leave at the next step; those that are over have left."""
+        with self._changed:
+            self._left.append(writing)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Finish what was accepted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while self._take():
+            try:
+                with self._turns, self._route.computing():
+                    sampled = self._batch.step()
+                self._tell(sampled)
+            except BaseException as error:  # a bug, or no memory
+                log.exception("a step failed", extra={"more": {"model": self.name}})
+                for writing in {writing for writing, _ in self._owners.values()}:
+                    _send(writing, [error])
+                self._owners.clear()
+                self._batch = self._empty()
+
+    def _take(self) -> bool:
+        """Those that have come and those that have left; False where nothing is left to do."""
+        with self._changed:
+            while not (self._arrived or self._batch.busy):
+                self._left.clear()
+                if self._closed:
+                    return False
+                self._changed.wait()
+            arrived, self._arrived = self._arrived, []
+            left, self._left = self._left, []
+            for writing in arrived:
+                self._batch.admit(writing.texts)
+        for writing in arrived:
+            self._owners |= {text: (writing, index) for index, text in enumerate(writing.texts)}
+        for writing in left:
+            gone = [text for text in writing.texts if self._owners.pop(text, None)]
+            if gone:
+                self._metrics.cancelled.labels(self.name).inc()
+                self._batch.drop(gone)
+        self._metrics.waiting.labels(self.name).set(len(self._batch.waiting))
+        return True
+
+    def _tell(self, sampled: Sequence[tuple[Text, int]]) -> None:
+        """Each client hears of its own texts; one that met a stop string, or has ended, leaves."""
+        if not sampled and not self._batch.texts:
+            return
+        self._metrics.batch.labels(self.name).observe(len(self._batch.texts))
+        self._metrics.tokens.labels(self.name, "written").inc(len(sampled))
+        told: dict[Writing, list[Piece | BaseException]] = {}
+        tokens = dict(sampled)
+        for text in self._batch.texts:
+            if text not in self._owners:
+                continue
+            writing, index = self._owners[text]
+            stream = writing.streams[index]
+            piece = stream.push(tokens[text]) if text in tokens else ""
+            reason: Reason | None = None
+            if stream.stopped or text.ended:
+                reason = "stop"
+            elif text.added == text.limit:
+                reason = "length"
+            if reason:
+                piece += stream.finish()
+                reason = "stop" if stream.stopped else reason
+                self._batch.drop([text])
+                del self._owners[text]
+                self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - writing.began)
+            if piece or reason:
+                told.setdefault(writing, []).append(Piece(index, piece, reason, text.added))
+        for writing, pieces in told.items():
+            _send(writing, pieces)
+
+
+def _send(writing: Writing, pieces: Sequence[Piece | BaseException]) -> None:
+    def put() -> None:
+        for piece in pieces:
+            writing.pieces.put_nowait(piece)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        writing.loop.call_soon_threadsafe(put)

@@ -1,0 +1,158 @@
+"""How a service starts, is replaced and stops: faulty models, tokens, new versions, several processes, signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from manyheads import cli
+from tests.service.models import bert, client, language_model, serving, translator
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["serve", *arguments]) == 2
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1].startswith("manyheads: ")
+    return shown[-1]
+
+
+def test_what_cannot_be_served_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(bert(tmp_path / "m", head="none"))
+    assert "no such directory" in refused(capsys, str(tmp_path / "gone"), "--port", "0")
+    assert "needs a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
+    assert "two models are called m" in refused(capsys, model, model)
+    assert "does not classify texts" in refused(capsys, model, "--port", "0", "--detect", "m")
+    assert "expected one of m" in refused(capsys, model, "--detect", "other")
+    assert "NAME=SOURCE:TARGET" in refused(capsys, model, "--languages", "m=en")
+    assert "does not translate" in refused(capsys, model, "--port", "0", "--languages", "m=en:de")
+    assert "cannot be listened on" in refused(capsys, model, "--host", "192.0.2.1", "--token-file", _token(tmp_path))
+    (tmp_path / "short").write_text("abc")
+    assert "at least 16" in refused(capsys, model, "--token-file", str(tmp_path / "short"))
+    weights = Path(model, "model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert str(weights.parent) in refused(capsys, model, "--port", "0")
+    assert str(weights.parent) in refused(capsys, model, "--port", "0", "--workers", "2")
+
+
+def _token(folder: Path) -> str:
+    (folder / "token").write_text("0123456789abcdef\n")
+    return str(folder / "token")
+
+
+def test_a_token_is_asked_for(tmp_path: Path) -> None:
+    model = translator(tmp_path / "en-de")
+    token = "0123456789abcdef"
+    with serving(tmp_path / "log", model, "--token-file", _token(tmp_path)) as running, client(running) as http:
+        assert http.get("/healthz").status_code == 200
+        for path in ("/v1/models", "/languages", "/metrics", "/openapi.json"):
+            assert http.get(path).status_code == 401
+        assert http.get("/v1/models", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert http.post("/translate", json={"q": "a", "source": "en", "target": "de"}).json() == {
+            "error": "no valid token"
+        }
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key=token, max_retries=0).models.retrieve("en-de")
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0).models.list()
+        theirs = LibreTranslateAPI(running.url, token)
+        assert theirs.languages()[0]["code"] == "en"
+        assert theirs.translate("the cat", "en", "de")
+        assert token not in running.log.read_text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_accepted_is_finished_when_it_is_stopped(tmp_path: Path, workers: int) -> None:
+    model = language_model(tmp_path / "lm", max_positions=1024)
+    answers: list[Any] = []
+    with serving(tmp_path / "log", model, "--workers", str(workers)) as running:
+
+        def ask(seed: int) -> None:
+            body = {"model": "lm", "prompt": "the", "max_tokens": 800, "seed": seed, "temperature": 0.9}
+            with client(running) as http:
+                answers.append(http.post("/v1/completions", json=body))
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        with client(running) as http:
+            while "manyheads_batch_texts_count" not in (text := http.get("/metrics").text) or not text:
+                time.sleep(0.05)
+        time.sleep(0.3)
+        assert running.stop(signal.SIGTERM) == 0
+        for thread in threads:
+            thread.join(60)
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"{running.url}/healthz")
+    assert [answer.status_code for answer in answers] == [200] * 4
+    for answer in answers:
+        (choice,) = answer.json()["choices"]
+        assert choice["finish_reason"] == "length" or answer.json()["usage"]["completion_tokens"] < 800
+    assert [line["event"] for line in running.lines() if line["event"] == "stopped"] == ["stopped"] * workers
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
+def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) -> None:
+    model = bert(tmp_path / "m", head="sequence", labels=("old", "older"))
+    statuses, seen, done = list[int](), set[str](), threading.Event()
+    with serving(tmp_path / "log", model) as running:
+
+        def ask() -> None:
+            with client(running) as http:
+                while not done.is_set():
+                    found = http.post("/classify", json={"texts": ["the cat"], "top": 2})
+                    statuses.append(found.status_code)
+                    seen.update(label["label"] for label in found.json()["results"][0])
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for file in bert(tmp_path / "next", head="sequence", labels=("new", "newer")).iterdir():
+            shutil.copy(file, model / f"{file.name}.tmp")
+            (model / f"{file.name}.tmp").rename(model / file.name)
+        running.process.send_signal(signal.SIGHUP)
+        running.until("new version taken over")
+        (model / "model.safetensors").write_bytes(b"torn")
+        running.process.send_signal(signal.SIGHUP)
+        running.until("new version refused")
+        time.sleep(0.3)
+        done.set()
+        for thread in threads:
+            thread.join(60)
+        with client(running) as http:
+            last = http.post("/classify", json={"texts": ["the cat"], "top": 2}).json()
+        assert {label["label"] for label in last["results"][0]} == {"new", "newer"}
+        assert running.stop() == 0
+    assert set(statuses) == {200}
+    assert seen == {"old", "older", "new", "newer"}
+
+
+def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Path) -> None:
+    model = bert(tmp_path / "m", head="none")
+    with serving(tmp_path / "log", model, "--workers", "2") as running:
+
+        def processes() -> set[int]:
+            return {line["process"] for line in running.lines() if line["event"] == "started"}
+
+        for _ in range(20):
+            assert httpx2.get(f"{running.url}/v1/models").status_code == 200
+        counts = httpx2.get(f"{running.url}/metrics").text
+        assert 'manyheads_requests_total{method="GET",route="/v1/models",status="200"} 20.0' in counts
+        first = processes()
+        assert len(first) == 2
+        os.kill(min(first), signal.SIGKILL)
+        running.until("a process died")
+        for _ in range(600):
+            if len(processes()) == 3:
+                break
+            time.sleep(0.1)
+        assert httpx2.get(f"{running.url}/healthz").status_code == 200
+        assert running.stop() == 0
