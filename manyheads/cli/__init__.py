@@ -35,6 +35,7 @@ from manyheads.cli import (
     translate,
 )
 from manyheads.cli.parser import Parser, Verbs
+from manyheads.training.ranks import complain, is_rank
 
 # in the order of --help
 VERBS = (
@@ -48,8 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; returns the exit status: 2 for what the user can put right, told in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    if is_rank():
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: every rank would say the same
     try:
         options = _parse(given)
+        options.given = given
         if sys.stdout is None:
             raise ValueError("standard output is closed: there is nowhere to print results")
         options.verb(options)
@@ -78,8 +82,8 @@ def _no_memory(error: Exception) -> bool:
 
 def _fail(status: int, message: str, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
-    print("manyheads:", " ".join(message.split("\n")), file=sys.stderr)
+        traceback.print_exc(file=sys.__stderr__ if is_rank() else None)
+    complain(" ".join(message.split("\n")), quietly=status == INTERRUPTED)
     return status
 
 

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping
 
 from manyheads.cli.output import print_metrics
-from manyheads.cli.parser import Verbs, number
+from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.training.ranks import is_rank
 
 
 def add(verbs: Verbs) -> None:
@@ -30,10 +31,16 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "--skip-bad-lines", action="store_true", help="leave out and count faulty lines or images of the data"
     )
+    verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
+                      help="spread it over N processes of this machine")  # fmt: skip
     verb.add_argument("--compile", action="store_true", help="compile the model (needs a C++ compiler)")
 
 
 def _train(options: argparse.Namespace) -> None:
+    if options.processes > 1 and not options.dry_run and not is_rank():
+        from manyheads.training.launch import launch
+
+        raise SystemExit(launch(options.processes, options.given))
     import yaml
 
     from manyheads.recipes.overrides import from_arguments
@@ -43,6 +50,7 @@ def _train(options: argparse.Namespace) -> None:
         options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,
         resume=options.resume, dry_run=options.dry_run, max_minutes=options.max_minutes, precision=options.precision,
         skip_bad_lines=options.skip_bad_lines, compile=options.compile,
+        processes=options.processes,
     )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_metrics(report["metrics"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,17 +14,29 @@ B = TypeVar("B")
 _STRIP = 4  # batches a strip holds at least; measured on Multi30k: 2 to 6 differ little, 4 pads least
 
 
+def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
+    """The rows of a batch of that size that are this process's among so many: none, where there are fewer rows."""
+    return np.arange(rank, size, world)
+
+
 class Lazy(Sequence[B]):
     """An epoch's batches, each made of its rows when it is asked for."""
 
     def __init__(self, rows: Sequence[R], make: Callable[[R], B]) -> None:
-        self._rows, self._make = rows, make
+        self._rows: Sequence[Any] = rows
+        self._make: Callable[[Any], B] = make
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> B:  # type: ignore[override]  # no slices
         return self._make(self._rows[index])
+
+    def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
+        """The rows of a batch that are this process's, as a batch. Where it has none: the first row, and False."""
+        rows = self._rows[index]
+        own = part_of(len(rows), rank, world)
+        return self._make(rows[own if len(own) else [0]]), len(own) > 0
 
 
 def token_batches(

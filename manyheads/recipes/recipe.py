@@ -50,6 +50,7 @@ class Recipe:
                stands for the value
     init       whether it starts from another model (`--init`): it may, it must, or it never does
     with_init  the config of a run that does, where other settings suit it
+    spreads    whether several processes may train it; else there is nothing to train, and one does it
     """
 
     summary: str
@@ -61,6 +62,7 @@ class Recipe:
     requires: Mapping[str, str] = field(default_factory=dict)
     init: Literal["may", "must", "never"] = "never"
     with_init: Any = None
+    spreads: bool = True
 
     def command(self, name: str) -> str:
         """How it is run under that name."""

@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ from manyheads.recipes.overrides import setting_words
 from manyheads.tasks.evaluation import Metrics
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
+from manyheads.training.ranks import here
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed
 from manyheads.training.task import Task
@@ -37,6 +38,7 @@ class Run:
                  keeps it
     precision    "float32", "bf16", or None: what the recipe prefers
     max_minutes  stop after so long, resumable; never shapes a schedule
+    processes    of this machine, that the command was asked for
     whole        the run that this one is a part of, which is what the user resumes
     """
 
@@ -49,6 +51,7 @@ class Run:
     precision: str | None = None
     skip_bad_lines: bool = False
     compile: bool = False
+    processes: int = 1
     whole: Run | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class Run:
             words += [option, str(value)] if value is not None else []
         for option, switched_on in (("--skip-bad-lines", self.skip_bad_lines), ("--compile", self.compile)):
             words += [option] if switched_on else []
+        words += ["--processes", str(self.processes)] if self.processes > 1 else []
         return shlex.join([*words, "--resume"])
 
     def route(self, threads: int | None) -> Route:
@@ -140,15 +144,18 @@ def carry_out(
         data.peek()
         return estimate(run.recipe, config, plan(), run.route(config.threads))
     route = run.route(config.threads)
-    with claimed(run.out, resume=run.resume), route.settings():  # nobody else trains, scores or records it meanwhile
+    ranks = here()
+    # nobody else trains, scores or records it meanwhile
+    with claimed(run.out, resume=run.resume) if ranks.first else nullcontext(), route.settings():
         if run.init is None:
             plan()
-        splits = data.read()
-        tell_splits(splits, data.unit)
-        print(data.report(splits), file=sys.stderr)
-        torch.manual_seed(config.training.seed)
-        description = data.describe(splits)
-        job = build(splits, route)
+        with ranks.first_ahead():
+            splits = data.read()
+            tell_splits(splits, data.unit)
+            print(data.report(splits), file=sys.stderr)
+            torch.manual_seed(config.training.seed)
+            description = data.describe(splits)
+            job = build(splits, route)
         try:
             identity = {**settings_of(config, beside), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -161,9 +168,10 @@ def carry_out(
 def _trained(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any], route: Route
 ) -> dict[str, Any] | None:
-    """Train, save, score and record."""
+    """Train, save, score and record: the last two are rank 0's."""
+    ranks = here()
     if job.fit is not None:
-        summary = job.fit()
+        summary = ranks.shared(job.fit)
     else:
         assert job.task is not None
         summary = train(
@@ -173,6 +181,12 @@ def _trained(
     if summary.status == "stopped":
         print(summary.reason, file=sys.stderr)
         return None
+    return ranks.shared(lambda: _recorded(run, job, held, description, summary, route))
+
+
+def _recorded(
+    run: Run, job: Job[D], held: D | None, description: dict[str, Any], summary: Summary, route: Route
+) -> dict[str, Any]:
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
         metrics |= {} if held is None else job.score(held)
@@ -186,7 +200,7 @@ def _trained(
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
-        **init, **job.record,
+        **here().shown, **init, **job.record,
     )  # fmt: skip
 
 

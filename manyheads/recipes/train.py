@@ -11,6 +11,7 @@ from manyheads.recipes.overrides import Setting, apply, as_dict, from_file, from
 from manyheads.recipes.recipe import Recipe
 from manyheads.recipes.run import Run
 from manyheads.recipes.table import find
+from manyheads.training.ranks import here, restarted, told_losses
 
 
 def train(
@@ -26,12 +27,17 @@ def train(
     precision: str | None = None,
     skip_bad_lines: bool = False,
     compile: bool = False,
+    processes: int = 1,
 ) -> Any:
     """Run a recipe and return its report: of a finished run the content of its `result.json`.
 
     `overrides` by dotted key, such as {"training.steps": 100}, win over the YAML file `config`. `out` is
     `runs/RECIPE` unless given. Raises ValueError on anything the user can put right.
+
+    Under `torchrun` each process calls this alike; all of them get the report. `processes` are those that the command
+    was asked for, and stand in the one that resumes the run.
     """
+    ranks = here()
     chosen = find(recipe)
     if out is not None and not str(out):
         raise ValueError("out is empty: give a directory, or leave it out for runs/RECIPE")
@@ -43,11 +49,14 @@ def train(
     given = {key: value for key, value in after.items() if any(_within(key, setting.key) for setting in settings)}
     changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
     run = Run(
-        recipe, Path(f"runs/{recipe}" if out is None else out), init, resume, dry_run, max_minutes, precision,
-        skip_bad_lines, compile, given={**changed, **given}, overrides=changed,
+        recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or restarted(), dry_run, max_minutes,
+        precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed,
     )  # fmt: skip
     _check(chosen, resolved, run)
-    return chosen.train(resolved, run)
+    with told_losses():
+        if dry_run or not chosen.spreads:
+            return ranks.shared(lambda: chosen.train(resolved, run))
+        return chosen.train(resolved, run)
 
 
 def _one_budget(config: Any, given: set[str]) -> Any:

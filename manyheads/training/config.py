@@ -36,6 +36,8 @@ class TrainingConfig(Config):
     accumulate: Count = 1  # micro-batches in an effective batch
     # gradient checkpointing: blocks are computed a second time for their gradients, which are the same, in less memory
     checkpointing: bool = False
+    # of several processes, each holds a part of weights, gradients and optimiser (FSDP2), not all of them (DDP)
+    shard: bool = False
     average: Annotated[int, Range(1, 1000)] = 1  # the last N snapshots of the weights, the final ones among them
     average_every: Count | None = None  # steps between snapshots; None: checkpoint_every
     # decay, such as 0.9999, of a moving average of the weights, which then are the final ones; (1 + step) / (10 + step)
@@ -76,14 +78,17 @@ class TrainingConfig(Config):
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """What makes this another run than the one that saved its config: `key: saved -> now`. A budget may be raised
-        unless the schedule is shaped by it. What a saved config does not know yet has its default."""
+        unless the schedule is shaped by it, and the weights may be sharded now. What a saved config does not know yet
+        has its default."""
         now = self.as_dict()
         saved = {field.name: field.default for field in fields(self) if field.name not in saved} | saved
         raisable = ("minutes",) if self.schedule in DECAYING else BUDGETS
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}
-            if saved.get(key) != now.get(key) and not (key in raisable and _raised(saved.get(key), now.get(key)))
+            if key != "shard"
+            and saved.get(key) != now.get(key)
+            and not (key in raisable and _raised(saved.get(key), now.get(key)))
         ]
 
 

@@ -12,13 +12,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """Within the context, `received` names the signal that asked the run to stop.
+    """Within the context, `received` is the number of the signal that asked the run to stop.
 
     An abort by the second signal does no damage: files are only ever replaced whole.
     """
 
     def __init__(self) -> None:
-        self.received: str | None = None
+        self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -35,4 +35,4 @@ class Signals:
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received:
             raise KeyboardInterrupt
-        self.received = signal.Signals(number).name
+        self.received = number

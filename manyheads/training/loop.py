@@ -3,31 +3,35 @@
 import errno
 import json
 import math
+import signal
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.core.block import Stack
 from manyheads.core.runtime import Route, keeping_memory
 from manyheads.files import WriteError, read_json, write_json
-from manyheads.training.checkpoints import Checkpoints, mean_tensors
-from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.config import TrainingConfig
+from manyheads.training.feeding import feed
 from manyheads.training.interrupt import Interrupted, Signals
+from manyheads.training.loss import in_tokens
 from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
+from manyheads.training.ranks import Ranks, here
 from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, KEPT, claimed, remove_leftovers
 from manyheads.training.schedules import schedule
-from manyheads.training.state import Counters, capture, follow, load_weights, restore, seed_all, weights
+from manyheads.training.selection import final_weights, judge, snapshot, validated, watched
+from manyheads.training.spread import Spread, spread, unsharded
+from manyheads.training.state import Counters, capture, follow, restore, seed_all, seed_step, weights
 from manyheads.training.task import Task
 
 
@@ -77,46 +81,57 @@ def train(
 
     The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
     given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
+
+    Under `torchrun` the rows of every micro-batch are spread over the processes (`ranks.py`), and what is computed is
+    what one process computes, but for dropout, of which each has its own. Any number of them may go on with the run.
     """
     batches = len(task.batches(0))
     if not batches:
         raise ValueError("there are no training batches: the training data are empty")
     resume_command = resume_command or f"the same command with --out {out} --resume"
-    with claimed(out, resume=resume), _full_disk_as_one_line(out), route.settings(), keeping_memory():
-        remove_leftovers(out)
-        write_json(out / "state" / COMMAND, resume_command)
+    ranks = here()
+    claim = claimed(out, resume=resume) if ranks.first else nullcontext()
+    with claim, _full_disk_as_one_line(out), route.settings(), keeping_memory():
+        if ranks.first:
+            remove_leftovers(out)
+            write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
             "config": config.as_dict(),
             "settings": json.loads(json.dumps(dict(settings or {}))),
             "batches": batches,
-            "environment": route.describe(),
+            "environment": {**route.describe(), **ranks.shown},
         }
-        return _train(task, config, out, route, resume, max_minutes, identity, resume_command, flops)
+        return _train(task, config, out, route, ranks, resume, max_minutes, identity, resume_command, flops)
 
 
 def _train(
-    task: Task, config: TrainingConfig, out: Path, route: Route, resume: bool, max_minutes: float | None,
-    identity: dict[str, Any], resume_command: str, flops: float | None,
+    task: Task, config: TrainingConfig, out: Path, route: Route, ranks: Ranks, resume: bool,
+    max_minutes: float | None, identity: dict[str, Any], resume_command: str, flops: float | None,
 ) -> Summary:  # fmt: skip
-    """`train` in a directory that is this process's. `identity`: what another session must have in common with it."""
+    """`train` in a directory that is this run's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
-    model, optimiser = task.model, make_optimiser(task.model, config)
+    model = task.model
     _checkpoint(model, config.checkpointing)
+    over = spread(model, ranks, route, shard=config.shard)
+    optimiser = make_optimiser(model, config)
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     wide = torch.float32 if device.type == "mps" else torch.float64
-    window = {name: torch.zeros((), dtype=wide, device=device) for name in ("loss", "right")}
+    window = torch.zeros(2, dtype=wide, device=device)  # loss, and how many are right, since the last log entry
     learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
     moving = {} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()}
     counters = Counters()
     checkpoint = checkpoints.latest() if resume else None
+    _refuse_other_files(out, checkpoint, ranks)
     if checkpoint:
         _refuse_another_run(out, config, identity, checkpoint[0])
     done = out / "state" / FINISHED
     if done.exists() and (checkpoint is None or checkpoint[0]["config"] == identity["config"]):
         say(f"{out}: this run is finished; nothing to resume")
         return Summary.read(done)
-    done.unlink(missing_ok=True)  # a budget was raised: the run goes on
+    ranks.wait()
+    if ranks.first:
+        done.unlink(missing_ok=True)  # a budget was raised: the run goes on
     if checkpoint:
         content, tensors = checkpoint
         counters = restore(model, optimiser, window, moving, tensors, content)
@@ -126,62 +141,78 @@ def _train(
         if resume:
             say(f"{out}: nothing to resume, starting from the beginning")
         if config.metric is not None:
-            _watched(config, _validate(task))  # an unknown metric is an error now, not after an epoch
+            watched(config, validated(task, over, ranks))  # an unknown metric is an error now, not after an epoch
         seed_all(config.seed)
 
     started, seconds_before = time.monotonic(), counters.seconds
-    groups = _ahead(_effective_batches(task, counters.epoch, counters.index, config.accumulate))
+    peak = (lambda: ranks.world * route.products_per_second() / flops) if flops else None
+    groups = feed(task, counters.epoch, counters.index, config.accumulate, ranks)
     with (
         Signals() as signals,
-        Metrics(out, counters.step, counters.validated) as metrics,
-        Display(task.unit, (lambda: route.products_per_second() / flops) if flops else None) as display,
+        Metrics(out, counters.step, counters.validated) if ranks.first else nullcontext() as metrics,
+        Display(task.unit, peak) as display,
         closing(groups),
     ):
 
+        def log(entry: dict[str, Any]) -> None:
+            if metrics is not None:
+                metrics.log(counters.step, entry)
+
         def save() -> None:
-            metrics.sync()
             tensors, content = capture(model, optimiser, counters, window, moving)
-            checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
+            tensors = over.whole(tensors)
+            if metrics is not None:
+                metrics.sync()
+                checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
+            ranks.wait()
 
         save()
         model.train()
         logged_at, logged_tokens = time.monotonic(), counters.tokens
         while True:
-            session = time.monotonic() - started
+            session, received = ranks.largest(time.monotonic() - started, signals.received or 0)
             counters.seconds = seconds_before + session
-            if signals.received or (max_minutes is not None and session >= max_minutes * 60):
+            if received or (max_minutes is not None and session >= max_minutes * 60):
                 save()
-                if signals.received:
+                if received:
+                    name = signal.Signals(int(received)).name
                     raise Interrupted(
-                        f"{signals.received} after step {counters.step:,}; the checkpoint is written; "
-                        f"resume with: {resume_command}"
+                        f"{name} after step {counters.step:,}; the checkpoint is written; resume with: {resume_command}"
                     )
                 reason = f"--max-minutes {max_minutes:g}; resume with: {resume_command}"
                 return _summary("stopped", reason, counters, "last", {})
             if counters.validated < counters.step and _due(config.validate_every, counters):
-                values = _validate(task)
-                _judge(config, counters, values, checkpoints, model)
-                metrics.log(counters.step, {"epoch": counters.epoch, "validation": values})
+                values = validated(task, over, ranks)
+                judge(task, config, counters, values, checkpoints, over, ranks)
+                log({"epoch": counters.epoch, "validation": values})
                 display.note(f"step {counters.step:,}  validation  " + _line(values))
             if config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0:
-                task.save(out / KEPT / f"epoch-{counters.epoch}")
-            if over := _end(config, counters):
+                over.save(partial(task.save, out / KEPT / f"epoch-{counters.epoch}"))
+            if ended := _end(config, counters):
                 break
 
-            group, epoch, index = next(groups)
-            tokens = sum(batch.tokens for batch in group)
-            for batch in group:
-                with route.computing():
-                    loss = task.loss(batch)
-                (loss / tokens).backward()
-                window["loss"] += loss.detach()
-                window["right"] += getattr(task, "right", 0)
+            group = next(groups)
+            counts = group.counts(ranks)
+            tokens, seen = counts[0], torch.zeros_like(window)
+            if ranks.world > 1:
+                seed_step(config.seed, counters.step, ranks.rank)
+            for batch, counted in zip(group.batches, group.counted, strict=True):
+                with over.accumulating(last=batch is group.batches[-1]):
+                    with route.computing():
+                        loss = in_tokens(over.compute(task.loss, batch, counted=counted), counts)
+                    # gradients are means over the ranks
+                    ((loss if counted else 0.0 * loss) / (tokens / ranks.world)).backward()
+                if counted:
+                    seen[0] += loss.detach()
+                    seen[1] += getattr(task, "right", 0)
+            window += ranks.add_up(seen)
             gradients = [p.grad for p in parameters if p.grad is not None]
-            gradient_norm = get_total_norm(gradients)
-            if not math.isfinite((gradient_norm + window["loss"]).item()):  # the one synchronisation of a step
-                raise NonFiniteError(_name_not_finite(model, counters.step + 1, gradient_norm, resume_command))
+            total_norm = get_total_norm(gradients)
+            gradient_norm = unsharded(total_norm)
+            if not math.isfinite((gradient_norm + window[0]).item()):  # the one synchronisation of a step
+                raise NonFiniteError(_name_not_finite(model, over, counters.step + 1, gradient_norm, resume_command))
             if config.clip is not None:
-                clip_grads_with_norm_(parameters, config.clip, gradient_norm)
+                clip_grads_with_norm_(parameters, config.clip, total_norm)
             for parameter_group in optimiser.param_groups:
                 parameter_group["lr"] = learning_rate(counters.step + 1)
             optimiser.step()
@@ -190,39 +221,39 @@ def _train(
                 follow(moving, model, min(config.ema, (1 + counters.step) / (10 + counters.step)))
 
             counters.step += 1
-            counters.epoch, counters.index = epoch, index
+            counters.epoch, counters.index = group.epoch, group.index
             counters.tokens += tokens
             counters.window_tokens += tokens
             display.step(counters.step, tokens, _fraction(config, counters, identity["batches"]))
             if counters.step % config.log_every == 0:
                 now = time.monotonic()
-                display.loss, right = (total.item() / counters.window_tokens for total in window.values())
-                metrics.log(
-                    counters.step,
+                display.loss, right = (total / counters.window_tokens for total in window.tolist())
+                log(
                     {
-                        "epoch": epoch, "loss": display.loss, **({"accuracy": right} if hasattr(task, "right") else {}),
+                        "epoch": group.epoch, "loss": display.loss,
+                        **({"accuracy": right} if hasattr(task, "right") else {}),
                         "learning_rate": learning_rate(counters.step),
                         "gradient_norm": gradient_norm.item(), "tokens": counters.tokens,
                         "tokens_per_second": round((counters.tokens - logged_tokens) / (now - logged_at), 1),
                         "seconds": round(seconds_before + now - started, 2),
                     },
                 )  # fmt: skip
-                for total in window.values():
-                    total.zero_()
+                window.zero_()
                 counters.window_tokens, logged_at, logged_tokens = 0, now, counters.tokens
             if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
-                counters.snapshots.append(checkpoints.snapshot(counters.step, weights(model)))
+                counters.snapshots.append(snapshot(task, counters.step, checkpoints, over, ranks))
                 del counters.snapshots[: -config.average]
             if counters.step % config.checkpoint_every == 0:
                 save()
 
         save()
-        held, values = _final_weights(task, config, counters, moving, out / "state")
-        display.note(f"finished ({over}); {held} weights: " + _line(values))
-        display.note(f"saved as {task.save(out)} in {out}")
-        draw_losses(out)
-        summary = _summary("finished", over, counters, held, values)
-        write_json(done, asdict(summary))
+        held, values = final_weights(task, config, counters, moving, out / "state", over, ranks)
+        display.note(f"finished ({ended}); {held} weights: " + _line(values))
+        display.note(f"saved as {over.save(partial(task.save, out))} in {out}")
+        summary = _summary("finished", ended, counters, held, values)
+        if ranks.first:
+            draw_losses(out)
+            write_json(done, asdict(summary))
         return summary
 
 
@@ -248,30 +279,6 @@ def _full_disk_as_one_line(out: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ValueError(f"{out}: cannot write: {error.strerror}; what was there is intact: {remedy}") from error
-
-
-def _effective_batches(task: Task, epoch: int, index: int, accumulate: int) -> Iterator[tuple[list[Any], int, int]]:
-    """Micro-batches of a step, with epoch and index after them, for ever. An epoch's last group may be smaller: it is
-    a step of its own, normalised by its own tokens, so that nothing is dropped and no step spans two epochs."""
-    while True:
-        batches = task.batches(epoch)
-        for start in range(index, len(batches), accumulate):
-            end = min(start + accumulate, len(batches))
-            after = (epoch, end) if end < len(batches) else (epoch + 1, 0)
-            yield [batches[i] for i in range(start, end)], *after
-        epoch, index = epoch + 1, 0
-
-
-def _ahead(items: Iterator[Any]) -> Generator[Any, None, None]:
-    """The items of an endless iterator, which runs in a thread, two ahead."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        pending = deque(pool.submit(next, items) for _ in range(2))
-        while True:
-            pending.append(pool.submit(next, items))
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _due(every: int | None, counters: Counters) -> bool:
@@ -305,62 +312,6 @@ def _count(number: float, unit: str) -> str:
     return f"{number:,}".removesuffix(".0") + f" {unit}{'s' * (number != 1)}"
 
 
-def _validate(task: Task) -> dict[str, float]:
-    task.model.eval()
-    with torch.no_grad():
-        values = task.validate()
-    task.model.train()
-    return values
-
-
-def _judge(
-    config: TrainingConfig, counters: Counters, values: dict[str, float], checkpoints: Checkpoints, model: nn.Module
-) -> None:
-    """Keep the weights if they are the best so far."""
-    counters.validated = counters.step
-    if config.metric is None:
-        return
-    value = _watched(config, values)
-    if counters.best is None or _better(config, value, counters.best["value"]):
-        counters.best = {"value": value, **checkpoints.snapshot(counters.step, weights(model))}
-        counters.without_best = 0
-    else:
-        counters.without_best += 1
-
-
-def _watched(config: TrainingConfig, values: dict[str, float]) -> float:
-    assert config.metric is not None
-    if config.metric not in values:
-        raise ValueError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
-    return values[config.metric]
-
-
-def _better(config: TrainingConfig, value: float, than: float) -> bool:
-    return value < than if config.metric in LOWER_IS_BETTER else value > than
-
-
-def _final_weights(
-    task: Task, config: TrainingConfig, counters: Counters, moving: dict[str, Tensor], state: Path
-) -> tuple[str, dict[str, float]]:
-    """Put the final weights into the model; say which they are and what the validation says of them."""
-    held = "last"
-    earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
-    if config.average > 1 and earlier:
-        mean = mean_tensors([state / s["file"] for s in earlier], weights(task.model))
-        load_weights(task.model, mean)
-        held = f"mean of {len(earlier) + 1}"
-    if moving:
-        load_weights(task.model, moving)
-        held = "averaged"
-    values = _validate(task)
-    best = counters.best
-    if config.metric and best and _better(config, best["value"], _watched(config, values)):
-        load_weights(task.model, load_file(state / best["file"]))
-        held, values = f"best (step {best['step']:,})", _validate(task)
-    task.model.eval()
-    return held, values
-
-
 def _summary(
     status: Literal["finished", "stopped"], reason: str, counters: Counters, held: str, values: dict[str, float]
 ) -> Summary:
@@ -371,10 +322,13 @@ def _line(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def _name_not_finite(model: nn.Module, step: int, norm: Tensor, resume_command: str) -> str:
-    tensors: dict[str, Tensor] = {f"parameter {n}": p for n, p in model.named_parameters()}
+def _name_not_finite(model: nn.Module, over: Spread, step: int, norm: Tensor, resume_command: str) -> str:
+    tensors: dict[str, Tensor] = {f"parameter {n}": p.detach() for n, p in model.named_parameters()}
     tensors |= {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
-    first = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), "the loss")
+    first = next(
+        (name for name, tensor in over.whole(tensors, everywhere=True).items() if not tensor.isfinite().all()),
+        "the loss",
+    )
     return (
         f"step {step}: training is no longer finite (gradient norm {norm.item():g}); first bad tensor: {first}; "
         "start anew with a smaller learning_rate, a longer warmup or clip; the last good checkpoint is kept"
@@ -389,6 +343,13 @@ def _refuse_another_run(out: Path, config: TrainingConfig, now: dict[str, Any], 
         raise ValueError(f"{out} was started with other settings, so this is no resume: {'; '.join(differences)}")
     if saved["batches"] != now["batches"]:
         raise ValueError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
+
+
+def _refuse_other_files(out: Path, checkpoint: tuple[dict[str, Any], Any] | None, ranks: Ranks) -> None:
+    step = -1 if checkpoint is None else checkpoint[0]["step"]
+    least, most = ranks.largest(-step, step)
+    if -least != most:
+        raise ValueError(f"{out}: the processes find different checkpoints there: expected a directory that all share")
 
 
 def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+WINDOW = ("loss", "right")  # what is summed up between two entries of the log
+
 
 @dataclass
 class Counters:
@@ -35,6 +37,11 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """The dice of a step of one of several processes: each throws its own, and a resumed run the same again."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, the model's own tensors; a tied one once, under its first name."""
     first: dict[int, str] = {}
@@ -51,7 +58,17 @@ def load_weights(model: nn.Module, saved: dict[str, Tensor]) -> None:
             f"the checkpoint is of another model: {', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)} differ"
         )
     for name, tensor in own.items():
-        tensor.copy_(saved[name])
+        tensor.copy_(_as_part_of(tensor, saved[name]))
+
+
+def _as_part_of(tensor: Tensor, saved: Tensor) -> Tensor:
+    """This process's shard of what was saved, where `tensor` is one."""
+    if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
+        return saved
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(tensor, DTensor)
+    return distribute_tensor(saved.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
 @torch.no_grad()
@@ -68,7 +85,7 @@ def capture(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     counters: Counters,
-    window: Mapping[str, Tensor],
+    window: Tensor,
     moving: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON content of a checkpoint."""
@@ -84,14 +101,14 @@ def capture(
     tensors["rng.python"] = torch.tensor(words, dtype=torch.int64)
     for device, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []):
         tensors[f"rng.cuda.{device}"] = state
-    tensors |= {f"loop.window_{name}": total for name, total in window.items()}
+    tensors |= {f"loop.window_{name}": total for name, total in zip(WINDOW, window, strict=True)}
     return tensors, {"counters": asdict(counters), "rng": {"numpy": numpy_rest, "python": [version, gauss]}}
 
 
 def restore(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
-    window: Mapping[str, Tensor],
+    window: Tensor,
     moving: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
     content: dict[str, Any],
@@ -99,14 +116,15 @@ def restore(
     """Undo `capture`."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     for name, tensor in moving.items():
-        tensor.copy_(tensors[f"ema.{name}"])
+        tensor.copy_(_as_part_of(tensor, tensors[f"ema.{name}"]))
     by_name = dict(model.named_parameters())
     for full, value in tensors.items():
         if full.startswith("optimiser."):
             name, key = full.removeprefix("optimiser.").rsplit(".", 1)
-            device = by_name[name].device
-            optimiser.state[by_name[name]][key] = value.clone().to(device)
-    for name, total in window.items():
+            parameter = by_name[name]
+            value = value.clone().to(parameter.device)
+            optimiser.state[parameter][key] = _as_part_of(parameter, value) if value.ndim else value
+    for name, total in zip(WINDOW, window, strict=True):
         total.copy_(tensors.get(f"loop.window_{name}", total))
     version, gauss = content["rng"]["python"]
     random.setstate((version, tuple(tensors["rng.python"].tolist()), gauss))

@@ -2,6 +2,7 @@
 
 from torch.optim import Optimizer
 
+from manyheads.training.loss import in_tokens
 from manyheads.training.task import Task
 
 
@@ -10,5 +11,5 @@ def learn(task: Task, optimiser: Optimizer, epochs: int) -> None:
     for epoch in range(epochs):
         for batch in task.batches(epoch):
             optimiser.zero_grad()
-            (task.loss(batch) / batch.tokens).backward()
+            (in_tokens(task.loss(batch), getattr(batch, "counts", ())) / batch.tokens).backward()
             optimiser.step()

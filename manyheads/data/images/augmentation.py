@@ -95,26 +95,32 @@ class Augmentation(Config):
         return pixels
 
     def batch(
-        self, images: NDArray[np.float32], labels: NDArray[np.int64], classes: int, random: Generator
+        self,
+        images: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        classes: int,
+        random: Generator,
+        others: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mixup or cutmix: images (B, C, Y, X) and labels (B,) -> images and soft labels (B, L).
 
-        Each image meets its counterpart from the other end of the batch, with one weight for all, as in timm.
+        Each image meets its counterpart from the other end of the batch, with one weight for all, as in timm; of a part
+        of a batch, the counterparts are given as `others`.
         """
         assert self.mixes
+        other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
         share = float(random.beta(alpha, alpha))  # of the image itself
-        others = images[::-1]
         if cut:
             rows, columns = cutmix_box(images.shape[2], images.shape[3], share, random)
             mixed = images.copy()
-            mixed[:, :, rows, columns] = others[:, :, rows, columns]
+            mixed[:, :, rows, columns] = other_images[:, :, rows, columns]
             share = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
         else:
-            mixed = images * np.float32(share) + others * np.float32(1 - share)
-        certain = np.eye(classes, dtype=np.float32)[labels]
-        return mixed, certain * np.float32(share) + certain[::-1] * np.float32(1 - share)
+            mixed = images * np.float32(share) + other_images * np.float32(1 - share)
+        certain = np.eye(classes, dtype=np.float32)
+        return mixed, certain[labels] * np.float32(share) + certain[other_labels] * np.float32(1 - share)
 
 
 # what DeiT's code does by default. Its colour jitter (0.4) is left out by timm where RandAugment is on, hence here.

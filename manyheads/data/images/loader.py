@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.data.batching import part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
 from manyheads.data.images.checking import listed, open_image
 from manyheads.data.images.preprocessing import Preprocessing
@@ -65,13 +66,19 @@ class _Maker:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
         return np.array_split(order, self.batches)  # alike in size: none is left with a single image
 
-    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64]) -> ImageBatch:
-        images = np.stack([self._image(epoch, int(item), int(copy)) for item, copy in rows])  # (B, C, Y, X)
-        labels = self.labels[rows[:, 0]]  # (B,)
-        if self.augmentation is None or not self.augmentation.mixes:
-            return ImageBatch(images, labels)
+    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
+        """Of a batch of these rows those that are asked for. No other is decoded, unless it is mixed with them."""
+        mixes = self.augmentation is not None and self.augmentation.mixes
+        partners = len(rows) - 1 - own
+        needed = np.union1d(own, partners) if mixes else own
+        decoded = np.stack([self._image(epoch, int(item), int(copy)) for item, copy in rows[needed]])  # (N, C, Y, X)
+        labels = self.labels[rows[:, 0]]
+        if self.augmentation is None or not mixes:
+            return ImageBatch(decoded, labels[own])
         random = batch_random(self.seed, epoch, batch)
-        return ImageBatch(*self.augmentation.batch(images, labels, self.classes, random))
+        images, others = (decoded[np.searchsorted(needed, wanted)] for wanted in (own, partners))  # (B, C, Y, X)
+        mixed = self.augmentation.batch(images, labels[own], self.classes, random, (others, labels[partners]))
+        return ImageBatch(*mixed)
 
     def _image(self, epoch: int, item: int, copy: int) -> NDArray[np.float32]:
         image = open_image(self.sources[item])
@@ -137,16 +144,26 @@ class _Epoch(Sequence[ImageBatch]):
         return len(self._order)
 
     def __getitem__(self, index: int) -> ImageBatch:  # type: ignore[override]  # no slices
-        index = range(len(self))[index]
+        return self.part(range(len(self))[index], 0, 1)[0]
+
+    def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
+        """As of `Lazy`. All that are asked for of one epoch are of one rank."""
+        return self._made(index, rank, world), rank < len(self._order[index])
+
+    def _made(self, index: int, rank: int, world: int) -> ImageBatch:
+        def job(i: int) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
+            own = part_of(len(self._order[i]), rank, world)
+            return self._epoch, i, self._order[i], own if len(own) else np.zeros(1, dtype=np.int64)
+
         if self._pool is None:
-            return self._maker(self._epoch, index, self._order[index])
+            return self._maker(*job(index))
         wanted = range(index, min(index + self._ahead, len(self)))
         for unwanted in [i for i in self._pending if i not in wanted]:
             self._pending.pop(unwanted).cancel()
         try:
             for i in wanted:
                 if i not in self._pending:
-                    self._pending[i] = self._pool.submit(_make, self._epoch, i, self._order[i])
+                    self._pending[i] = self._pool.submit(_make, *job(i))
             return self._pending.pop(index).result()
         except BrokenProcessPool:
             raise ValueError(
@@ -167,6 +184,7 @@ def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
 def _start(maker: _Maker) -> None:
     global _maker_here
     _maker_here = maker
+    os.setpgrp()  # torchrun sends SIGTERM to the group of the process that trains, which still needs this one
     for number in (signal.SIGINT, signal.SIGHUP):  # the loop handles Ctrl-C and a closed terminal, and ends its workers
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -180,6 +198,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make(epoch: int, batch: int, rows: NDArray[np.int64]) -> ImageBatch:
+def _make(epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
     assert _maker_here is not None
-    return _maker_here(epoch, batch, rows)
+    return _maker_here(epoch, batch, rows, own)

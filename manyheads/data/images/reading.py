@@ -88,6 +88,7 @@ def read_images(
     columns: Columns | None = None,
     skip_bad_lines: bool = False,
     kept: Path | None = None,
+    follows: bool = False,
     limit: int | None = None,
 ) -> ImageData:
     """Reads one corpus, in any of the forms of `files.py`, and decodes every image once.
@@ -97,6 +98,7 @@ def read_images(
     skip_bad_lines  leave out what cannot be used and count it
     kept            folder for what is known of the images, so that the same ones need not be decoded again, and for
                     images that have no files of their own. None: nothing is remembered
+    follows         the folder is another process's, which has read the same before: nothing is written there
     limit           how many images are looked at
 
     Raises FileNotFoundError or a one-line ValueError that names file, row and remedy.
@@ -104,7 +106,8 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     items, notes, skips = list[Item](), list[str](), Counter[str]()
-    encoded, decoded, pixels = Store(kept), Store(kept), list[Stored]()
+    scratch = None if follows else kept
+    encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
     known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
     try:
         for entry, check in checked(islice(rows, limit), names, known, KEPT_DECODED):
@@ -120,7 +123,7 @@ def read_images(
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
-        if kept is not None:
+        if kept is not None and not follows:
             checking.remember(kept / _MEMORY, fresh)
     if not items:
         raise _nothing(path, skips)

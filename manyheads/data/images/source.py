@@ -25,7 +25,8 @@ LOOKED_AT = 16  # images, for a dry run
 class ImageSource(ClassSource[ImageData]):
     """Images with labels; without data, scikit-learn's digits.
 
-    kept  folder where what was checked is remembered, which no other process may use; see `read_images`
+    kept     folder where what was checked is remembered, which no other process may write to; see `read_images`
+    follows  it is another process's
     """
 
     kind = "images"
@@ -34,16 +35,17 @@ class ImageSource(ClassSource[ImageData]):
 
     columns: Columns = field(default_factory=Columns)
     kept: Path | None = None
+    follows: bool = False
 
     def read(self) -> SplitData[ImageData]:
-        if self.kept is not None:
+        if self.kept is not None and not self.follows:
             clear(self.kept)
         return super().read()
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         return read_images(
             corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            kept=self.kept, limit=limit,
+            kept=self.kept, follows=self.follows, limit=limit,
         )  # fmt: skip
 
     def embedded(self) -> SplitData[ImageData]:

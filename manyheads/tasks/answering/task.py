@@ -35,6 +35,7 @@ from manyheads.tasks.answering.passages import (
 )
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import padded
+from manyheads.training.loss import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class AnsweringTask:
     def loss(self, batch: Batch) -> Tensor:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.route.device) for t in moved)
-        logits = self._forward(ids, lengths, segments).float()  # (B, T, 2)
+        logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
         beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
         logits = logits.masked_fill(beyond[..., None], -torch.inf)
         return F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last

@@ -169,7 +169,7 @@ RECIPES = {
         ReceptiveFieldConfig(), "manyheads.tasks.classification.receptive_field",
         """Measures by gradient how many positions the middle output sees, prints the table, and draws it into
         receptive-field.png. Seconds.""",
-        options="[layers=6 kernel=3]",
+        options="[layers=6 kernel=3]", spreads=False,
     ),
     "text-classification/influence": Recipe(
         "four small nets: how the influence of a word fades with its distance, measured by gradient", "Elman 1990",
@@ -177,7 +177,7 @@ RECIPES = {
         """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. Prints the influence of each
         distance before and after training, and what is recalled; draws it into influence.png. A minute or two on one
         core. With models= and texts=, the same of trained models that read texts.""",
-        options="[models=DIR,DIR texts=FILE]",
+        options="[models=DIR,DIR texts=FILE]", spreads=False,
     ),
     "imdb/textbook": _on_imdb(
         "the textbook's classifier as published", "text-classifier/textbook",

@@ -28,7 +28,7 @@ from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import truncating
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.outputs import outputs, padded
-from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
 
 _CHUNK = 2000  # texts that are tokenised at a time
 
@@ -116,6 +116,11 @@ class Batch:
         """What the loss is summed over: items."""
         return len(self.labels)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Items, and tokens that follow another: what a language model's loss is a mean over."""
+        return self.tokens, int((self.lengths - 1).sum())
+
 
 @dataclass(eq=False)
 class ClassificationTask:
@@ -123,7 +128,7 @@ class ClassificationTask:
 
     batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
     max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
-    auxiliary     weight of a GPT's loss as a language model: of the mean over the tokens of a micro-batch
+    auxiliary     weight of a GPT's loss as a language model, the mean over the tokens of a batch
     """
 
     unit: ClassVar = "texts"
@@ -174,16 +179,17 @@ class ClassificationTask:
     def loss(self, batch: Batch) -> Tensor:
         device = self.route.device
         ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
-        words: Tensor | float = 0.0
+        words: Tensor | None = None
         if self.auxiliary:
             hidden = self._forward(ids, lengths)  # (B, T, D)
             logits = self.model.classify(hidden, lengths)
-            words = self.auxiliary * len(labels) * _next_tokens(self.model, hidden, ids, lengths)
+            words = self.auxiliary * _next_tokens(self.model, hidden, ids, lengths)
         else:
             segments = None if batch.segments is None else batch.segments.to(device)
             logits = self._forward(ids, lengths, segments)  # (B, L)
         self.right = (logits.detach().argmax(-1) == labels).sum()
-        return F.cross_entropy(logits.float(), labels, reduction="sum") + words
+        told = F.cross_entropy(at_least_float32(logits), labels, reduction="sum")
+        return told if words is None else torch.stack([told, words])
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""
@@ -199,13 +205,12 @@ class ClassificationTask:
 
 
 def _next_tokens(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    """The mean cross-entropy of the real ones among tokens (B, T), each given the states (B, T, D) before it."""
+    """The cross-entropies, summed up, of the real ones among tokens (B, T), given the states (B, T, D) before it."""
     behind = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
     targets = ids[:, 1:].masked_fill(behind, -1)
-    total = smoothed_cross_entropy(
+    return smoothed_cross_entropy(
         hidden[:, :-1].flatten(0, 1), model.output_weight, None, targets.flatten(), smoothing=0.0, pad=None
     )
-    return total / (lengths - 1).sum()
 
 
 def padding_of(model: Any) -> int:

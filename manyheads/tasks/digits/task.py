@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad
+from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.parallel import Pairs
 from manyheads.generation import greedy
 from manyheads.tasks.evaluation import Metrics, Outcome
@@ -25,11 +25,18 @@ DECODED = 16_384  # source tokens that are decoded at once
 class _Shifted(Sequence[Batch]):
     """The same batches, of which every row begins at a position of its own."""
 
-    def __init__(self, batches: Sequence[Batch], room: int, seed: int, epoch: int) -> None:
+    def __init__(self, batches: Lazy[Batch], room: int, seed: int, epoch: int) -> None:
         self._batches, self._room, self._seed = batches, room, (seed, epoch)
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def part(self, index: int, rank: int, world: int) -> tuple[Batch, bool]:
+        batch, counted = self._batches.part(index, rank, world)
+        offset = self[index].offset
+        assert offset is not None
+        own = part_of(len(offset), rank, world)
+        return replace(batch, offset=offset[own if counted else [0]]), counted
 
     def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
         batch = self._batches[index]
@@ -46,7 +53,7 @@ class DigitTask(TranslationTask):
 
     room: int = field(default=0, kw_only=True)
 
-    def batches(self, epoch: int) -> Sequence[Batch]:
+    def batches(self, epoch: int) -> Lazy[Batch] | _Shifted:  # type: ignore[override]
         batches = super().batches(epoch)
         return _Shifted(batches, self.room, self.seed, epoch) if self.room else batches
 

@@ -23,6 +23,7 @@ from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
+from manyheads.training.ranks import here
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import run_status
 
@@ -134,13 +135,14 @@ def _compare(
             ("words_alone", without_context),
         ]
     }
-    write_result(
-        run.out, recipe=run.recipe, overrides=run.overrides, data=description,
-        metrics=results["bidirectional"]["metrics"],
-        wall_seconds=sum(result["wall_seconds"] for result in results.values()),
-        flops=sum(result["flops"] for result in results.values()),
-        parameters=results["bidirectional"]["parameters"], seed=config.training.seed, readings=values,
-    )  # fmt: skip
+    if here().first:
+        write_result(
+            run.out, recipe=run.recipe, overrides=run.overrides, data=description,
+            metrics=results["bidirectional"]["metrics"],
+            wall_seconds=sum(result["wall_seconds"] for result in results.values()),
+            flops=sum(result["flops"] for result in results.values()),
+            parameters=results["bidirectional"]["parameters"], seed=config.training.seed, readings=values,
+        )  # fmt: skip
     return "\n".join(lines)
 
 

@@ -124,7 +124,7 @@ RECIPES = {
         """Writes convolutions as attention with the paper's construction and measures in float64 how far the two are
         apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json, whose metrics
         are the decimal logarithms of the errors at the highest alpha. Seconds.""",
-        options="[kernels=3,5,7 alphas=5,20,46]",
+        options="[kernels=3,5,7 alphas=5,20,46]", spreads=False,
     ),
     "image-classification": Recipe(
         "a small ViT of handwritten digits, or of your images", "Dosovitskiy et al. 2020", DIGITS, RUN,

@@ -27,6 +27,7 @@ from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
+from manyheads.training.ranks import here
 
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
@@ -44,6 +45,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         columns=config.columns,
         sample=config.items,
         kept=run.out / "state" / "images",
+        follows=not here().first,
     )
 
     def plan() -> Plan:

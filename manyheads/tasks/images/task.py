@@ -18,6 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.images.distillation import Teacher
+from manyheads.training.loss import at_least_float32
 
 TOP = 5  # the right label among so many is a success for `top5`
 SCORED = 256  # images that are scored at once
@@ -73,7 +74,7 @@ class ImageClassificationTask:
         true = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
-            return (1 - share) * true + share * self.teacher.loss(by_distillation.float(), images)
+            return (1 - share) * true + share * self.teacher.loss(at_least_float32(by_distillation), images)
         if by_distillation is by_class:
             return true
         return (true + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
@@ -91,7 +92,7 @@ class ImageClassificationTask:
         self._train.close()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=self.smoothing)
+        return F.cross_entropy(at_least_float32(logits), labels, reduction="sum", label_smoothing=self.smoothing)
 
 
 @torch.inference_mode()

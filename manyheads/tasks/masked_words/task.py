@@ -19,7 +19,7 @@ from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
-from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Batch:
     @property
     def tokens(self) -> int:
         return len(self.answers)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Masked words, and pairs of texts."""
+        return (self.tokens,) if self.follows is None else (self.tokens, len(self.follows))
 
     @classmethod
     def of(cls, examples: Sequence[Example], padding: int) -> Batch:
@@ -92,7 +97,7 @@ class MaskedLMTask:
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Tensor:
-        """Of the masked words; that of the next sentence is weighted so that the means of both are added."""
+        """Of the masked words and, where there are pairs, of the next sentence: the means of both are added."""
         batch = batch.to(self.route.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
         masked = self.model.transformed(states.flatten(0, 1)[batch.at])  # (N, D)
@@ -103,8 +108,8 @@ class MaskedLMTask:
         if batch.follows is None:
             return words
         assert model.next_sentence is not None
-        follows = F.cross_entropy(model.next_sentence(model.pool(states)).float(), batch.follows)
-        return words + batch.tokens * follows
+        logits = at_least_float32(model.next_sentence(model.pool(states)))  # (B, 2)
+        return torch.stack([words, F.cross_entropy(logits, batch.follows, reduction="sum")])
 
     def validate(self) -> dict[str, float]:
         """As `mean_scores`, on the first epoch of the validation data."""

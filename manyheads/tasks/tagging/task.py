@@ -26,6 +26,7 @@ from manyheads.data.windows import WordWindow, word_windows
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.training.loss import at_least_float32
 
 IGNORED = -100  # the label of tokens that no word is read from
 
@@ -96,8 +97,8 @@ class TaggingTask:
 
     def loss(self, batch: Batch) -> Tensor:
         ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))
-        logits = self._forward(ids, lengths)  # (B, T, L)
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        logits = at_least_float32(self._forward(ids, lengths))  # (B, T, L)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
 
     def validate(self) -> dict[str, float]:
         """The loss per word, entity F1, and the accuracy of single tags."""

@@ -9,6 +9,7 @@ from manyheads.models.presets import PRESETS, full_name
 from manyheads.recipes.run import Run
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.run import train as train_translator
+from manyheads.training.ranks import here
 from manyheads.training.run_directory import run_status
 
 
@@ -60,5 +61,6 @@ def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
             f"{metrics['bleu_13a']['value']:7.2f} {result['wall_seconds']:8.0f}"
         )
     table = "\n".join(lines)
-    (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")
+    if here().first:
+        (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")
     return table

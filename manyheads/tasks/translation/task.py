@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +38,11 @@ class Batch:
     write: Tensor
     tokens: int  # real target tokens, the end tokens included
     offset: Tensor | None = None  # (B,) the position that each row begins at; None: 0
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Target tokens, and source tokens: what thinking costs is a mean over each."""
+        return self.tokens, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
         source, lengths, read, write = (t.to(device) for t in (self.source, self.source_lengths, self.read, self.write))
@@ -121,13 +126,19 @@ class TranslationTask:
         think: Any = self.model.think
         self._think: Any = self.route.compile(think)
 
-    def batches(self, epoch: int) -> Sequence[Batch]:
+    def batches(self, epoch: int) -> Lazy[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
     def loss(self, batch: Batch) -> Tensor:
         loss, thoughts = self._loss(batch, self.smoothing)
-        return loss + batch.tokens * ponder_cost(self.model, thoughts)
+        if not thoughts:
+            return loss
+        of_source, of_target = (
+            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else loss.new_zeros(())
+            for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
+        )
+        return torch.stack([loss + of_target, torch.as_tensor(of_source)])
 
     def validate(self) -> dict[str, float]:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
