@@ -187,7 +187,7 @@ RECIPES = {
     "imdb/keras": _on_imdb(
         "the textbook's classifier, trained as its chapter does", "text-classifier/textbook",
         """RMSprop as Keras has it, 15 epochs of batches of 32, and the weights of the last one, which has learnt the
-        reviews by heart. `loss.png` has loss and accuracy by epochs. Some 15 minutes on one core. Where Keras shuffles,
+        reviews by heart. `loss.png` has loss and accuracy by epochs. Half an hour on one core. Where Keras shuffles,
         a batch has reviews of like length, in another order every epoch.""",
         training=replace(IMDB.training, optimiser="rmsprop", epochs=15, metric=None, patience=None),
     ),
