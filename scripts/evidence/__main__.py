@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from manyheads.cli.parser import number
 from scripts.evidence.listed import LIST, read_list
 from scripts.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
 from scripts.evidence.standing import Standing, say, table
@@ -21,7 +22,8 @@ from scripts.evidence.standing import Standing, say, table
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.evidence", description="go on with the listed runs")
-    parser.add_argument("--minutes", type=float, default=9, metavar="M", help="how long (default: 9)")
+    parser.add_argument("--minutes", type=number("a positive number", lambda value: value > 0), default=9, metavar="M",
+                        help="how long (default: 9)")  # fmt: skip
     parser.add_argument(
         "--runs", type=Path, default=ROOT / "runs" / "evidence", metavar="FOLDER", help="where they lie"
     )
