@@ -31,8 +31,10 @@ def without_folders(value: Any) -> Any:
 def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
     """Of each epoch the means of its training's loss and accuracy, while it learnt, and the validation at its end.
 
-    Empty where the training measures no accuracy, or where the ends of epochs are not what was validated.
+    Empty where the training has no steps or measures no accuracy, or where the ends of epochs are not what was validated.
     """
+    if not metrics.exists():
+        return []
     entries, epochs, training = read_metrics(metrics), list[dict[str, dict[str, float]]](), list[dict[str, Any]]()
     if len({entry["step"] / (entry.get("epoch") or 1) for entry in entries if "validation" in entry}) != 1:
         return []
