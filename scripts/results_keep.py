@@ -31,7 +31,7 @@ def without_folders(value: Any) -> Any:
 def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
     """Of each epoch the means of its training's loss and accuracy, while it learnt, and the validation at its end.
 
-    Empty where the training has no steps or measures no accuracy, or where the ends of epochs are not what was validated.
+    Empty where a training has no steps, or measures no accuracy, or was not validated at the ends of its epochs.
     """
     if not metrics.exists():
         return []
