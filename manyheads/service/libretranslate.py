@@ -29,7 +29,7 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
         sources = [asked.source] * len(texts)
     lines = [text.split("\n") for text in texts]
     count = 1 + (asked.alternatives or 0)
-    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": False}
+    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": asked.truncate}
     done: dict[int, list[list[str]]] = {}  # of each text, of each of its lines, the best translations
     for source in dict.fromkeys(sources):
         served = _translator(service, source, asked.target)
@@ -82,14 +82,18 @@ async def languages(service: Service, asked: schemas.LanguagesRequest, request: 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
     """The model for two languages; None where they are one."""
-    known = {served.languages: served for served in service.registry.all() if served.languages}
+    translators = [served for served in service.registry.all() if "translate" in served.verbs]
+    known = {served.languages: served for served in translators if served.languages}
+    none = "nothing: there is no translator"
+    if translators:
+        none = f"nothing: start the service with --languages {translators[0].name}=SOURCE:TARGET"
     if source == target and any(source in pair for pair in known):
         return None
     for field, value, codes in (
         ("source", source, {a for a, _ in known}), ("target", target, {b for a, b in known if a == source})
     ):  # fmt: skip
         if value not in codes:
-            wanted = ", ".join(sorted(codes)) or "nothing: there is no translator"
+            wanted = ", ".join(sorted(codes)) or none
             raise Refused(400, f"{value[:40]} is not supported: expected {wanted}", field=field, code="language")
     return known[source, target]
 
