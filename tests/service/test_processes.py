@@ -106,6 +106,15 @@ def test_what_was_accepted_is_finished_when_it_is_stopped(tmp_path: Path, worker
     assert [line["event"] for line in running.lines() if line["event"] == "stopped"] == ["stopped"] * workers
 
 
+def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tmp_path: Path) -> None:
+    model = translator(tmp_path / "tr")
+    (model / "result.json").unlink()
+    with serving(tmp_path / "log", model) as running, client(running) as http:
+        found = http.post("/translate", json={"q": "a", "source": "en", "target": "de"})
+        assert found.status_code == 400
+        assert found.json()["error"].endswith("start the service with --languages tr=SOURCE:TARGET")
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) -> None:
     model = bert(tmp_path / "m", head="sequence", labels=("old", "older"))
@@ -172,12 +181,12 @@ def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
     log, done = tmp_path / "log", threading.Event()
 
     def hang_up() -> None:
-        while not (children := _children(os.getpid())):
+        while not (found := [each for each in _children(os.getpid()) if _is(each, "serve")]):
             time.sleep(0.01)
-        (parent,) = children
+        (parent,) = found
         while not done.is_set():
             for child in _children(parent):
-                if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+                if _is(child, "spawn_main"):
                     os.kill(child, signal.SIGHUP)
             time.sleep(0.02)
 
@@ -193,6 +202,10 @@ def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
     finally:
         done.set()
         thread.join(60)
+
+
+def _is(process: int, word: str) -> bool:
+    return word in Path(f"/proc/{process}/cmdline").read_text()
 
 
 def _children(parent: int) -> list[int]:
