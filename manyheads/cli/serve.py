@@ -71,7 +71,7 @@ def _named(given: list[str]) -> dict[str, str]:
         name, equals, model = text.partition("=")
         if not equals or Path(text).exists():
             name, model = text.removeprefix("hub:").partition("@")[0] if text.startswith("hub:") else "", text
-        if not model:
+        if not model or (equals and not name and not Path(text).exists() and not text.startswith("hub:")):
             raise ValueError(f"{text}: expected NAME=MODEL")
         pairs.append((name or Path(model).resolve().name or model, model))
     names = Counter(name for name, _ in pairs)

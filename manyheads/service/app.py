@@ -62,15 +62,19 @@ class Service:
     detector: str | None = None
     draining: bool = False
 
-    async def computed(
-        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
-    ) -> list[Any]:
-        """The results of a verb for each item, from a batch that other requests share."""
+    def bounded(self, items: list[Any], field: str) -> None:
+        """Raises Refused for more characters, of texts or pairs of them, than a request may have."""
         size = sum(len(text) for item in items for text in ((item,) if isinstance(item, str) else item)
                    if isinstance(text, str))  # fmt: skip
         if size > self.limits.characters:
             fault = f"{size:,} characters: expected at most {self.limits.characters:,} in a request"
             raise Refused(400, fault, field=field, code="too_long")
+
+    async def computed(
+        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
+    ) -> list[Any]:
+        """The results of a verb for each item, from a batch that other requests share."""
+        self.bounded(items, field)
         assert isinstance(served.worker, Batcher)
         key = (verb, *sorted(how.items()))
         future = served.worker.submit(key, verbs.run(served.predictor, verb, **how), items, field)

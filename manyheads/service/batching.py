@@ -83,6 +83,9 @@ class Batcher:
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
         """The results of the items, in their order. Raises Refused where too much is waiting."""
+        if len(items) > self._most_waiting:  # they would wait for ever
+            fault = f"{len(items):,} at once: expected at most {self._most_waiting:,}"
+            raise Refused(400, fault, field=field, code="too_long")
         request = Request(key, field, run, items)
         with self._changed:
             if self._closed:
@@ -190,4 +193,5 @@ class Batcher:
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
     one = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    return Refused(400, fault, field=one, code="invalid_value")
+    said = fault.replace(" (--truncate)", "")  # of the command line; requests have the field
+    return Refused(400, said, field=one, code="invalid_value")

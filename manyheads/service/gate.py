@@ -73,10 +73,13 @@ class Gate:
         service = self._service
         if service.draining and scope["path"] != "/metrics":
             raise leaving()
-        headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization")}
+        headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if service.local and _name(host) not in LOCAL:  # a page of another site, whose name was bent to this machine
             raise Refused(421, f"this service is called {', '.join(LOCAL)}", field="Host", code="wrong_host")
+        origin = headers.get(b"origin")  # what browsers add: forms of any site may be sent anywhere
+        if service.local and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+            raise Refused(403, "pages of another origin may not ask", field="Origin", code="wrong_origin")
         given = headers.get(b"authorization", b"").decode("latin-1")
         kind, _, token = given.partition(" ")
         scope["state"]["allowed"] = service.token is None or (kind.lower() == "bearer" and same(service.token, token))

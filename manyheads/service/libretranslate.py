@@ -20,31 +20,30 @@ BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
 
 async def translate(service: Service, asked: schemas.TranslateRequest, request: Request) -> Any:
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    _bounded(service, texts)
     detected = None
     if asked.source == "auto":
         detected = await _detect(service, texts, request, "source")
         sources = [each[0].language for each in detected]
     else:
         sources = [asked.source] * len(texts)
-    lines: list[tuple[int, str]] = []  # of all texts, with their numbers
-    for number, text in enumerate(texts):
-        lines += [(number, line) for line in text.split("\n")]
+    lines = [text.split("\n") for text in texts]
     count = 1 + (asked.alternatives or 0)
-    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": False}
-    done: dict[int, Any] = {}  # of each line, its best translations
+    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": asked.truncate}
+    done: dict[int, list[list[str]]] = {}  # of each text, of each of its lines, the best translations
     for source in dict.fromkeys(sources):
         served = _translator(service, source, asked.target)
-        mine = [i for i, (number, _) in enumerate(lines) if sources[number] == source]
-        found = [[text] * count for _, text in (lines[i] for i in mine)]
+        mine = [i for i, other in enumerate(sources) if other == source]
+        items = [line for i in mine for line in lines[i]]
+        found = [[line] for line in items]
         if served is not None:
-            items = [lines[i][1] for i in mine]
             found = [[t.text for t in ranked] for ranked in await service.computed(
                 request, served, "nbest", items, "q", **how)]  # fmt: skip
-        done |= dict(zip(mine, found, strict=True))
+        left = iter(found)
+        done |= {i: [next(left) for _ in lines[i]] for i in mine}
 
     def joined(number: int, rank: int) -> str:
-        mine = [done[i] for i, (other, _) in enumerate(lines) if other == number]
-        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in mine)
+        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in done[number])
 
     single = isinstance(asked.q, str)
 
@@ -57,6 +56,14 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
     if detected is not None:
         answer.detectedLanguage = shaped([each[0] for each in detected])
     return answer
+
+
+def _bounded(service: Service, texts: list[str]) -> None:
+    """Raises Refused for more characters or lines than a request may have."""
+    service.bounded(texts, "q")
+    lines, most = sum(text.count("\n") + 1 for text in texts), service.limits.most_waiting
+    if lines > most:
+        raise Refused(400, f"{lines:,} lines: expected at most {most:,} in a request", field="q", code="too_long")
 
 
 async def detect(service: Service, asked: schemas.DetectRequest, request: Request) -> Any:
@@ -75,14 +82,18 @@ async def languages(service: Service, asked: schemas.LanguagesRequest, request: 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
     """The model for two languages; None where they are one."""
-    known = {served.languages: served for served in service.registry.all() if served.languages}
+    translators = [served for served in service.registry.all() if "translate" in served.verbs]
+    known = {served.languages: served for served in translators if served.languages}
+    none = "nothing: there is no translator"
+    if translators:
+        none = f"nothing: start the service with --languages {translators[0].name}=SOURCE:TARGET"
     if source == target and any(source in pair for pair in known):
         return None
     for field, value, codes in (
         ("source", source, {a for a, _ in known}), ("target", target, {b for a, b in known if a == source})
     ):  # fmt: skip
         if value not in codes:
-            wanted = ", ".join(sorted(codes)) or "nothing: there is no translator"
+            wanted = ", ".join(sorted(codes)) or none
             raise Refused(400, f"{value[:40]} is not supported: expected {wanted}", field=field, code="language")
     return known[source, target]
 

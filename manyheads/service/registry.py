@@ -40,6 +40,11 @@ class Served:
     def verbs(self) -> list[str]:
         return [verb for verb in VERBS if hasattr(self.predictor, verb)]
 
+    @property
+    def kind(self) -> str:
+        """What it can do with what, as "classify images"."""
+        return " ".join([*self.verbs, *([self.predictor.reads] if "classify" in self.verbs else [])])
+
 
 class Registry:
     """`ready(name, model)` loads a model and makes what computes with it, or raises ValueError."""
@@ -78,8 +83,13 @@ class Registry:
                     continue
                 try:
                     new = self._ready(name, self._models[name])
-                except (ValueError, OSError) as error:
+                except Exception as error:  # any: what stays is known to work
                     log.error("new version refused", extra={"more": {"model": name, "error": str(error)}})
+                    continue
+                if new.kind != old.kind:
+                    fault = f"is of another kind: {new.kind}, expected {old.kind}: start the service again"
+                    log.error("new version refused", extra={"more": {"model": name, "error": fault}})
+                    new.worker.close()
                     continue
                 self._served[name] = new
                 tell("new version taken over", model=name)

@@ -131,13 +131,14 @@ class ModelList(Answer):
 
 
 class TranslateRequest(Body):
-    """LibreTranslate's. Lines are translated one by one."""
+    """LibreTranslate's, and `truncate`. Lines are translated one by one."""
 
     q: str | Texts
     source: str = "auto"
     target: str
     format: Literal["text"] | None = "text"
     alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
+    truncate: Cut = False
     api_key: str | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import multiprocessing
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -157,6 +158,10 @@ class _Server(uvicorn.Server):
 
 def _work(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> None:
     """One process: until it is told to stop."""
+    early: list[int] = []  # SIGHUPs while models are loaded: what came after may be newer
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     service = service_of(settings)
     config = uvicorn.Config(
         application(service), http=BoundedProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None,
@@ -167,9 +172,13 @@ def _work(settings: Settings, listening: socket.socket, started: Callable[[], No
     server = _Server(config)
     server.service = service
     if hasattr(signal, "SIGHUP"):
-        signal.signal(
-            signal.SIGHUP, lambda *_: threading.Thread(target=service.registry.take_over, daemon=True).start()
-        )
+
+        def take_over(*_: Any) -> None:
+            threading.Thread(target=service.registry.take_over, daemon=True).start()
+
+        signal.signal(signal.SIGHUP, take_over)
+        if early:
+            take_over()
     listening.listen(config.backlog)
     tell("started", models=list(settings.models))
     started()
@@ -192,12 +201,22 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
         threading.Thread(target=watch, daemon=True).start()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server has its own
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is about to load what there is
     try:
         _work(settings, listening, started)
     except (ValueError, OSError) as error:
         parent.send(str(error))
+
+
+@contextlib.contextmanager
+def _hangup_waits() -> Iterator[None]:
+    if not hasattr(signal, "SIGHUP"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _supervise(settings: Settings, listening: socket.socket) -> None:
@@ -210,9 +229,10 @@ def _supervise(settings: Settings, listening: socket.socket) -> None:
         def start() -> None:
             ours, theirs = context.Pipe()
             process = context.Process(target=_worker, args=(settings, listening, theirs))
-            process.start()
+            with _hangup_waits():  # the process inherits that, until it has a handler: SIGHUP would end it
+                process.start()
+                running[process] = ours
             theirs.close()
-            running[process] = ours
 
         told: list[int] = []
 

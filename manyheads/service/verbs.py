@@ -18,6 +18,8 @@ from manyheads.service.errors import Refused
 if TYPE_CHECKING:
     from manyheads.service.app import Service
 
+MOST_PIXELS = 16_000_000  # of an image
+
 
 def run(predictor: Any, verb: str, **how: Any) -> Run:
     """What computes a verb for many items at once."""
@@ -36,13 +38,13 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
     def images(items: list[bytes]) -> Sequence[Any]:
         from manyheads.data.images.checking import open_image
 
-        opened = []
+        arrays = []  # one image at a time is held at its full size
         for index, item in enumerate(items):
             try:
-                opened.append(open_image(item))
+                arrays.append(predictor.preprocessing.array(open_image(item, MOST_PIXELS)))
             except ValueError as error:
                 raise ItemError(index, str(error)) from None
-        return predictor.classify(opened, **how)
+        return predictor.classify_arrays(arrays, **how)
 
     special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
     return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **how))

@@ -150,7 +150,27 @@ def test_other_hosts_methods_and_paths(running: Running) -> None:
         assert http.get("/v1/completions").status_code == 405
         for path in ("/../../etc/passwd", "/static/../../x", "/v1/models/../../etc/passwd", "/%2e%2e/x", "/"):
             assert http.get(path).status_code == 404
-        assert "access-control-allow-origin" not in http.get("/healthz", headers={"origin": "http://x"}).headers
+        form, own = {"q": "the cat", "source": "en", "target": "de"}, running.url
+        for origin, status in ((None, 200), (own, 200), ("http://x", 403), ("null", 403), (f"{own}0", 403)):
+            headers = {} if origin is None else {"origin": origin}
+            found = http.post("/translate", data=form, headers=headers)
+            assert found.status_code == status, found.text
+            assert "access-control-allow-origin" not in found.headers
+
+
+def test_many_lines_are_told_at_once(running: Running) -> None:
+    """Also where source and target are one, and no model has anything to do."""
+    with client(running) as http:
+        for q in ([""] * 127 + ["\n" * 30_000], "\n" * 513, ["\n" * 5] * 128):
+            for source in ("de", "en", "auto"):
+                began = time.monotonic()
+                found = http.post("/translate", json={"q": q, "source": source, "target": "de", "alternatives": 10})
+                assert (found.status_code, time.monotonic() - began < 5) == (400, True)
+                assert "lines: expected at most 512" in found.json()["error"]
+        many = {"q": ["a\nb"] * 128, "source": "de", "target": "de", "alternatives": 1}
+        assert http.post("/translate", json=many).json() == {
+            "translatedText": many["q"], "alternatives": [["a\nb"]] * 128,
+        }  # fmt: skip
 
 
 def test_random_requests_get_an_answer(running: Running) -> None:

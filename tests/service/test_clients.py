@@ -124,6 +124,10 @@ def test_lines_lists_and_alternatives(running: Running, models: Path) -> None:
         assert same == {"translatedText": "the cat"}
         wrong = http.post("/translate", json={"q": "the cat", "source": "fr", "target": "de"})
         assert (wrong.status_code, wrong.json()) == (400, {"error": "source: fr is not supported: expected en"})
+        long = {"q": "the cat sat on the mat " * 20, "source": "en", "target": "de"}
+        told = http.post("/translate", json=long)
+        assert told.json()["error"].endswith("split it, or have it cut with truncate")
+        assert http.post("/translate", json={**long, "truncate": True}).status_code == 200
 
 
 @pytest.mark.parametrize(

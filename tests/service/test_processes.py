@@ -15,7 +15,12 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+import manyheads
 from manyheads import cli
+from manyheads.service import registry
+from manyheads.service.batching import Batcher, Turns
+from manyheads.service.metrics import Metrics
+from manyheads.service.registry import Served, stamp_of
 from tests.service.models import bert, client, language_model, serving, translator
 
 
@@ -30,6 +35,8 @@ def test_what_cannot_be_served_is_told_at_start(tmp_path: Path, capsys: pytest.C
     model = str(bert(tmp_path / "m", head="none"))
     assert "no such directory" in refused(capsys, str(tmp_path / "gone"), "--port", "0")
     assert "needs a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
+    for text in (f"={model}", "a="):
+        assert "expected NAME=MODEL" in refused(capsys, text, "--port", "0")
     assert "two models are called m" in refused(capsys, model, model)
     assert "does not classify texts" in refused(capsys, model, "--port", "0", "--detect", "m")
     assert "expected one of m" in refused(capsys, model, "--detect", "other")
@@ -99,6 +106,15 @@ def test_what_was_accepted_is_finished_when_it_is_stopped(tmp_path: Path, worker
     assert [line["event"] for line in running.lines() if line["event"] == "stopped"] == ["stopped"] * workers
 
 
+def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tmp_path: Path) -> None:
+    model = translator(tmp_path / "tr")
+    (model / "result.json").unlink()
+    with serving(tmp_path / "log", model) as running, client(running) as http:
+        found = http.post("/translate", json={"q": "a", "source": "en", "target": "de"})
+        assert found.status_code == 400
+        assert found.json()["error"].endswith("start the service with --languages tr=SOURCE:TARGET")
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) -> None:
     model = bert(tmp_path / "m", head="sequence", labels=("old", "older"))
@@ -156,3 +172,71 @@ def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Pa
             time.sleep(0.1)
         assert httpx2.get(f"{running.url}/healthz").status_code == 200
         assert running.stop() == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
+def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
+    """From the first moment that the parent has children until it says that it serves."""
+    model = bert(tmp_path / "m", head="none")
+    log, done = tmp_path / "log", threading.Event()
+
+    def hang_up() -> None:
+        while not (found := [each for each in _children(os.getpid()) if _is(each, "serve")]):
+            time.sleep(0.01)
+        (parent,) = found
+        while not done.is_set():
+            for child in _children(parent):
+                if _is(child, "spawn_main"):
+                    os.kill(child, signal.SIGHUP)
+            time.sleep(0.02)
+
+    if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
+        pytest.skip("no /proc to find the processes in")
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    try:
+        with serving(log, model, "--workers", "2") as running:
+            done.set()
+            assert httpx2.get(f"{running.url}/healthz").status_code == 200
+            assert running.stop() == 0
+    finally:
+        done.set()
+        thread.join(60)
+
+
+def _is(process: int, word: str) -> bool:
+    return word in Path(f"/proc/{process}/cmdline").read_text()
+
+
+def _children(parent: int) -> list[int]:
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
+    tmp_path: Path, failing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of another kind in the directory of the first; an error that nobody foresaw."""
+    model, logged, loads = bert(tmp_path / "m", head="sequence", labels=("a", "b")), list[str](), list[str]()
+
+    def ready(name: str, path: str) -> Served:
+        loads.append(path)
+        if failing and len(loads) > 1:
+            raise RuntimeError("no memory")
+        worker = Batcher(name, Turns(), Metrics(), most_items=8, most_waiting=8)
+        return Served(name, manyheads.load(path), worker, stamp_of(path))
+
+    monkeypatch.setattr(registry.log, "error", lambda _, extra: logged.append(extra["more"]["error"]))
+    served = registry.Registry({"m": str(model)}, ready)
+    old = served.of("m", "classify")
+    shutil.rmtree(model)
+    bert(model, head="masked_lm")
+    served.take_over()
+    assert len(loads) == 2
+    assert served.of("m", "classify") is old
+    expected = "no memory" if failing else "is of another kind: fill, expected classify texts: start the service again"
+    assert logged == [expected]
+    assert isinstance(old.worker, Batcher)
+    assert old.worker.submit("a", list, [1], "texts").result(60) == [1]
+    served.close()

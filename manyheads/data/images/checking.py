@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.data.images.decoding import ImageFault, decode
+from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.labelled import label_name
@@ -119,8 +119,11 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
     return Check(digest.hexdigest(), size, mode, pixels.nbytes, list(notes), pixels=small)
 
 
-def open_image(source: Stored | Path | str | bytes | NDArray[np.uint8]) -> Image.Image:
-    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError."""
+def open_image(
+    source: Stored | Path | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
+) -> Image.Image:  # fmt: skip
+    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError, also for a
+    file of more than `most` pixels, before it is decoded."""
     if isinstance(source, Stored):
         source = source.image()
     if isinstance(source, np.ndarray):
@@ -130,7 +133,7 @@ def open_image(source: Stored | Path | str | bytes | NDArray[np.uint8]) -> Image
             raise ValueError(f"the path {source!r} is empty: give the path of an image")
         source = Path(source)
     try:
-        return decode(content(source)).image
+        return decode(content(source), most).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else ""
         raise ValueError(f"{place}{error.fault}; {error.remedy}") from None

@@ -46,8 +46,8 @@ class Decoded(NamedTuple):
     notes: list[str]  # what Pillow warns of, such as a corrupt EXIF part
 
 
-def decode(data: bytes) -> Decoded:
-    """The image in the bytes of a file. Raises ImageFault."""
+def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
+    """The image in the bytes of a file, of `most` pixels at most. Raises ImageFault."""
     if not data:
         raise ImageFault("the image is empty (0 bytes)")
     notes: list[str] = []
@@ -56,10 +56,12 @@ def decode(data: bytes) -> Decoded:
             image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
-        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels")) from None
+        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", most)) from None
+    except MemoryError:  # the machine's fault, not the image's
+        raise
     except Exception:  # a parser given garbage raises whatever it stumbles upon
         raise _not_opened(data) from None
-    mode, plain = image.mode, _upright(image, notes)
+    mode, plain = image.mode, _upright(image, notes, most)
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data):
         raise ImageFault("a PNG image that is truncated or corrupt (it holds fewer rows than it says)")
     return Decoded(plain, mode, notes)
@@ -76,6 +78,8 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
             for number in numbers:
                 image.seek(number)
                 shown.append(image.copy())
+    except MemoryError:
+        raise
     except Exception as error:  # any, as above
         raise ImageFault(f"frames that are truncated or corrupt ({error})") from None
     return [_upright(frame, notes) if number else first for frame, number in zip(shown, numbers, strict=True)], numbers
@@ -92,17 +96,17 @@ def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
         raise ValueError(f"{name}: {error.fault}; {error.remedy}") from None
 
 
-def _upright(image: Image.Image, notes: list[str]) -> Image.Image:
+def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> Image.Image:
     if 0 in image.size:
         raise ImageFault(f"{image.width} x {image.height} pixels are no image")
-    if image.width * image.height > MOST_PIXELS:
-        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels"))
+    if image.width * image.height > most:
+        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", most))
     try:
         image.load()  # the first frame; raises where it is cut short
         with _warnings_into(notes):
             upright = ImageOps.exif_transpose(image)
         return _plain(upright)
-    except ImageFault:
+    except (ImageFault, MemoryError):
         raise
     except Exception as error:  # any, as above
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -158,8 +162,8 @@ def _lacks_rows(png: bytes) -> bool:
         return True
 
 
-def _too_large(size: str) -> tuple[str, str]:
-    return f"{size} are more than the {MOST_PIXELS:,} that are decoded", "make it smaller"
+def _too_large(size: str, most: int) -> tuple[str, str]:
+    return f"{size} are more than the {most:,} that are decoded", "make it smaller"
 
 
 def _plain(image: Image.Image) -> Image.Image:

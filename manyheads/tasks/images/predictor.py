@@ -9,6 +9,7 @@ from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -117,7 +118,6 @@ class ImageClassifier(ImageEncoder):
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
-        model, route = self.fast
         for first in range(0, len(images), SCORED):
             arrays = {}  # of the images that can be used, (C, Y, X)
             for i, image in enumerate(images[first : first + SCORED], first):
@@ -127,14 +127,19 @@ class ImageClassifier(ImageEncoder):
                     if faults is None:
                         raise
                     faults[i] = str(error)
-            if not arrays:
-                continue
-            batch = torch.from_numpy(np.stack(list(arrays.values())))  # (B, C, Y, X)
-            with torch.inference_mode(), route.computing():
-                scores = model(batch.to(route.device)).float().log_softmax(-1).cpu()  # (B, L)
-            for i, ranked in zip(arrays, likeliest(scores, self.labels, top), strict=True):
-                labels[i] = ranked
+            if arrays:
+                labels_of = self.classify_arrays(list(arrays.values()), top=top)
+                for i, ranked in zip(arrays, labels_of, strict=True):
+                    labels[i] = ranked
         return labels
+
+    def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
+        """As `classify`, in one batch, of images (C, Y, X) that are ready: what `preprocessing.array` makes of each."""
+        model, route = self.fast
+        batch = torch.from_numpy(np.stack(arrays))  # (B, C, Y, X)
+        with torch.inference_mode(), route.computing():
+            scores = model(batch.to(route.device)).float().log_softmax(-1).cpu()  # (B, L)
+        return likeliest(scores, self.labels, top)
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
