@@ -117,6 +117,19 @@ def costs_table() -> str:
     return _markdown(rows)
 
 
+def precision_table() -> str:
+    """What trained models score in each precision."""
+    rows: list[list[str]] = []
+    for record in (bench for bench in records("bench") if "precisions" in bench):
+        for run in record["precisions"]:
+            kinds = run["metrics"]
+            rows = rows or [["trained", "parameters", "metric", *kinds], ["---", "--:", "---", *["--:"] * len(kinds)]]
+            for metric in kinds["float32"]:
+                figures = (f"{scored[metric]:.4g}" for scored in kinds.values())
+                rows.append([f"`{run['recipe']}`", f"{run['parameters']:,}", metric, *figures])
+    return _markdown(rows)
+
+
 def speed_table() -> str:
     """What `manyheads bench NAME --json` has found: ours beside each peer at its best, and the limit."""
     tables = []
@@ -227,7 +240,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
     "docs/results.md": (table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
-    "docs/speed.md": (speed_table,),
+    "docs/speed.md": (speed_table, precision_table),
     "docs/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     **{

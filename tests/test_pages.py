@@ -44,7 +44,7 @@ TEACHER = {"training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.l
 
 
 TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
-    "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n"},
+    "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n", "train.fr": "un\ndeux\n"},
     "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
     "reading": {"train.conll": "John B-PER\n\nran O\n"},
 }

@@ -44,9 +44,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is decoded while a corpus is read, none of whose images is kept decoded."""
     calls: list[bytes] = []
 
-    def counting(data: bytes) -> Any:
+    def counting(data: bytes, *bounds: int) -> Any:
         calls.append(data)
-        return decode(data)
+        return decode(data, *bounds)
 
     monkeypatch.setattr(checking, "decode", counting)
     monkeypatch.setattr("manyheads.data.images.reading.KEPT_DECODED", 0)
