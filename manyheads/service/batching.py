@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -67,18 +68,36 @@ class Request:
     results: list[Any] = dataclasses.field(default_factory=list)
 
 
-class Batcher:
+class Worker(ABC):
+    """A model's thread, which works off what was submitted. Who inherits from it starts it when all is there."""
+
+    def __init__(self, name: str, turns: Turns, metrics: Metrics, most_waiting: int) -> None:
+        self.name, self._turns, self._metrics, self._most_waiting = name, turns, metrics, most_waiting
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def close(self) -> None:
+        """Finish what was accepted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Until it is closed and nothing is left to do."""
+
+
+class Batcher(Worker):
     """A model's queue, and the thread that works it off."""
 
     def __init__(self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_waiting: int) -> None:
-        self.name, self._turns, self._metrics = name, turns, metrics
-        self._most_items, self._most_waiting = most_items, most_waiting
+        super().__init__(name, turns, metrics, most_waiting)
+        self._most_items = most_items
         self._requests: deque[Request] = deque()
         self._waiting = 0  # items
-        self._changed = threading.Condition()
-        self._closed = False
         self._last, self._seconds = 1, 0.1  # requests that the last batch had answered, and what an item took
-        self._thread = threading.Thread(target=self._work, name=f"batches of {name}", daemon=True)
         self._thread.start()
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
@@ -96,13 +115,6 @@ class Batcher:
             self._waiting += len(items)
             self._changed.notify()
         return request.future
-
-    def close(self) -> None:
-        """Finish what was accepted."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
 
     def _work(self) -> None:
         while parts := self._next():

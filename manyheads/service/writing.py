@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from manyheads.generation import ContinuousBatch, Sampling, Text, TextStream
-from manyheads.service.batching import Turns
+from manyheads.service.batching import Turns, Worker
 from manyheads.service.errors import busy, leaving
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
@@ -45,7 +44,7 @@ class Writing:
     began: float = field(default_factory=time.monotonic)
 
 
-class Writer:
+class Writer(Worker):
     """A language model's queue and batch.
 
     rows, positions, as of `ContinuousBatch`; at most `most_waiting` texts wait for a place in it.
@@ -54,7 +53,7 @@ class Writer:
     def __init__(
         self, name: str, predictor: Any, turns: Turns, metrics: Metrics, *, rows: int, positions: int, most_waiting: int
     ) -> None:
-        self.name, self._turns, self._metrics, self._most_waiting = name, turns, metrics, most_waiting
+        super().__init__(name, turns, metrics, most_waiting)
         model, self._route = predictor.fast
         self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
         self._rows = rows
@@ -69,10 +68,7 @@ class Writer:
         self._owners: dict[Text, tuple[Writing, int]] = {}
         self._arrived: list[Writing] = []
         self._left: list[Writing] = []
-        self._changed = threading.Condition()
-        self._closed = False
         self._seconds = 1.0  # that a text took, of late
-        self._thread = threading.Thread(target=self._work, name=f"texts of {name}", daemon=True)
         self._thread.start()
 
     def submit(
@@ -96,13 +92,6 @@ class Writer:
         with self._changed:
             self._left.append(writing)
             self._changed.notify()
-
-    def close(self) -> None:
-        """Finish what was accepted."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
 
     def _work(self) -> None:
         while self._take():
