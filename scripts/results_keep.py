@@ -33,8 +33,6 @@ def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
 
     Empty where a training has no steps, or measures no accuracy, or was not validated at the ends of its epochs.
     """
-    if not metrics.exists():
-        return []
     entries, epochs, training = read_metrics(metrics), list[dict[str, dict[str, float]]](), list[dict[str, Any]]()
     if len({entry["step"] / (entry.get("epoch") or 1) for entry in entries if "validation" in entry}) != 1:
         return []

@@ -101,8 +101,8 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self.path = out / "metrics.jsonl"
-        if self.path.exists():
-            kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
+        if earlier := read_metrics(self.path):
+            kept = [e for e in earlier if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(out / "events"), purge_step=step + 1 if step else None)
@@ -128,7 +128,12 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The entries of a metrics.jsonl; a line that is none, such as one cut off by a kill, is left out."""
+    """The entries of a metrics.jsonl; a line that is none, such as one cut off by a kill, is left out.
+
+    None where there is no file: a run without steps, such as a fit at once, writes none.
+    """
+    if not path.exists():
+        return []
     entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

@@ -101,8 +101,7 @@ def _keep(standing: Standing, run: Listed) -> None:
     about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
     for part in parts:
         name = run.name if part == folder else f"{run.name}-{part.name}"
-        metrics = part / "metrics.jsonl"
-        entries = read_metrics(metrics) if metrics.exists() else []
+        entries = read_metrics(part / "metrics.jsonl")
         curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
         say(f"kept {results_keep.keep(part, name, evidence=about, curve=curve)}")
         standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
