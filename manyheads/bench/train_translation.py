@@ -2,9 +2,10 @@
 
 The peer is what the PyTorch translation tutorial does: `torch.nn.Transformer`, batches of 128 sentences in random
 order, padded to the longest, Adam, the logits of the whole batch. Ours is the same model (3 + 3 layers, 512 wide,
-nothing tied) with the package's batches of like lengths, loss, attention, dropout and fused Adam. Both see the same
-word ids; what is counted are real target tokens, with forward, backward and update. The ids are random, the lengths
-drawn as those of Multi30k's German and English sentences are spread. Weights differ: what is compared are the sizes.
+nothing tied) with the package's batches of like lengths, loss, attention, dropout and fused Adam, in a process that
+keeps freed memory, as `train` does. Both see the same word ids; what is counted are real target tokens, with forward,
+backward and update. The ids are random, the lengths drawn as those of Multi30k's German and English sentences are
+spread. Weights differ: what is compared are the sizes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from manyheads.analysis import costs
 from manyheads.bench.ceilings import Ceilings
 from manyheads.bench.ours import computing, training_precisions
 from manyheads.bench.work import Prepared, Side, Work, largest_difference
+from manyheads.core.runtime import keeping_memory
 from manyheads.data.batching import pad, token_batches
 from manyheads.models.presets import build, preset
 from manyheads.models.transformer import Transformer
@@ -166,7 +168,8 @@ def least(case: Corpus, precision: str, ceilings: Ceilings) -> float:
 
 
 WORK = Work(
-    unit="tokens/s", cases={"": Corpus()}, amount=amount, least=least, ours=Side(training_precisions(), ours),
+    unit="tokens/s", cases={"": Corpus()}, amount=amount, least=least,
+    ours=Side(training_precisions(), ours, keeping_memory),
     peers={"tutorial": Side({"float32": "float32", "bf16": "bf16"}, tutorial)},
     compare=largest_difference, agreement="difference of the parameters' number",
 )  # fmt: skip

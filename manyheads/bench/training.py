@@ -2,7 +2,8 @@
 on 16 images; a second's tokens or images.
 
 The peer is the model of transformers with the loss that it computes itself, and PyTorch's fused AdamW on both sides.
-Dropout is that of each configuration. What is compared is the loss of the first batch without dropout.
+Ours keeps freed memory, as `train` does. Dropout is that of each configuration. What is compared is the loss of the
+first batch without dropout.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from manyheads.bench.ceilings import Ceilings
 from manyheads.bench.ours import computing, generator, seeded, training_precisions
 from manyheads.bench.peers import transformers as hugging_face
 from manyheads.bench.work import Prepared, Side, Work, largest_difference
+from manyheads.core.runtime import keeping_memory
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.optimisers import optimiser
@@ -153,7 +155,7 @@ def least(case: Batch, precision: str, ceilings: Ceilings) -> float:
 def _work(unit: str, name: str, case: Batch, ours: Callable[..., Prepared], theirs: Callable[..., Prepared]) -> Work:
     return Work(
         unit=unit, cases={name: case}, amount=lambda case: case.items, least=least,
-        ours=Side(training_precisions(), ours),
+        ours=Side(training_precisions(), ours, keeping_memory),
         peers={"transformers": Side(hugging_face.SETTINGS, theirs)},
         compare=largest_difference, agreement="difference of the first loss",
     )  # fmt: skip

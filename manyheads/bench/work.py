@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,12 @@ class Side:
     settings  their names, each with its precision: of the weights, or of the products where those are coarser
     prepare   (case, setting, threads) -> Prepared; called in a process of this side's own, which makes the same weights
               and inputs from the same seeds
+    within    what that process lives in, from its beginning to its end
     """
 
     settings: Mapping[str, str]
     prepare: Callable[[Any, str, int], Prepared]
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True)

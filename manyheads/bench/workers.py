@@ -86,6 +86,11 @@ def _serve(pipe: Connection, side: Side, threads: int, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
     os.dup2(2, 1)  # what a library prints is no result
     warnings.simplefilter("ignore")  # of libraries, on how each was converted
+    with side.within():
+        _answer(pipe, side, threads)
+
+
+def _answer(pipe: Connection, side: Side, threads: int) -> None:
     prepared: dict[str, Prepared] = {}
     while True:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from manyheads.bench.work import Prepared, Side, Work
@@ -9,6 +12,16 @@ from manyheads.bench.work import Prepared, Side, Work
 
 def quick(case: float, setting: str, threads: int) -> Prepared:
     return Prepared(lambda: None, case)
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    os.environ["MARKED"] = "yes"
+    yield
+
+
+def mark(case: float, setting: str, threads: int) -> Prepared:
+    return Prepared(lambda: None, os.environ.get("MARKED", "no"))
 
 
 def failing(case: float, setting: str, threads: int) -> Prepared:

@@ -64,6 +64,13 @@ def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
         assert work.compare(ours.output, theirs.output) <= near
 
 
+def test_a_side_lives_within_what_is_its_own() -> None:
+    sides = {"ours": Side({}, made_up.mark, made_up.marked), "peer": Side({}, made_up.mark)}
+    with workers(sides, 1) as started:
+        marks = {name: worker.prepare(1.0, "float32") for name, worker in started.items()}
+    assert marks == {"ours": "yes", "peer": "no"}
+
+
 @pytest.mark.filterwarnings("ignore")  # of the conversion
 @pytest.mark.slow
 def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
