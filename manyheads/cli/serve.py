@@ -18,8 +18,10 @@ SHORTEST_TOKEN = 16
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add("serve", _serve, "answer requests over HTTP, as OpenAI and LibreTranslate do")
-    verb.add_argument("models", nargs="+", metavar="[NAME=]MODEL", help="a run, a model directory, or "
+    verb.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="a run, a model directory, or "
                       "hub:OWNER/NAME[@REVISION]; NAME is what clients call it (default: the directory's)")  # fmt: skip
+    verb.add_argument("--watch", action="append", default=[], metavar="[NAME=]RUN",
+                      help="a run whose curves the page shows while it is trained; repeatable")  # fmt: skip
     verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
                       help="another than this machine's own needs a token (default: 127.0.0.1)")  # fmt: skip
     verb.add_argument("--port", type=whole(0, 65_535), default=8000, metavar="N", help="0: any (default: 8000)")
@@ -45,7 +47,9 @@ def add(verbs: Verbs) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    models = _named(options.models)
+    models, watched = _named(options.models), _named(options.watch)
+    if not models and not watched:
+        raise ValueError("serve what? expected a MODEL, or --watch RUN")
     languages = _languages(options.languages, models)
     if options.detect is not None and options.detect not in models:
         raise ValueError(f"--detect {options.detect}: expected one of {', '.join(models)}")
@@ -59,7 +63,7 @@ def _serve(options: argparse.Namespace) -> None:
     run(
         Settings(
             models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,
-            options.detect, limits, options.grace, options.log,
+            options.detect, watched, limits, options.grace, options.log,
         )
     )  # fmt: skip
 

@@ -14,14 +14,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from manyheads.service import libretranslate, openai, schemas, verbs
+from manyheads.service import libretranslate, looking, openai, page, schemas, verbs, watching
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
-from manyheads.service.gate import Gate, same, unknown
+from manyheads.service.gate import Gate, same, unknown, without_token
 from manyheads.service.metrics import Metrics
 from manyheads.service.openapi import document
-from manyheads.service.reading import body_of, parsed, while_there
+from manyheads.service.reading import JSON, body_of, parsed, while_there
 from manyheads.service.registry import Registry, Served
+from manyheads.service.watching import Runs
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Limits:
 class Service:
     """What the routes work with.
 
+    looks     the queue of those who ask where heads look: one input at a time
+    runs      whose curves are shown
     local     bound to this machine alone; `token`: what clients must know, None: nothing
     detector  the model that tells languages
     draining  set when the service is told to stop: what has begun is finished, nothing else begins
@@ -57,6 +60,8 @@ class Service:
     registry: Registry
     limits: Limits
     metrics: Metrics
+    looks: Batcher
+    runs: Runs
     local: bool = True
     token: str | None = None
     detector: str | None = None
@@ -87,7 +92,7 @@ Handler = Callable[[Service, Any, Request], Awaitable[Any]]
 @dataclass(frozen=True)
 class Endpoint:
     """A route. `asks`: what its request says; `gives`: what it answers, `many`: a list of these; `form`: requests may
-    be forms, too."""
+    be forms, too; `mimes`: of the answer."""
 
     method: str
     path: str
@@ -97,8 +102,7 @@ class Endpoint:
     gives: type[schemas.Answer] | None = None
     many: bool = False
     form: bool = False
-    streams: bool = False
-    mime: str = "application/json"
+    mimes: tuple[str, ...] = (JSON,)
 
 
 async def health(service: Service, asked: None, request: Request) -> Any:
@@ -120,7 +124,7 @@ async def openapi(service: Service, asked: None, request: Request) -> Any:
 
 ENDPOINTS = (
     Endpoint("POST", "/v1/completions", openai.completions, "texts that go on (OpenAI)", schemas.CompletionRequest,
-             schemas.Completion, streams=True),
+             schemas.Completion, mimes=(JSON, "text/event-stream")),
     Endpoint("GET", "/v1/models", openai.models, "the models here (OpenAI)", None, schemas.ModelList),
     Endpoint("GET", "/v1/models/{name}", openai.model, "one of them (OpenAI)", None, schemas.ModelCard),
     Endpoint("POST", "/v1/embeddings", openai.embeddings, "a vector for each text (OpenAI)", schemas.EmbeddingRequest,
@@ -139,9 +143,15 @@ ENDPOINTS = (
     Endpoint("POST", "/fill", verbs.fill, "words for the mask of each text", schemas.FillRequest, schemas.Results),
     Endpoint("POST", "/answer", verbs.answer, "spans of a context that answer a question", schemas.AnswerRequest,
              schemas.Results),
+    Endpoint("POST", "/attend", looking.attend, "where heads look at one input", schemas.AttendRequest,
+             schemas.Attended),
+    Endpoint("GET", "/runs", watching.runs, "the runs whose curves are shown", None, schemas.RunList),
+    Endpoint("GET", "/runs/{name}", watching.curves, "what one has measured so far", None, schemas.Curves),
     Endpoint("GET", "/healthz", health, "whether the service answers", None, schemas.Health),
-    Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mime="text/plain"),
+    Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mimes=("text/plain",)),
     Endpoint("GET", "/openapi.json", openapi, "this document"),
+    Endpoint("GET", "/", page.start, "the page", mimes=("text/html",)),
+    Endpoint("GET", "/page/{name}", page.part, "what the page is made of", mimes=page.MIMES),
 )  # fmt: skip
 
 
@@ -152,6 +162,7 @@ def application(service: Service) -> Any:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(service.registry.close)
+        await asyncio.to_thread(service.looks.close)
 
     def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -181,7 +192,7 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
             asked = parsed(endpoint.asks, body, content_type, form=endpoint.form)
         key = getattr(asked, "api_key", None) or request.query_params.get("api_key", "")
         allowed = allowed or (service.token is not None and endpoint.form and same(service.token, key))
-    if not allowed and endpoint.path != "/healthz":
+    if not allowed and not without_token(endpoint.path):
         raise unknown()
     given = await endpoint.handler(service, asked, request)
     if isinstance(given, Response):

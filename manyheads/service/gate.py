@@ -19,6 +19,8 @@ from manyheads.service.reading import Gone
 if TYPE_CHECKING:
     from manyheads.service.app import Service
 
+OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made of
+PAGE = "/page/"
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 LEFT = 499  # in logs and counts: the client has left
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
@@ -39,7 +41,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+                own = (b"x-request-id", number.encode()), (b"x-content-type-options", b"nosniff")
+                message["headers"] = [*message["headers"], *own]
             await send(message)
 
         service, path = self._service, scope["path"]
@@ -84,8 +87,13 @@ class Gate:
         kind, _, token = given.partition(" ")
         scope["state"]["allowed"] = service.token is None or (kind.lower() == "bearer" and same(service.token, token))
         asks_itself = scope["path"] in LIBRETRANSLATE  # clients there send it with the body
-        if not scope["state"]["allowed"] and scope["path"] != "/healthz" and not asks_itself:
+        if not scope["state"]["allowed"] and not without_token(scope["path"]) and not asks_itself:
             raise unknown()
+
+
+def without_token(path: str) -> bool:
+    """Whether everybody may ask for it: it tells nothing of the models."""
+    return path in OPEN or path.startswith(PAGE)
 
 
 def unknown() -> Refused:

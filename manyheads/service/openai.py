@@ -153,7 +153,13 @@ async def model(service: Service, asked: None, request: Request) -> Any:
 
 
 def _card(served: Any) -> schemas.ModelCard:
-    return schemas.ModelCard(id=served.name, created=served.created, verbs=served.verbs)
+    predictor = served.predictor
+    return schemas.ModelCard(
+        id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
+        reads=getattr(predictor, "reads", "texts"), pairs=getattr(predictor, "takes_pairs", False),
+        labels=list(getattr(predictor, "labels", ())), languages=list(served.languages) if served.languages else None,
+        mask=getattr(predictor, "mask", None),
+    )  # fmt: skip
 
 
 async def embeddings(service: Service, asked: schemas.EmbeddingRequest, request: Request) -> Any:

@@ -45,9 +45,7 @@ def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
         if e.gives is not None:
             given = names[e.gives, "validation"]
             given = {"type": "array", "items": given} if e.many else given
-        content = {e.mime: {"schema": given}}
-        if e.streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+        content = {mime: {"schema": given if mime == JSON else {"type": "string"}} for mime in e.mimes}
         operation: dict[str, Any] = {
             "summary": e.summary, "operationId": e.method.lower() + re.sub(r"\W+", "_", e.path).rstrip("_"),
             "responses": {

@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from manyheads.core.tap import tapped
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.logs import log, tell
@@ -39,6 +40,11 @@ class Served:
     @property
     def verbs(self) -> list[str]:
         return [verb for verb in VERBS if hasattr(self.predictor, verb)]
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has heads that can be looked at."""
+        return hasattr(self.predictor, "attend") and bool(tapped(self.predictor.model))
 
     @property
     def kind(self) -> str:

@@ -16,6 +16,7 @@ LARGEST_SEED = 2**63 - 1
 
 Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+Looked = Annotated[str, Field(min_length=1, max_length=8000)]
 Top = Annotated[int, Field(ge=1, le=1000, description="so many, likeliest first")]
 Cut = Annotated[bool, Field(description="cut texts that are longer than the model takes, instead of refusing them")]
 ModelName = Annotated[str | None, Field(description="may be left out where one model alone can do this")]
@@ -116,13 +117,25 @@ class EmbeddingList(Answer):
 
 
 class ModelCard(Answer):
-    """`verbs`: what it can do."""
+    """`verbs`: what it can do.
+
+    attends    whether /attend shows its heads
+    pairs      whether it classifies two texts together
+    languages  of a translator, source and target
+    mask       what stands for a word that it is to fill in
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "manyheads"
     verbs: list[str]
+    attends: bool
+    reads: Literal["texts", "images"]
+    pairs: bool = False
+    labels: list[str] = []
+    languages: list[str] | None = None
+    mask: str | None = None
 
 
 class ModelList(Answer):
@@ -208,6 +221,58 @@ class NBestRequest(Body):
     alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
     count: Annotated[int, Field(ge=1, le=16)] = 1
     truncate: Cut = False
+
+
+class AttendRequest(Body):
+    """One input: a text, or the bytes of an image's file in base64.
+
+    pair    the second text of a pair; of a question, its context
+    target  what a translator writes; unless given, its own translation
+    """
+
+    model: str
+    text: Looked | None = None
+    pair: Looked | None = None
+    target: Looked | None = None
+    image: str | None = None
+
+
+class Next(Answer):
+    token: str
+    probability: float
+
+
+class Attended(Answer):
+    """`panel`: the maps, as the page's scripts take them; `next`: of a language model, what may follow the text."""
+
+    model: str
+    panel: dict[str, Any]
+    next: list[Next] | None = None
+
+
+class RunCard(Answer):
+    """`seconds`: since it last measured something; None: it has not yet."""
+
+    name: str
+    finished: bool
+    seconds: float | None
+
+
+class RunList(Answer):
+    runs: list[RunCard]
+
+
+class Curve(Answer):
+    """Values, each at its step, in their order; of many, some."""
+
+    metric: str
+    split: Literal["training", "validation"]
+    steps: list[int]
+    values: list[float]
+
+
+class Curves(RunCard):
+    curves: list[Curve]
 
 
 class Results(Answer):

@@ -27,9 +27,11 @@ from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.protocol import BoundedProtocol
 from manyheads.service.registry import VERBS, Registry, Served, stamp_of, warm
+from manyheads.service.watching import Runs
 from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
 
+LOOKS, MOST_LOOKS = "(attention)", 32  # the queue's name in counts, and what may wait in it
 CONNECTIONS = 1000  # of a process at once; more are told 503
 HEAD_BYTES = 32_768
 AGAIN = 2.0  # seconds until a process that died is started again
@@ -41,6 +43,7 @@ class Settings:
     """What a service is started with.
 
     models     by name; `languages` of translators, `detector` the model that tells languages
+    watched    directories of runs whose curves are shown, by name
     threads    of each process; None: the processors shared among them
     grace      seconds in which accepted requests are finished when it is told to stop
     """
@@ -54,6 +57,7 @@ class Settings:
     token: str | None = None
     languages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     detector: str | None = None
+    watched: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     grace: float = 30.0
     log_level: str = "info"
@@ -98,7 +102,7 @@ def _socket(host: str, port: int) -> socket.socket:
 
 def _tell_where(settings: Settings, listening: socket.socket) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    models = ", ".join(settings.models)
+    models = ", ".join([*settings.models, *(f"the curves of {name}" for name in settings.watched)])
     print(f"serving {models} on http://{host}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
 
 
@@ -129,9 +133,11 @@ def service_of(settings: Settings) -> Service:
                   f"--languages {name}=SOURCE:TARGET", file=sys.stderr)  # fmt: skip
         return Served(name, predictor, worker, stamp, languages)
 
+    registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
+    looks = Batcher(LOOKS, turns, metrics, most_items=1, most_waiting=MOST_LOOKS)
     service = Service(
-        Registry(settings.models, ready), limits, metrics, is_local(settings.host), settings.token, settings.detector
-    )
+        registry, limits, metrics, looks, runs, is_local(settings.host), settings.token, settings.detector
+    )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:
             raise ValueError(f"--languages {name}: this model does not translate")

@@ -70,7 +70,7 @@ async def classify(service: Service, asked: schemas.ClassifyRequest, request: Re
     if getattr(asked, other) is not None or (reads == "images" and asked.pairs is not None):
         raise Refused(400, f"{served.name} reads {reads}: expected none", field=other)
     if reads == "images":
-        verb, items = "images", [_bytes(image, i) for i, image in enumerate(asked.images or [])]
+        verb, items = "images", [bytes_of(image, f"images.{i}") for i, image in enumerate(asked.images or [])]
     else:
         how["truncate"] = asked.truncate
         if asked.pairs is not None:
@@ -81,11 +81,12 @@ async def classify(service: Service, asked: schemas.ClassifyRequest, request: Re
     return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in found])
 
 
-def _bytes(image: str, index: int) -> bytes:
+def bytes_of(image: str, field: str) -> bytes:
+    """Of an image's file. Raises Refused for what is no base64."""
     try:
         return base64.b64decode(image, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(400, "expected the bytes of an image in base64", field=f"images.{index}") from None
+        raise Refused(400, "expected the bytes of an image in base64", field=field) from None
 
 
 async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> Any:

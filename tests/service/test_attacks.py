@@ -148,7 +148,7 @@ def test_other_hosts_methods_and_paths(running: Running) -> None:
         assert (evil.status_code, evil.json()["error"]["param"]) == (421, "Host")
         assert http.get("/v1/models", headers={"host": "localhost:1"}).status_code == 200
         assert http.get("/v1/completions").status_code == 405
-        for path in ("/../../etc/passwd", "/static/../../x", "/v1/models/../../etc/passwd", "/%2e%2e/x", "/"):
+        for path in ("/../../etc/passwd", "/static/../../x", "/v1/models/../../etc/passwd", "/%2e%2e/x"):
             assert http.get(path).status_code == 404
         form, own = {"q": "the cat", "source": "en", "target": "de"}, running.url
         for origin, status in ((None, 200), (own, 200), ("http://x", 403), ("null", 403), (f"{own}0", 403)):

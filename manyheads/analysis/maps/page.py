@@ -53,7 +53,7 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
         raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
     _check_calculations(inputs)
     notes: list[str] = []
-    panels = [_panel(maps, first, notes) for maps in inputs]
+    panels = [panel(maps, first, notes) for maps in inputs]
     assets = files("manyheads.analysis.maps") / "assets"
     style, text, *scripts = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
@@ -84,8 +84,9 @@ def frame(inputs: Sequence[AttentionMaps]) -> str:
     )
 
 
-def _panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
-    """One input: its sides, each once, and its layers, which name them by number; the maps in the order of layers."""
+def panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
+    """One input, as the scripts' `Panel` takes it: its sides, each once, and its layers, which name them by number; the
+    maps in the order of layers. What is left out is added to the notes."""
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
     packed: list[bytes] = []

@@ -1,0 +1,78 @@
+// Where the heads look, beside the result. `Panel`, `place`, `readColours` and `inflate` are those of `manyheads attend`,
+// plain scripts that are loaded before.
+
+import { ask } from "./service.js";
+
+const LONGEST_SIDE = 64; // units that a panel shows at once: LONGEST of maps.js
+
+/** One view. What is asked for while an answer is awaited waits, and only the last of it: a stream is never behind. */
+export class Attention {
+  constructor(room, note) {
+    Object.assign(this, { room, note, panel: null, running: null, waiting: null });
+  }
+
+  /** Forget what was shown; what is under way is not shown any more. */
+  clear(hint = "Where the heads look is shown here.") {
+    this.abort?.abort();
+    Object.assign(this, { panel: null, running: null, waiting: null });
+    this.note.hidden = true;
+    this.room.replaceChildren(el("p", { className: "hint" }, hint));
+  }
+
+  /** Show an input of a model. `live`: it still grows, and the view is at its last token. `told(answer)` afterwards. */
+  show(body, { live = false, told = () => {} } = {}) {
+    this.waiting = { body, live, told };
+    this.running ??= this.work();
+    return this.running;
+  }
+
+  async work() {
+    const { signal } = (this.abort = new AbortController());
+    while (this.waiting && !signal.aborted) {
+      const { body, live, told } = this.waiting;
+      this.waiting = null;
+      try {
+        const answer = await ask("attend", body, signal);
+        const { panel } = answer;
+        place(panel, await inflate(panel.maps));
+        if (signal.aborted) return;
+        this.draw(panel, live);
+        this.note.hidden = true;
+        told(answer);
+      } catch (error) {
+        if (signal.aborted) return;
+        this.note.textContent = `Where the heads look is not shown: ${error.message}`;
+        this.note.hidden = false;
+      }
+    }
+    if (!signal.aborted) this.running = null;
+  }
+
+  /** The same choice as before, of axis, heads and view, as far as it is there. */
+  draw(data, live) {
+    readColours();
+    const old = this.panel?.state, panel = new Panel(data, 0, () => {});
+    if (old && data.axes[old.axis]) {
+      const { axis, picked, view, words, special } = old;
+      panel.choose({ axis });
+      panel.choose({ picked, view, words, special });
+    }
+    this.panel = panel;
+    this.room.replaceChildren(panel.root);
+    if (live && !panel.pictured) {
+      const last = panel.units[0].length - 1, page = Math.floor(last / LONGEST_SIDE);
+      panel.choose({ pages: [page, page], focus: { q: last, k: null } });
+    }
+    panel.paint(); // it knows its size only now
+  }
+
+  /** After a change of size or colours. */
+  repaint() {
+    if (!this.panel) return;
+    readColours();
+    this.panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; });
+    this.panel.paint();
+  }
+
+  release() { this.panel?.release(); }
+}

@@ -1,0 +1,28 @@
+// How results look. What models and users say becomes text, never markup. `el` is of views.js.
+
+const HUES = 6; // of the kinds of tags and entities: see page.css
+
+export const percent = (value) => (value >= 0.1 ? `${(100 * value).toFixed(0)}%` : `${(100 * value).toFixed(1)}%`);
+
+/** A list, likeliest first, with a bar for each: rows of { name, value, said, choose }. */
+export function ranking(heading, rows) {
+  const most = Math.max(...rows.map(({ value }) => value), 1e-9);
+  return el("div", { className: "ranking" }, heading ? el("h3", {}, heading) : null, el("ol", {}, ...rows.map(({ name, value, said, choose }) =>
+    el("li", {}, choose ? el("button", { type: "button", className: "name", onclick: choose }, name) : el("span", { className: "name" }, name),
+      el("span", { className: "bar", style: `--share:${Math.max(0, value / most)}` }), el("span", { className: "amount" }, said ?? percent(value))))));
+}
+
+/** A text with parts of it marked: `spans` of { start, end, kind, title } in characters, in their order. */
+export function marked(text, spans) {
+  const letters = [...text]; // the service counts characters, scripts count halves of some
+  const kinds = [...new Set(spans.map(({ kind }) => kind))], made = [];
+  let at = 0;
+  for (const { start, end, kind, title } of spans) {
+    made.push(letters.slice(at, start).join(""), el("mark", { className: `hue-${kinds.indexOf(kind) % HUES}`, title },
+      letters.slice(start, end).join(""), kind ? el("small", {}, kind) : null));
+    at = end;
+  }
+  return el("p", { className: "said" }, ...made, letters.slice(at).join(""));
+}
+
+export const said = (...parts) => el("p", { className: "said" }, ...parts);

@@ -1,0 +1,110 @@
+// What can be tried, a verb each: its fields, what the service is asked, how the answer looks, where the heads look then.
+// `run(card, values, desk)` asks with `desk.ask` and `desk.stream`, shows with `desk.show`, and looks with `desk.look`.
+
+import { marked, percent, ranking, said } from "./results.js";
+
+const text = (label, more = {}) => ({ name: "text", label, required: true, ...more });
+const image = { name: "image", label: "Image", kind: "image" };
+
+export const VERBS = {
+  translate: {
+    called: "Translate",
+    fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated by itself." })],
+    async run(card, { text }, desk) {
+      const lines = text.split("\n").filter((line) => line.trim());
+      const { results } = await desk.ask("nbest", { model: card.id, texts: lines, count: 3 });
+      const look = (line, { text: target }) => desk.look({ text: line, ...(target ? { target } : {}) });
+      desk.show(...results.flatMap((ranked, at) => [
+        said(ranked[0].text),
+        ranking(`${lines.length > 1 ? `Line ${at + 1}: c` : "C"}hoose one to look at; its log-probability`, ranked.map((each) => (
+          { name: each.text || "(nothing)", value: Math.exp(each.log_probability), said: each.log_probability.toFixed(2), choose: () => look(lines[at], each) }))),
+      ]));
+      look(lines[0], results[0][0]);
+    },
+  },
+  classify: {
+    called: "Classify",
+    fields: ({ reads, pairs }) => (reads === "images" ? [image] : [text(pairs ? "First text" : "Text"), ...(pairs ? [{ name: "pair", label: "Second text" }] : [])]),
+    async run(card, { text, pair, image }, desk) {
+      const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}) };
+      const top = Math.min(8, Math.max(1, card.labels.length));
+      const { results } = await desk.ask("classify", { model: card.id, top, ...asked });
+      desk.show(said(results[0][0].label), ranking(null, results[0].map(({ label, probability }) => ({ name: label, value: probability }))));
+      desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
+    },
+  },
+  tag: {
+    called: "Tag",
+    fields: () => [text("Text")],
+    async run(card, { text }, desk) {
+      const { results: [{ words, entities }] } = await desk.ask("tag", { model: card.id, texts: [text] });
+      const spans = (found, name) => found.map((each) => ({ ...each, kind: each[name], title: `${each[name]} ${percent(each.probability)}` }));
+      const found = entities.length > 0; // of a tagger of parts of speech there are none
+      desk.show(marked(text, found ? spans(entities, "kind") : spans(words, "tag")),
+        ranking(found ? "Entities" : "Words", (found ? entities : words).map((each) => ({ name: `${each.text} · ${each.kind ?? each.tag}`, value: each.probability }))));
+      desk.look({ text });
+    },
+  },
+  answer: {
+    called: "Answer",
+    fields: () => [{ name: "question", label: "Question", kind: "line", required: true }, { name: "context", label: "Text that has the answer", rows: 7, required: true }],
+    async run(card, { question, context }, desk) {
+      const { results } = await desk.ask("answer", { model: card.id, question, context, nbest: 5 });
+      const [best] = results;
+      desk.show(best.text ? marked(context, [{ ...best, kind: "", title: percent(best.probability) }]) : said("There is no answer in this text."),
+        ranking("Answers", results.map(({ text, probability }) => ({ name: text || "(no answer)", value: probability }))));
+      desk.look({ text: question, pair: context });
+    },
+  },
+  fill: {
+    called: "Fill",
+    fields: ({ mask }) => [text(`Text with ${mask}`, { insert: mask })],
+    async run(card, { text }, desk) {
+      const { results: [ranked] } = await desk.ask("fill", { model: card.id, texts: [text], top: 8 });
+      desk.show(said(ranked[0].text), ranking("Words for it: choose one to look at", ranked.map((each) => ({ name: each.token, value: each.probability, choose: () => desk.look({ text: each.text }) }))));
+      desk.look({ text });
+    },
+  },
+  generate: {
+    called: "Complete",
+    fields: () => [
+      text("Beginning"),
+      { name: "tokens", label: "Tokens", kind: "number", value: 60, min: 1, max: 1000, required: true },
+      { name: "temperature", label: "Temperature", kind: "number", value: 0.8, min: 0, max: 2, step: "any", required: true },
+      { name: "seed", label: "Seed", kind: "number", value: 1, min: 0, max: 2 ** 31, required: true },
+    ],
+    async run(card, { text, tokens, temperature, seed }, desk) {
+      const prompt = String(text), written = el("span", { className: "written" }), next = el("div", {});
+      desk.show(said(el("span", { className: "given" }, prompt), written), next);
+      const told = ({ next: ranked }) => next.replaceChildren(ranking("What may come next", ranked.map(({ token, probability }) => ({ name: token, value: probability }))));
+      const look = (live) => desk.look({ text: prompt + written.textContent }, { live, told });
+      const body = { model: card.id, prompt, max_tokens: Number(tokens), temperature: Number(temperature), seed: Number(seed) };
+      for await (const piece of desk.stream("v1/completions", body)) {
+        if (!piece) continue;
+        written.append(piece);
+        look(true);
+      }
+      look(true);
+    },
+  },
+  embed: {
+    called: "Compare",
+    fields: () => [text("Text"), { name: "other", label: "Another text, to compare it with" }],
+    async run(card, { text, other }, desk) {
+      const { data } = await desk.ask("v1/embeddings", { model: card.id, input: other ? [text, other] : [text] });
+      const [a, b] = data.map(({ embedding }) => embedding); // of length one
+      desk.show(b ? ranking("Cosine of the two", [{ name: "similarity", value: 1, said: a.reduce((sum, each, at) => sum + each * b[at], 0).toFixed(3) }])
+        : said(`A vector of ${a.length} numbers.`));
+      desk.look({ text });
+    },
+  },
+};
+
+/** A language by its name in English, as far as the browser knows it. */
+export function called(code) {
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code);
+  } catch {
+    return code;
+  }
+}

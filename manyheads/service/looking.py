@@ -1,0 +1,104 @@
+"""Where the heads of a model look at one input, for the page: packed as for the page of `manyheads attend`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from starlette.requests import Request
+
+from manyheads.analysis.maps import AttentionMaps
+from manyheads.analysis.maps.page import SHOWN, panel
+from manyheads.core.tap import tapped
+from manyheads.data.images.checking import open_image
+from manyheads.service import schemas
+from manyheads.service.errors import Refused
+from manyheads.service.reading import while_there
+from manyheads.service.registry import Served
+from manyheads.service.verbs import MOST_PIXELS, bytes_of
+from manyheads.tasks.tokenized_text import tokenized_ids
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+MOST_WEIGHTS = 2**23  # of all maps of an input: a byte each in the answer
+MOST_NEXT = 5
+
+
+async def attend(service: Service, asked: schemas.AttendRequest, request: Request) -> Any:
+    """One input is a batch of its own: maps take memory, and others shall not wait for several."""
+    served = service.registry.of(asked.model, None)
+    if not served.attends:
+        raise Refused(400, f"{served.name} has no heads that can be looked at", field="model", code="wrong_model")
+    arguments = _arguments(served, asked)
+    field = next(iter(arguments))
+
+    def run(items: list[dict[str, Any]]) -> list[schemas.Attended]:
+        return [_attended(served, item) for item in items]
+
+    future = service.looks.submit(object(), run, [arguments], field)
+    (found,) = await while_there(request, asyncio.wrap_future(future), service.limits.deadline)
+    return found
+
+
+def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
+    """What the model is asked with; `text` or `image` comes first. Raises Refused for what it does not take."""
+    predictor, pairs = served.predictor, getattr(served.predictor, "reads_pairs", False)
+    takes = {
+        "image": getattr(predictor, "reads", "texts") == "images", "pair": pairs,
+        "target": hasattr(predictor, "translate"),
+    }  # fmt: skip
+    takes["text"] = not takes["image"]
+    first = "image" if takes["image"] else "text"
+    given = {name: value for name in (first, *takes) if (value := getattr(asked, name)) is not None}
+    for name in given:
+        if not takes[name]:
+            raise Refused(400, f"{served.name} takes none", field=name, code="invalid_value")
+    if first not in given:
+        raise Refused(400, f"{served.name} reads {first}s: expected one", field=first, code="missing")
+    if takes["image"]:
+        given["image"] = bytes_of(given["image"], "image")
+    return given
+
+
+def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
+    """Computed in its turn. Raises ValueError for what the model cannot read, or what is too much."""
+    predictor, following = served.predictor, None
+    if "image" in given:
+        maps = predictor.attend(open_image(given["image"], MOST_PIXELS))
+    else:
+        _check_length(predictor, given)
+        maps = predictor.attend(**given)
+        if hasattr(predictor, "generate"):
+            following = _next(predictor, given["text"])
+    assert isinstance(maps, AttentionMaps)
+    weights = sum(layer.weights.size for layers in maps.axes.values() for layer in layers)
+    if weights > MOST_WEIGHTS:
+        raise ValueError(f"its maps have {weights:,} weights: at most {MOST_WEIGHTS:,} are shown")
+    found = panel(replace(maps, model=served.name), 0, [])
+    return schemas.Attended(model=served.name, panel=found, next=following)
+
+
+def _check_length(predictor: Any, given: dict[str, Any]) -> None:
+    """Before anything is computed: maps grow with the square of a text."""
+    tokens = len(predictor.tokenizer.encode(given["text"] + given.get("pair", "")).ids)
+    if "target" in given:
+        tokens = max(tokens, len(predictor.target_tokenizer.encode(given["target"]).ids))
+    heads: int = sum(module.heads for module in tapped(predictor.model).values())  # type: ignore[misc]
+    most = min(SHOWN, int((MOST_WEIGHTS / heads) ** 0.5))
+    if tokens > most:
+        raise ValueError(f"has {tokens:,} tokens: where this model looks is shown of at most {most:,}")
+
+
+def _next(predictor: Any, text: str) -> list[schemas.Next]:
+    """The likeliest tokens that may follow a text."""
+    ids = torch.tensor(predictor.encode([text]), device=predictor.route.device)
+    with predictor.route.computing():
+        chances = predictor.model.project(predictor.model.hidden(ids)[:, -1])[0].float().softmax(-1)
+    values, tokens = chances.topk(min(MOST_NEXT, len(chances)))
+    return [
+        schemas.Next(token=tokenized_ids(predictor.tokenizer, [token]).side.tokens[0], probability=value)
+        for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+    ]

@@ -1,0 +1,61 @@
+"""The page at `/`: its files, from a fixed table, and what a browser may do with them.
+
+The views of attention are those of `manyheads attend`: its scripts are served as they are.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from manyheads.service.errors import Refused
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+MIMES = (KINDS[".js"], KINDS[".css"])
+OWN = (
+    "page.css", "page.js", "address.js", "attention.js", "curves.js", "fields.js", "results.js", "service.js",
+    "verbs.js",
+)  # fmt: skip
+OF_ATTEND = ("page.css", "maps.js", "views.js", "calculation.js", "panel.js")
+# Nothing but what this service serves is loaded, run or asked, and data never become code: what a model or a user says
+# could not do so even where the scripts had a fault.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def _contents() -> dict[str, bytes]:
+    own, of_attend = files("manyheads.service") / "assets", files("manyheads.analysis.maps") / "assets"
+    found = {name: (own / name).read_bytes() for name in ("index.html", *OWN)}
+    return found | {f"attend/{name}": (of_attend / name).read_bytes() for name in OF_ATTEND}
+
+
+CONTENTS = _contents()  # by the name that they are asked for: no path of a request ever becomes one of a file
+
+
+async def start(service: Service, asked: None, request: Request) -> Any:
+    return _response("index.html")
+
+
+async def part(service: Service, asked: None, request: Request) -> Any:
+    name = request.path_params["name"]
+    if name not in CONTENTS or name == "index.html":
+        raise Refused(404, "the page has no such part", code="not_found")
+    return _response(name)
+
+
+def _response(name: str) -> Response:
+    return Response(CONTENTS[name], headers=HEADERS, media_type=KINDS[PurePath(name).suffix])

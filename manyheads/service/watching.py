@@ -1,0 +1,109 @@
+"""Runs whose curves are shown, while they are trained and afterwards: read from their metrics.jsonl, never written."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from manyheads.service import schemas
+from manyheads.service.errors import Refused
+from manyheads.training.progress import read_metrics
+from manyheads.training.run_directory import run_status
+
+if TYPE_CHECKING:
+    from manyheads.service.app import Service
+
+FILE = "metrics.jsonl"
+POINTS = 500  # of a curve: more than a page has room for
+NO_CURVES = ("step", "epoch", "seconds", "tokens")  # what only grows
+
+
+class Runs:
+    """By name. A file is read again when it has changed."""
+
+    def __init__(self, directories: Mapping[str, Path]) -> None:
+        self._directories = dict(directories)
+        self._reading = threading.Lock()
+        self._read: dict[str, tuple[tuple[int, int], list[schemas.Curve]]] = {}
+
+    @classmethod
+    def of(cls, models: Mapping[str, str], watched: Mapping[str, str]) -> Runs:
+        """Models that have curves, and those that are watched. Raises ValueError for one that is no directory."""
+        for name, run in watched.items():
+            if not Path(run).is_dir():
+                raise ValueError(f"--watch {run}: there is no such directory")
+            if name in models:
+                raise ValueError(f"--watch {run}: a model is called {name}, too: name it, as in {name}-2={run}")
+        trained = {name: Path(model) for name, model in models.items() if Path(model, FILE).is_file()}
+        return cls({**trained, **{name: Path(run) for name, run in watched.items()}})
+
+    def cards(self) -> list[schemas.RunCard]:
+        return [self._card(name) for name in self._directories]
+
+    def curves(self, name: str) -> schemas.Curves:
+        """Raises Refused for a run that is not there."""
+        if name not in self._directories:
+            known = ", ".join(self._directories) or "none"
+            raise Refused(404, f"there is no run {name[:100]!r}: known are {known}", "name", "run_not_found")
+        file = self._directories[name] / FILE
+        with self._reading:
+            stamp = _stamp(file)
+            if stamp is None:
+                return schemas.Curves(**self._card(name).model_dump(), curves=[])
+            if name not in self._read or self._read[name][0] != stamp:
+                self._read[name] = stamp, _curves(read_metrics(file))
+            return schemas.Curves(**self._card(name).model_dump(), curves=self._read[name][1])
+
+    def _card(self, name: str) -> schemas.RunCard:
+        directory = self._directories[name]
+        try:
+            seconds = max(0.0, time.time() - (directory / FILE).stat().st_mtime)
+        except OSError:
+            seconds = None
+        return schemas.RunCard(name=name, finished=run_status(directory) == "finished", seconds=seconds)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
+    """Of every number that was measured more than once, training's before validation's."""
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for entry in entries:
+        split = "validation" if isinstance(entry.get("validation"), dict) else "training"
+        for metric, value in entry.get("validation", entry).items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if number and metric not in NO_CURVES:
+                points.setdefault((split, metric), []).append((entry["step"], value))
+    return [
+        schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})
+        for (split, metric), found in sorted(points.items(), key=lambda each: each[0][0])
+        for steps, values in [zip(*_thinned(found), strict=True)]
+    ]
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most POINTS, evenly, the first and the last among them."""
+    if len(points) <= POINTS:
+        return points
+    return [points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS)]
+
+
+async def runs(service: Service, asked: None, request: Request) -> Any:
+    return schemas.RunList(runs=await asyncio.to_thread(service.runs.cards))
+
+
+async def curves(service: Service, asked: None, request: Request) -> Any:
+    return await asyncio.to_thread(service.runs.curves, request.path_params["name"])
