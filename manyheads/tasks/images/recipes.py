@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
-from manyheads.recipes.recipe import DataConfig, Recipe
+from manyheads.recipes.recipe import DataConfig, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.images.run"
@@ -76,6 +76,33 @@ class TheoremConfig(Config):
     channels: Annotated[int, Range(1, 1024)] = 4
     images: Annotated[int, Range(1, 10_000)] = 2
     seed: int = 1
+
+
+@dataclass(frozen=True)
+class ClipConfig(Config):
+    """What a run on clips is made of.
+
+    size, tested  clips to train on; to validate with, and to test
+    frames        of a clip; each shows `slit` columns of a digit's 8
+    side          pixels of a frame's height and width
+    model         overrides fields of the non-local net; model.stages=[] leaves out its blocks
+    batch_items   clips of a micro-batch
+    """
+
+    size: Count = 10_000
+    tested: Count = 1000
+    frames: Annotated[int, Range(1, 1000)] = 8
+    side: Annotated[int, Range(8, 1000)] = 16
+    slit: Annotated[int, Range(1, 8)] = 3
+    model: dict[str, Any] = field(default_factory=dict)
+    batch_items: Annotated[int, Range(1, 100_000)] = 32
+    threads: Threads | None = None
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            steps=1200, optimiser="adamw", schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999),
+            eps=1e-8, weight_decay=0.05, clip=1.0, log_every=50, validate_every=400,
+        )
+    )  # fmt: skip
 
 
 def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:
@@ -191,5 +218,16 @@ RECIPES = {
         loss and top1. Published, of 81.8 with all parts (table 8): SGD 74.5, no RandAugment 79.6. The paper trains
         300 epochs: what keeps a long training from learning by heart need not pay in a short one.""",
         options="[training.epochs=N] [items=N]", requires=CIFAR_DATA,
+    ),
+    "moving-digits": Recipe(
+        "which number it is that moves through a clip and is seen through a slit", "Wang et al. 2018",
+        ClipConfig(model={
+            "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
+        }),
+        "manyheads.tasks.images.clips",
+        """The clips are made here. Convolutions see each frame by itself, which shows a part of the digit; non-local
+        blocks see all frames. Without them (model.stages=[]) the parts meet in the last mean alone. Some minutes on one
+        core.""",
+        options="[model.stages=[]] [model.kind=dot]",
     ),
 }  # fmt: skip
