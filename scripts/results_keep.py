@@ -1,5 +1,5 @@
-"""`python -m scripts.results_keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`; of a
-file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
+"""`python -m scripts.results_keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`, another
+library's in `peers/`; of a file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
 
 Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
 tell whether they are the same. A run whose training has an accuracy keeps its curves, too: `by_epoch`.
@@ -48,7 +48,7 @@ def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
 
 
 def keep(run: Path, name: str, **more: Any) -> Path:
-    """The record, with `more` beside what the run has written; it is whole, or the one that was there."""
+    """The record, with what of `more` the run has not written itself; it is whole, or the one that was there."""
     source, kind = (run / "result.json", "runs") if run.is_dir() else (run, "probes")
     record = json.loads(source.read_text(encoding="utf-8"))
     for part in ("data", "overrides", "init", "model", "treebank"):
@@ -56,9 +56,9 @@ def keep(run: Path, name: str, **more: Any) -> Path:
             record[part] = without_folders(record[part])
     if kind == "runs" and (epochs := by_epoch(source.with_name("metrics.jsonl"))):
         record["by_epoch"] = epochs
-    kept = RECORDS / kind / f"{name}.json"
+    kept = RECORDS / ("peers" if "peer" in record else kind) / f"{name}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    write_json(kept, {**record, **more})
+    write_json(kept, record | {key: value for key, value in more.items() if key not in record})
     return kept
 
 

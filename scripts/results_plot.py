@@ -1,7 +1,8 @@
-"""`python -m scripts.results_plot`: draw docs/cifar10-widths.png, attention against convolution, from the records.
+"""`python -m scripts.results_plot`: draw the pictures of pages that show records, where there are some.
 
-As figure 5 of Ramachandran et al. 2019: accuracy against parameters and against the FLOPs of an image, with networks of
-three blocks and several widths; the bars are 95% intervals, of a share of so many test images.
+docs/cifar10-widths.png, attention against convolution, is as figure 5 of Ramachandran et al. 2019: accuracy against
+parameters and against the FLOPs of an image, with networks of three blocks and several widths; the bars are 95%
+intervals, of a share of so many test images.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from manyheads.analysis.figures import length_curve
 from manyheads.results import records
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
 TRAINING_PASSES = 3  # a backward pass costs two forward ones
 FIGURE = Path("docs/cifar10-widths.png")
+HUNGER, HALTING = Path("docs/data-hunger.png"), Path("docs/universal-halting.png")
+HUNGRY = {"cifar10/resnet": "ResNet-20", "cifar10/vit": "a small ViT"}
 
 
 def forward_flops(record: dict[str, Any]) -> float:
@@ -58,5 +62,45 @@ def draw(out: Path) -> Path:
     return out
 
 
+def claimed(letter: str) -> list[dict[str, Any]]:
+    """The records of a claim's runs (`scripts/evidence/runs.toml`)."""
+    return [record for record in records() if record.get("evidence", {}).get("claim") == letter]
+
+
+def hunger() -> dict[str, list[tuple[int, float]]]:
+    """Of each kind, how many images it learnt from, and its top-1."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for record in claimed("e"):
+        point = record["data"]["items"]["train"], record["metrics"]["top1"]["value"]
+        found.setdefault(record["recipe"], []).append(point)
+    return {recipe: sorted(found[recipe]) for recipe in HUNGRY if recipe in found}
+
+
+def draw_hunger(out: Path) -> Path | None:
+    """Accuracy against images to learn from; None where there are no records."""
+    from matplotlib.figure import Figure
+
+    if not (found := hunger()):
+        return None
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for (recipe, points), marker in zip(found.items(), "os", strict=False):
+        axis.plot(*zip(*points, strict=True), marker=marker, label=HUNGRY[recipe])
+    axis.set(xscale="log", xlabel="images to learn from", ylabel="top-1 on CIFAR-10's test images")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
+def draw_halting(out: Path) -> Path | None:
+    """How long positions think, over the length of the input; None where there are no records."""
+    if not (found := claimed("j")):
+        return None
+    length_curve.draw([(record["recipe"], record) for record in found], out)
+    return out
+
+
 if __name__ == "__main__":
-    print(draw(FIGURE))
+    for path in filter(None, (draw(FIGURE), draw_hunger(HUNGER), draw_halting(HALTING))):
+        print(path)

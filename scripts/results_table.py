@@ -13,8 +13,8 @@ from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.results import describe, duration, groups, records, scores
-from scripts import complexity_page
-from scripts.results_plot import forward_flops
+from scripts import complexity_page, evidence_page
+from scripts.results_plot import HUNGER, HUNGRY, forward_flops, hunger
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -214,6 +214,11 @@ def _head(row: dict[str, Any]) -> str:
     return f"{row['layer'] + 1}-{row['head'] + 1}: {row['accuracy']:.3f} ({row['base']:.3f})"
 
 
+def hunger_picture() -> str:
+    """What `scripts.results_plot` draws once there are records."""
+    return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
+
+
 PAPERS = {
     "transformer": ("translation", "translation/multi30k", "translation/blog"),
     "universal": (
@@ -229,9 +234,9 @@ PAPERS = {
     "directions": ("reading",),
     "gpt": ("language-modelling", "language-modelling/tiny-shakespeare"),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
-    "deit": ("cifar10/deit", "cifar10/vit", "cifar10/resnet"),
+    "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
-    "nonlocal": ("cifar10/nonlocal",),
+    "nonlocal": ("moving-digits", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
 }  # fmt: skip
@@ -240,11 +245,15 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
     "docs/results.md": (table, models_table, costs_table),
     "docs/inside.md": (probe_table,),
+    "docs/evidence.md": evidence_page.PARTS,
     "docs/speed.md": (speed_table, precision_table),
     "docs/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     **{
-        f"docs/papers/{page}.md": (partial(table, *recipes, rival=RIVALS.get(page, "")),)
+        f"docs/papers/{page}.md": (
+            partial(table, *recipes, rival=RIVALS.get(page, "")),
+            *([hunger_picture] if page == "vit" else []),
+        )
         for page, recipes in PAPERS.items()
     },
 }

@@ -18,7 +18,7 @@ LAYERS = [
     ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
-RUNS = ("run.py", "ablation.py", "few_labels.py", "influence.py", "receptive_field.py", "theorem.py")
+RUNS = ("run.py", "ablation.py", "clips.py", "few_labels.py", "influence.py", "receptive_field.py", "theorem.py")
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (

@@ -15,6 +15,7 @@ from manyheads.data.corpora import (
     TaggedSource,
     TextSource,
 )  # fmt: skip
+from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.labelled import Columns
@@ -24,7 +25,7 @@ KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
         ParallelSource, LabelledSource, TaggedSource, QuestionSource, TextSource, DocumentSource, DigitSource,
-        ImageSource,
+        ImageSource, ClipSource,
     )
 }  # fmt: skip
 # a key that only the records of a kind had, before they named it; the first one that is there decides

@@ -194,7 +194,14 @@ _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head sinusoidal_pos_embds tie_weights_
 """
-_PLAIN = {"position_offset": 0, "pooler_activation": "tanh", "dropout_below_pooler": False, "question_dropout": 0.0}
+_PUBLISHED = {"norm": "post"}  # where the norms are
+_PLAIN = {
+    **_PUBLISHED,
+    "position_offset": 0,
+    "pooler_activation": "tanh",
+    "dropout_below_pooler": False,
+    "question_dropout": 0.0,
+}
 
 
 def _family(
@@ -231,7 +238,7 @@ ROBERTA = _family(
         Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),  # its LM head's
         *_SIZES,
     ),
-    {"pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
+    {**_PUBLISHED, "pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
 )  # fmt: skip
 DISTILBERT = _family(
     "distilbert", _DISTILBERT,
@@ -247,7 +254,7 @@ DISTILBERT = _family(
         Setting("head_dropout", "seq_classif_dropout", default=0.2),
         Setting("question_dropout", "qa_dropout", default=0.1),
     ),
-    {"segment_types": None, "norm_eps": 1e-12, "position_offset": 0, "pooler_activation": "relu",
+    {**_PUBLISHED, "segment_types": None, "norm_eps": 1e-12, "position_offset": 0, "pooler_activation": "relu",
      "dropout_below_pooler": False},
     {},
 )  # fmt: skip

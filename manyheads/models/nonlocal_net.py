@@ -38,7 +38,7 @@ POOL = 2
 class NonLocalConfig(ResNetConfig):
     """A ResNet's sizes, and of the blocks in it; the defaults are the paper's five blocks in ResNet-50 (section 4.1).
 
-    stages    that have blocks; the paper calls stages 2 and 3 res3 and res4
+    stages    that have blocks; the paper calls stages 2 and 3 res3 and res4. (): none, a ResNet that sees clips
     every     so many residual blocks come before each
     scaled    scores are divided by the root of their queries' width, as in the authors' code and not in the paper
     pooled    keys and values are pooled
@@ -54,9 +54,9 @@ class NonLocalConfig(ResNetConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.stages or max(self.stages) > len(self.depths):
+        if max(self.stages, default=0) > len(self.depths):
             raise ValueError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
-        if all(self.depths[stage - 1] < self.every for stage in self.stages):
+        if self.stages and all(self.depths[stage - 1] < self.every for stage in self.stages):
             raise ValueError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
 
 

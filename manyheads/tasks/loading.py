@@ -39,6 +39,7 @@ PREDICTORS = (
     Row("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
     Row("language.predictor:LanguageModel", ("gpt", "gpt2"), ("language",)),
     Row("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
+    Row("images.clip_task:ClipClassifier", ("nonlocal",), data="frames"),
     Row("images.predictor:ImageClassifier", IMAGES),
     Row("images.predictor:ImageEncoder", IMAGES, ("none",)),
     Row("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),

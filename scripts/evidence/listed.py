@@ -16,7 +16,8 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
     "train": str,
     "minutes": (int, float),
 }
-MORE = {"seeds": list, "device": str}
+MORE = {"seeds": list, "device": str, "by": str}
+PROGRAMS = {"manyheads": ("manyheads", "train"), "transformers": ("scripts.evidence.peer",)}  # of python -m
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Listed:
     after   the runs that it starts from, and those that they start from
     minutes about how long it takes: the budget, written down before the run
     device  "cuda": it needs a GPU
+    by      who trains it: one of PROGRAMS, which take the same words
     """
 
     name: str
@@ -38,6 +40,7 @@ class Listed:
     minutes: float
     device: str
     after: tuple[Listed, ...] = ()
+    by: str = "manyheads"
 
     @property
     def settings(self) -> list[str]:
@@ -66,7 +69,7 @@ def read_list(path: Path) -> tuple[dict[str, str], list[Listed]]:
             after = dict.fromkeys(run for one in before for run in (one, *one.after))
             listed[name] = Listed(
                 name, entry["name"], entry["claim"], entry["shows"], words, entry["minutes"],
-                entry.get("device", "cpu"), tuple(after),
+                entry.get("device", "cpu"), tuple(after), entry.get("by", "manyheads"),
             )  # fmt: skip
     return claims, list(listed.values())
 
@@ -82,5 +85,7 @@ def _check(path: Path, entry: dict[str, Any], claims: dict[str, str]) -> None:
         raise ValueError(f"{place}: no claim {entry['claim']!r}; there are {', '.join(claims)}")
     if entry.get("device", "cpu") not in ("cpu", "cuda"):
         raise ValueError(f"{place}: device is {entry['device']!r}: expected cpu or cuda")
+    if entry.get("by", "manyheads") not in PROGRAMS:
+        raise ValueError(f"{place}: by is {entry['by']!r}: expected {' or '.join(PROGRAMS)}")
     if not all(isinstance(seed, int) for seed in entry.get("seeds", [])):
         raise ValueError(f"{place}: seeds is {entry['seeds']!r}: expected numbers")

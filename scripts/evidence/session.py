@@ -13,7 +13,7 @@ from types import FrameType
 
 from manyheads.training.progress import read_metrics
 from scripts import results_keep
-from scripts.evidence.listed import Listed
+from scripts.evidence.listed import PROGRAMS, Listed
 from scripts.evidence.standing import MINILM, Standing, minilm, say, step
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def _session(standing: Standing, run: Listed, end: float) -> bool:
     before, began = step(standing.runs / run.name), _spent(standing.device)
     say(f"{run.name}: {standing.about(run)}, {standing.note(run)['seconds'] / 60:.0f} of about {run.minutes:g} min")
     process = subprocess.Popen(
-        [sys.executable, "-m", "manyheads", "train", *words, "--out", run.name, "--resume"],
+        [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, "--resume"],
         cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
     )  # fmt: skip
     asked = False

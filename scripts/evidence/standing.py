@@ -122,7 +122,7 @@ def step(folder: Path) -> str:
 
 
 def kept_records() -> list[dict[str, Any]]:
-    paths = sorted((results_keep.RECORDS / "runs").glob("*.json"))
+    paths = sorted(path for kind in ("runs", "peers") for path in (results_keep.RECORDS / kind).glob("*.json"))
     records = (read_json(path, "restore it") for path in paths)
     return [record["evidence"] for record in records if "evidence" in record]
 

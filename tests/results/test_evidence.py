@@ -93,12 +93,16 @@ def test_the_listed_runs_can_be_planned(
 ) -> None:
     if run.after:
         pytest.skip("needs the model that it starts from")
-    folder = next(word for word in run.train if "$DATA" in word).partition("$DATA/")[2].split("/")[0]
-    words = [word.replace("$DATA", str(real_data(folder).parent)) for word in run.train]
+    words = [_in(real_data, word) if "$DATA" in word else word for word in run.train]
     words = [str(minilm) if word == MINILM else word for word in words]
     if run.train[0] == "reading":
         pytest.skip("trains several models: its dry run is that of each")
     assert cli.main(["train", *words, "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def _in(real_data: Callable[[str], Path], word: str) -> str:
+    folder = word.partition("$DATA/")[2].split("/")[0]
+    return word.replace("$DATA", str(real_data(folder).parent))
 
 
 def test_a_record_that_was_kept_is_that_of_the_list() -> None:
@@ -206,6 +210,18 @@ def test_the_parts_of_a_run_are_kept_together(call: Callable[..., int], tmp_path
     assert sorted(path.stem for path in records.iterdir()) == ["rows-A-heads-1", "rows-base"]
 
 
+def test_a_curve_of_the_runs_own_stays(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
+    entries = [entry("digits", "universal/copy")]
+    [run] = listed(tmp_path, *entries)
+    finished(tmp_path / "runs", run)
+    result = tmp_path / "runs" / "digits" / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "curve": {"encoder_steps": {"3": 2.5}}}))
+    assert call(entries=entries) == 0
+    kept = json.loads((records / "digits.json").read_text())
+    assert kept["curve"] == {"encoder_steps": {"3": 2.5}}
+    assert kept["evidence"]["run"] == "digits"
+
+
 def test_on_a_gpu_its_runs_come_first_with_what_they_start_from(tmp_path: Path, records: Path) -> None:
     runs = listed(
         tmp_path, entry("small", LM + "1"), entry("teacher", LM + "2"),
@@ -251,6 +267,7 @@ def test_two_calls_take_different_runs(call: Callable[..., int], tmp_path: Path,
     [
         ([entry("x", "translation", claim="z")], "run 'x': no claim 'z'; there are a, b"),
         ([entry("x", "translation", device="tpu")], "expected cpu or cuda"),
+        ([entry("x", "translation", by="keras")], "by is 'keras': expected manyheads or transformers"),
         ([entry("x", "translation", seed=1)], "unknown seed"),
         ([entry("x", "translation", seeds=["1"])], "expected numbers"),
         ([entry("x", "translation", minutes="long")], "minutes is 'long'"),

@@ -113,6 +113,24 @@ def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: py
     assert plot.draw(tmp_path / "widths.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_hunger_is_accuracy_over_the_images_that_were_learnt_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def one(recipe: str, count: int, right: float, claim: str = "e") -> dict[str, Any]:
+        found = images(recipe, 8, right)
+        return found | {"data": {"items": {"train": count, "test": 400}}, "evidence": {"claim": claim}}
+
+    found = [one("cifar10/vit", 5000, 0.5), one("cifar10/vit", 1000, 0.3), one("cifar10/resnet", 1000, 0.4)]
+    monkeypatch.setattr(plot, "records", lambda: [*found, one("cifar10/vit", 2000, 0.9, "c"), images("x", 8, 0.1)])
+    assert plot.hunger() == {"cifar10/resnet": [(1000, 0.4)], "cifar10/vit": [(1000, 0.3), (5000, 0.5)]}
+    out = plot.draw_hunger(tmp_path / "hunger.png")
+    assert out is not None
+    assert out.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(plot, "records", list)
+    assert plot.draw_hunger(tmp_path / "none.png") is None
+    assert plot.draw_halting(tmp_path / "none.png") is None
+
+
 def test_records_have_what_the_design_promises() -> None:
     for found in results.records():
         assert {"recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed",

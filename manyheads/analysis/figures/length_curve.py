@@ -19,13 +19,15 @@ MEASURES = {
     "exact_match": "whole strings",
     "forced_accuracy": "next characters, given the ones before",
 }
+STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}  # of models that may halt
 
 
 def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
     """The records of runs, directories or their result.json, each with the name of its curve.
 
-    That is `universal`, or with what else was set `universal, network.steps=6`, and where several runs would have the
-    same name, also the path. Raises ValueError for what is no record of a run on digits.
+    That is `universal`, or with what else was set `universal, network.steps=6`; of several tasks, the recipe's name;
+    and where several runs would have the same name, also the path. Raises ValueError for what is no record of a run on
+    digits.
     """
     files = [Path(run) / "result.json" if Path(run).is_dir() else Path(run) for run in runs]
     records = []
@@ -41,6 +43,8 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
             raise ValueError(f"{file}: {error}") from None
         records.append(record)
     names = [_name(record) for record in records]
+    recipes = [record["recipe"] for record in records]
+    names = recipes if len({*recipes}) == len(recipes) > 1 else names
     counts = Counter(names)
     names = [name if counts[name] == 1 else f"{name} ({run})" for name, run in zip(names, runs, strict=True)]
     return list(zip(names, records, strict=True))
@@ -56,17 +60,24 @@ def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
 
 
 def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
-    """A picture with a panel for each measure and in it a curve for each (name, record), the names below. The line in
-    grey is the longest string that was trained on; the dotted one, what guessing digits gives."""
+    """A picture with a panel for each measure and in it a curve for each (name, record), the names below. Where some
+    may halt, two more panels have the mean steps of their positions. The line in grey is the longest string that was
+    trained on; the dotted one, what guessing digits gives."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(MEASURES), 3.6 + 0.2 * len(records)), layout="constrained")
-    panels = figure.subplots(1, len(MEASURES), sharey=True)
-    for panel, (measure, title) in zip(panels, MEASURES.items(), strict=True):
-        for (name, record), marker in zip(records, "osD^vPX*<>" * len(records), strict=False):
+    measures = MEASURES | {name: title for name, title in STEPS.items() if any(name in r["curve"] for _, r in records)}
+    figure = Figure(figsize=(4 * len(measures), 3.6 + 0.2 * len(records)), layout="constrained")
+    panels = figure.subplots(1, len(measures))
+    for panel, (measure, title) in zip(panels, measures.items(), strict=True):
+        for number, ((name, record), marker) in enumerate(zip(records, "osD^vPX*<>" * len(records), strict=False)):
+            if measure in STEPS and measure not in record["curve"]:
+                continue
             lengths, values = curve(record, measure)
-            panel.plot(lengths, values, marker=marker, markersize=4, label=name)
+            panel.plot(lengths, values, marker=marker, markersize=4, label=name, color=f"C{number}")
             panel.axvline(record["data"]["longest"], color="0.6", linewidth=1)
+        if measure in STEPS:
+            panel.set(title=title, xlabel="length of the input", ylim=(0, None))
+            continue
         if measure != "exact_match":
             panel.axhline(0.1, color="0.6", linewidth=1, linestyle=":")
         panel.set(title=title, xlabel="length of the input", ylim=(-0.03, 1.03))

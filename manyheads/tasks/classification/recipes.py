@@ -200,7 +200,8 @@ RECIPES = {
     "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
     "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),
     "imdb/tfidf": _on_imdb(
-        "TF-IDF and logistic regression", "tfidf", "Whole reviews are read (by scikit-learn).",
+        "TF-IDF and logistic regression", "tfidf",
+        "Whole reviews are read (by scikit-learn). LSA: model.components=100, as many as its documentation advises.",
         max_length=None, truncate=False,
     ),
     "sst2": Recipe(

@@ -1,4 +1,4 @@
-"""Fitting TF-IDF with logistic regression, by scikit-learn, into a model like any other."""
+"""Fitting TF-IDF, or LSA, with logistic regression, by scikit-learn, into a model like any other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
     """
     try:
         from scipy.sparse import csr_matrix
+        from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfTransformer
         from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import normalize
     except ModuleNotFoundError as error:
         raise ValueError(f"TF-IDF needs {error.name}: pip install 'manyheads[analysis]'") from None
     c = model.config
@@ -30,7 +32,19 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
     counts = csr_matrix((np.ones(starts[-1]), np.concatenate(known), starts), shape=(len(ids), c.vocab))
     counts.sum_duplicates()
     weighting = TfidfTransformer(sublinear_tf=True)
-    regression = LogisticRegression(C=strength, max_iter=1000).fit(weighting.fit_transform(counts), labels.numpy())
+    features = weighting.fit_transform(counts)  # (texts, V), sparse
+    if model.components is not None:
+        assert c.components is not None
+        if c.components > min(features.shape):
+            raise ValueError(
+                f"model.components is {c.components}: {len(ids):,} texts of {c.vocab:,} words have at most "
+                f"{min(features.shape):,}"
+            )
+        svd = TruncatedSVD(c.components, random_state=0)
+        features = normalize(svd.fit_transform(features))
+        with torch.no_grad():
+            model.components.copy_(torch.from_numpy(svd.components_))
+    regression = LogisticRegression(C=strength, max_iter=1000).fit(features, labels.numpy())
     idf = torch.from_numpy(weighting.idf_)
     idf[[c.pad, c.unknown]] = 0.0
     with torch.no_grad():

@@ -74,5 +74,15 @@ def test_what_has_no_curve_is_told_in_one_line(
     assert not (tmp_path / "a.png").exists()
 
 
+def test_steps_have_panels_where_positions_may_halt(tmp_path: Path) -> None:
+    halting = [RUNS / f"halting-{algorithm}.json" for algorithm in ("copy", "reverse")]
+    records = read_records(halting)
+    assert [name for name, _ in records] == ["universal/copy", "universal/reverse"]  # several tasks: by their names
+    draw([*records, ("fixed", json.loads(UNIVERSAL.read_text()))], tmp_path / "a.svg")
+    assert {"steps of the encoder", "steps of the decoder", "fixed"} <= set(names(tmp_path / "a.svg"))
+    draw(read_records([UNIVERSAL]), tmp_path / "b.svg")
+    assert "steps of the encoder" not in names(tmp_path / "b.svg")
+
+
 def test_one_name_for_one_run() -> None:
     assert [name for name, _ in read_records([UNIVERSAL, TRANSFORMER])] == ["universal", "transformer"]

@@ -147,18 +147,26 @@ def test_metrics_are_scikit_learns(labels: tuple[str, ...]) -> None:
         classification_metrics([], [], labels)
 
 
+@pytest.mark.parametrize("components", [None, 3])
 @pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c")])
 def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
-    tmp_path: Path, labels: tuple[str, ...]
+    tmp_path: Path, labels: tuple[str, ...], components: int | None
 ) -> None:
     text = pytest.importorskip("sklearn.feature_extraction.text")
     linear = pytest.importorskip("sklearn.linear_model")
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Normalizer
+
     tokenizer = train_word_level(TEXTS, 12)
     wanted = [i % len(labels) for i in range(24)]
-    model = Tfidf(TfidfConfig(vocab=12, labels=labels))
+    model = Tfidf(TfidfConfig(vocab=12, labels=labels, components=components))
     ids = encode(tokenizer, TEXTS, None, None, truncate=False)
     fit_tfidf(model, ids.ids, torch.tensor(wanted), strength=3.0)
     vectors = text.TfidfVectorizer(sublinear_tf=True)
+    if components is not None:
+        steps = (vectors, TruncatedSVD(components, random_state=0), Normalizer())
+        vectors = make_pipeline(*steps)
     theirs = linear.LogisticRegression(C=3.0, max_iter=1000).fit(vectors.fit_transform(TEXTS), wanted)
     held = ["red red red moon", "dog zebra, cat!", "and"]
     expected = theirs.predict_proba(vectors.transform(held))
@@ -171,6 +179,13 @@ def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
         pytest.approx(dict(zip(labels, row, strict=True)), abs=1e-5) for row in expected
     ]
     assert not [file for file in (tmp_path / "m").iterdir() if file.suffix not in (".json", ".safetensors")]
+
+
+def test_more_components_than_texts_are_told() -> None:
+    pytest.importorskip("sklearn")
+    ids = encode(train_word_level(TEXTS, 12), TEXTS[:4], None, None, truncate=False)
+    with pytest.raises(ValueError, match="components is 9: 4 texts of 12 words have at most 4"):
+        fit_tfidf(Tfidf(TfidfConfig(vocab=12, components=9)), ids.ids, torch.tensor([0, 1, 0, 1]))
 
 
 def loaded(path: Path, name: str = "corrected") -> Classifier:

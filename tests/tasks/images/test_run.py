@@ -18,9 +18,11 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
+from manyheads.recipes.overrides import apply, from_mapping
 from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.images import ablation
 from manyheads.tasks.images.predictor import ImageClassifier
 
 TINY = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "patch": 4, "image_size": 8, "channels": 3}
@@ -68,6 +70,41 @@ def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None
     for again in (evaluate(model), evaluate(model, str(data)), evaluate(model, str(data / "test"))):
         assert again == {name: result["metrics"][name] for name in ("loss", "top1")}
     assert compare(model, model)["most_changed"] == []
+
+
+def test_deits_recipe_is_taken_apart_a_part_a_row(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = RECIPES["deit/ablate"].config
+    for name, changes in ablation.ROWS.items():
+        assert (apply(base, from_mapping(changes)) != base) == (name != "base"), name
+        for key in changes:  # each changes something: it does not repeat what the base has
+            assert apply(base, from_mapping({key: changes[key]})) != base, (name, key)
+    for part in (
+        "flip",
+        "randaugment",
+        "mixup",
+        "cutmix",
+        "erasing",
+        "magnitude",
+        "magnitude_std",
+        "switch",
+        "repeats",
+    ):
+        assert getattr(base.augmentation, part) == getattr(RECIPES["deit"].config.augmentation, part)
+    monkeypatch.setattr(ablation, "ROWS", {row: ablation.ROWS[row] for row in ("base", "no mixup, no cutmix")})
+    settings = {**SMALL, "data": str(data), "training.epochs": 1}
+    assert train("deit/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
+    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
+    table = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
+    assert [line[:24].rstrip() for line in table.splitlines()[1:]] == ["base", "no mixup, no cutmix"]
+    assert (tmp_path / "a" / "table.txt").read_text() == table + "\n"
+    one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "no-mixup-no-cutmix"))
+    assert two["overrides"] == {**one["overrides"], "augmentation.mixup": 0.0, "augmentation.cutmix": 0.0}
+    assert one["metrics"]["top1"]["signature"] == "2 labels, 20 images", (
+        "the validation data: the test data stay unseen"
+    )
+    assert train("deit/ablate", {"data": str(data)}, out=tmp_path / "b", dry_run=True)["rows"][0] == "base"
 
 
 def test_the_verbs(run: Path, data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -352,7 +389,7 @@ def test_nets_go_through_the_same_verbs(data: Path, tmp_path: Path, preset_name:
 )
 def test_a_dry_run_plans_every_recipe(name: str, tmp_path: Path) -> None:
     planned = train(name, {}, out=tmp_path / "run", dry_run=True)
-    assert planned["parameters"] > 1000
+    assert planned.get("each", planned)["parameters"] > 1000
     assert not (tmp_path / "run").exists()
     if not name.startswith("image-"):
         with pytest.raises(ValueError, match="needs its data|learns from a teacher"):

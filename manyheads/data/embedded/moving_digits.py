@@ -1,0 +1,96 @@
+"""Clips of a moving digit that is seen through a slit: which number is it?
+
+A frame shows a few of the digit's columns, others than the frame before: the number has to be put together from all
+frames. The digits are scikit-learn's, 8 x 8; those of a split are handwriting that no other split has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from manyheads.data.images.reading import ImageData, digits
+from manyheads.data.source import Source
+from manyheads.data.splits import SplitData
+from manyheads.files import fingerprint
+
+LABELS = tuple(map(str, range(10)))
+DIGIT = 8  # pixels of a side
+FASTEST = 2  # pixels from frame to frame, in both directions
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Clips (N, T, Y, X) of grey pixels with their labels."""
+
+    pixels: NDArray[np.uint8]
+    labels: list[str]
+    skips: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, chosen: Sequence[int]) -> Clips:
+        return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipSource(Source[Clips]):
+    """`size` clips to train on, `tested` to validate with and as many to test, each of so many `frames`, whose `side`
+    is in pixels; a frame shows `slit` columns of the digit, drawn at random."""
+
+    kind = "clips"
+    unit = "clips"
+
+    size: int = 10_000
+    tested: int = 1000
+    frames: int = 8
+    side: int = 16
+    slit: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least, most in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
+            if not isinstance(value := getattr(self, name), int) or not least <= value <= most:
+                raise ValueError(f"{name} is {value!r}: expected {least} to {most:,}")
+
+    def embedded(self) -> SplitData[Clips]:
+        written = digits(self.seed)
+        assert written.test is not None
+        return SplitData(
+            self._drawn(written.train, self.size, 0), self._drawn(written.validation, self.tested, 1),
+            self._drawn(written.test, self.tested, 2),
+        )  # fmt: skip
+
+    def report(self, splits: SplitData[Clips]) -> str:
+        shape = " x ".join(map(str, splits.train.pixels.shape[1:]))
+        return f"{len(splits.train):,} clips of {shape} to train on, {len(splits.validation):,} to validate with"
+
+    def content(self, data: Clips, split: str) -> list[str]:
+        return [fingerprint([data.pixels.tobytes()]), *data.labels]
+
+    def _drawn(self, written: ImageData, count: int, split: int) -> Clips:
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, split])))
+        pixels = np.zeros((count, self.frames, self.side, self.side), dtype=np.uint8)
+        chosen = random.integers(len(written), size=count).tolist()
+        for clip, index in zip(pixels, chosen, strict=True):
+            digit = written.items[index].source
+            assert isinstance(digit, np.ndarray)
+            self._move(clip, digit, random)
+        return Clips(pixels, [written.labels[index] for index in chosen])
+
+    def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
+        """The digit on its way through the frames (T, Y, X); it turns back at the borders."""
+        room = self.side - DIGIT
+        at = random.integers(0, room, 2, endpoint=True)
+        speed = random.integers(-FASTEST, FASTEST, 2, endpoint=True)
+        for frame, slit in zip(clip, random.integers(0, DIGIT - self.slit, len(clip), endpoint=True), strict=True):
+            y, x = at.tolist()
+            columns = slice(int(slit), int(slit) + self.slit)
+            frame[y : y + DIGIT, x : x + DIGIT][:, columns] = digit[:, columns]
+            speed = np.where((at + speed < 0) | (at + speed > room), -speed, speed)
+            at = np.clip(at + speed, 0, room)

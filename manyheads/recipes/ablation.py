@@ -1,0 +1,40 @@
+"""A recipe taken apart: a small run for every row of a paper's table, each one change away from the base."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from manyheads.recipes.overrides import apply, from_mapping
+from manyheads.recipes.run import Run
+from manyheads.training.ranks import here
+from manyheads.training.run_directory import run_status
+
+C = TypeVar("C")
+Rows = dict[str, dict[str, Any]]  # of each row the settings that differ from the base's, by dotted key
+
+
+def ablate(
+    rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
+) -> str | dict[str, Any] | None:
+    """Train each row, resumable in a directory of its own below `run.out`, and give the table of all.
+
+    columns  {metric: its name in the table}
+    """
+    if run.dry_run:
+        return {"rows": list(rows), "each": train(config, run)}
+    lines = [f"{'row':24} {'parameters':>12}" + "".join(f" {name:>11}" for name in columns.values()) + "  seconds"]
+    for name, changes in rows.items():
+        out = run.out / re.sub(r"\W+", "-", name)
+        row = replace(run, out=out, resume=run_status(out) != "none", whole=run, overrides={**run.overrides, **changes})
+        result = train(apply(config, from_mapping(changes)), row)
+        if result is None:  # stopped by --max-minutes: the same command goes on
+            return None
+        scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
+        lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")
+    table = "\n".join(lines)
+    if here().first:
+        (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")
+    return table

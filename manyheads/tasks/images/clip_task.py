@@ -1,0 +1,121 @@
+"""Training a network that tells what a clip shows, its scores, and the network in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy
+from manyheads.data.embedded.moving_digits import Clips, ClipSource
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.models.nonlocal_net import NonLocalNet
+from manyheads.tasks.evaluation import LabelOutcome, Metrics, scored_data, values
+from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.training.loss import at_least_float32
+
+SCORED = 64  # clips that are scored at once
+
+
+class Batch(NamedTuple):
+    """Clips (B, C, T, Y, X), normalised, with labels (B,)."""
+
+    clips: Tensor
+    labels: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(eq=False)
+class ClipTask:
+    """What the training loop trains: cross-entropy with the labels."""
+
+    unit: ClassVar = "clips"
+
+    model: NonLocalNet
+    preprocessing: Preprocessing
+    train: Clips
+    validation: Clips
+    route: Route
+    batch_items: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.model.to(self.route.device)
+        self._forward = self.route.compile(self.model.forward)
+
+    def batches(self, epoch: int) -> Lazy[Batch]:
+        order = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
+        rows = order.permutation(len(self.train))
+        return Lazy(np.array_split(rows, -(-len(rows) // self.batch_items)), self._batch)
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        some = self.train.subset(rows.tolist())
+        return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
+
+    def loss(self, batch: Batch) -> Tensor:
+        clips, labels = (part.to(self.route.device) for part in batch)
+        logits = at_least_float32(self._forward(clips))  # (B, L)
+        self.right = (logits.detach().argmax(-1) == labels).sum()
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    def validate(self) -> dict[str, float]:
+        """The loss per clip, and the share that is told right."""
+        scores = log_probabilities(self.model, self.validation, self.preprocessing, self.route)
+        return values(clip_metrics(scores, label_numbers(self.validation, self.model.config.labels)))
+
+    def save(self, out: Path) -> str:
+        return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
+
+
+def tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
+    """Grey clips (B, T, Y, X) as the network sees them, (B, 1, T, Y, X)."""
+    (mean,), (std,) = preprocessing.mean, preprocessing.std
+    return (torch.from_numpy(pixels)[:, None].float() / 255 - mean) / std
+
+
+def label_numbers(clips: Clips, labels: tuple[str, ...]) -> Tensor:
+    """(N,): the index of each clip's label among the model's."""
+    return torch.tensor([labels.index(label) for label in clips.labels])
+
+
+@torch.inference_mode()
+def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, route: Route) -> Tensor:
+    """(N, L) float32 on the CPU."""
+    model.eval()
+    parts = (clips.pixels[first : first + SCORED] for first in range(0, len(clips), SCORED))
+    with route.computing():
+        logits = [model(tensor(part, preprocessing).to(route.device)) for part in parts]  # (B, L) each
+    return torch.cat([each.float().log_softmax(-1).cpu() for each in logits])
+
+
+def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
+    """Of log-probabilities (N, L) against labels (N,)."""
+    counted = f"{scores.shape[1]} labels, {len(truth):,} clips"
+    measures = {"loss": F.nll_loss(scores, truth), "accuracy": (scores.argmax(1) == truth).double().mean()}
+    return {name: {"value": float(value), "signature": counted} for name, value in measures.items()}
+
+
+class ClipClassifier(ImageClassifier):
+    """What `manyheads.load` gives for a run on clips. An image is a clip of one frame to it."""
+
+    def evaluate_clips(self, clips: Clips) -> LabelOutcome:
+        """Classify the clips and score the labels against those given."""
+        scores = log_probabilities(self.model, clips, self.preprocessing, self.route)  # (N, L)
+        metrics = clip_metrics(scores, label_numbers(clips, self.labels))
+        places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
+        return LabelOutcome.of(places, clips.labels, self.labels, scores, metrics)
+
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
+        """On the run's own clips; others it has none of."""
+        return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

@@ -1,0 +1,56 @@
+"""Training on clips: clips -> model -> task, and its scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from manyheads import directory
+from manyheads.core.runtime import Route
+from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.splits import SplitData
+from manyheads.models.nonlocal_net import NonLocalNet
+from manyheads.models.presets import build, preset
+from manyheads.recipes.estimate import Plan
+from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.tasks.evaluation import Metrics
+from manyheads.tasks.images.clip_task import ClipClassifier, ClipTask
+from manyheads.tasks.images.recipes import ClipConfig
+
+
+def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
+    source = ClipSource(
+        size=config.size, tested=config.tested, frames=config.frames, side=config.side, slit=config.slit,
+        seed=config.training.seed,
+    )  # fmt: skip
+
+    def plan() -> Plan:
+        return Plan(planned_model(config), config.batch_items * config.frames, "image")
+
+    def build(splits: SplitData[Clips], route: Route) -> Job[Clips]:
+        model = _model(config)
+        preprocessing = Preprocessing.of_channels(config.side, 1, mean=(0.5,), std=(0.5,))
+        task = ClipTask(
+            model, preprocessing, splits.train, splits.validation, route, config.batch_items, config.training.seed
+        )
+
+        def score(held: Clips) -> Metrics:
+            return ClipClassifier(directory.load(run.out), route).evaluate_clips(held).metrics
+
+        return Job(model, config.training, score, task)
+
+    return carry_out(run, config, source, plan, build, beside=("tested",))
+
+
+def planned_model(config: ClipConfig) -> NonLocalNet:
+    """The model, without memory."""
+    with torch.device("meta"):
+        return _model(config)
+
+
+def _model(config: ClipConfig) -> NonLocalNet:
+    own = {"labels": LABELS, "image_size": config.side, "channels": 1}
+    model: NonLocalNet = build(preset("nonlocal/20-small", "nonlocal", **{**own, **config.model}))
+    return model

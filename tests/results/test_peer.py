@@ -1,0 +1,95 @@
+"""A fine-tuning by transformers in a plain loop: it learns, goes on where it was, and is kept among the peers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from manyheads import directory
+from manyheads.core.runtime import prepare
+from manyheads.data.tokenizers import train_wordpiece
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.recipes.overrides import apply, from_arguments
+from manyheads.recipes.table import find
+from manyheads.recipes.train import train
+from manyheads.tasks.classification.task import ClassificationTask
+from scripts import results_keep
+from scripts.evidence import peer
+
+pytest.importorskip("transformers")
+WORDS = {"Ann": "PER", "Bob": "PER", "Rome": "LOC", "Oslo": "LOC"}
+SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
+SETTINGS = ["threads=1", "training.epochs=60", "training.learning_rate=1e-2", "training.warmup=5", "batch_tokens=128"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bert") / "model"
+    tokenizer = train_wordpiece([f"{word} is a good bad one ." for word in WORDS] * 5, 60, lowercase=False)
+    torch.manual_seed(0)
+    directory.save(path, Bert(BertConfig(vocab=tokenizer.get_vocab_size(), **SIZES)), tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for split in ("train", "val", "test"):
+        (folder / "texts").mkdir(exist_ok=True)
+        (folder / "tags").mkdir(exist_ok=True)
+        rows = "".join(f"{w} is a good one\t1\n{w} is a bad one\t0\n" for w in WORDS)
+        (folder / "texts" / f"{split}.tsv").write_text("text\tlabel\n" + rows)
+        sentences = "".join(f"{w} B-{kind}\nis O\ngood O\n. O\n\n" for w, kind in WORDS.items())
+        (folder / "tags" / f"{split}.conll").write_text(sentences)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("recipe", "folder", "metric"), [("sst2", "texts", "accuracy"), ("conll2003", "tags", "entity_f1")]
+)
+def test_it_learns_goes_on_and_is_kept(
+    recipe: str, folder: str, metric: str, bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(peer, "CHECKPOINT", 8)
+    monkeypatch.setattr(results_keep, "RECORDS", tmp_path / "records")
+    words = [recipe, f"data={data / folder}", "--init", str(bert), *SETTINGS, "--out", str(tmp_path / "run")]
+    assert peer.main(words) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["metrics"][metric]["value"] == 1.0
+    ours: dict[str, Any] = dict(word.split("=") for word in SETTINGS)
+    own = train(recipe, {**ours, "data": str(data / folder)}, out=tmp_path / "own", init=str(bert))
+
+    assert own["metrics"][metric]["value"] == 1.0
+    assert peer.main([*words, "--resume"]) == 0
+    assert "resuming after step" in capsys.readouterr().err
+    again = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert again["metrics"] == result["metrics"]
+    kept = results_keep.keep(tmp_path / "run", f"{recipe}-transformers-1", evidence={"run": "x"})
+    assert kept == tmp_path / "records" / "peers" / f"{recipe}-transformers-1.json"
+    record = json.loads(kept.read_text())
+    assert (record["init"], record["evidence"]) == ("model", {"run": "x"})
+
+
+def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
+    """Those that our task makes, token by token."""
+    config = apply(find("sst2").config, from_arguments([f"data={data / 'texts'}", *SETTINGS]))
+    theirs = peer.Peer(config, str(bert))
+    loaded = directory.load(bert)
+    sizes = {**SIZES, "vocab": 60, "head": "sequence", "labels": ("negative", "positive")}
+    task = ClassificationTask(
+        Bert(BertConfig(**sizes)),
+        loaded.tokenizer, theirs.splits.train, theirs.splits.validation, route=prepare(threads=1),
+        batch_tokens=config.batch_tokens, batch_items=config.batch_items, max_length=128, truncate=False, auxiliary=0.0,
+        seed=config.training.seed,
+    )  # fmt: skip
+
+    for epoch in (0, 1):
+        for mine, rows in zip(task.batches(epoch), theirs.batches(epoch), strict=True):
+            batch = theirs.tensors([theirs.encoded["train"][i] for i in rows])
+            assert torch.equal(batch["input_ids"], mine.ids.long())
+            assert torch.equal(batch["attention_mask"].sum(1), mine.lengths)
