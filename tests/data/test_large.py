@@ -153,8 +153,8 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
             file.write_bytes(file.read_bytes()[:30])  # torn
     assert source.describe(source.read()) == description
     changed = source.read().train
-    with (data / "part-0.jsonl").open("a") as file:
-        file.write('{"text": "new"}\n')
+    with (data / "part-0.jsonl").open("a") as more:
+        more.write('{"text": "new"}\n')
     with pytest.raises(ValueError, match=r"part-0\.jsonl: the file has changed while it was in use"):
         list(changed.parts())
     assert len(source.read().train) + len(source.read().validation) == len(TEXTS) + 1
