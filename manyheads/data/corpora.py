@@ -8,6 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from manyheads.data import conll, squad
 from manyheads.data.class_folders import class_folder_splits
 from manyheads.data.conll import Tagged, read_conll
@@ -25,9 +27,9 @@ from manyheads.data.report import (
 )  # fmt: skip
 from manyheads.data.rows import TABLES
 from manyheads.data.source import MOST, ClassSource, Source
-from manyheads.data.splits import SplitData, Splits, hold_out, only_test, splits_among
+from manyheads.data.splits import SplitData, Splits, below_share, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
-from manyheads.data.texts import Texts, read_texts
+from manyheads.data.texts import Texts, examined, read_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,8 @@ class QuestionSource(Source[Questions]):
 class TextSource(Source[Texts]):
     """Running text, in `column` of tables; without data, the source of Python's standard library, which has test data.
     `share` of the training data is held out where there is no validation data: whole texts, or the end of a single
-    one."""
+    one. `kept` is a directory where it is remembered what the files hold, so that a run that goes on need not read them
+    again."""
 
     kind = "texts"
     unit = "texts"
@@ -181,6 +184,7 @@ class TextSource(Source[Texts]):
 
     column: str = "text"
     share: float = 0.05
+    kept: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,7 +192,10 @@ class TextSource(Source[Texts]):
             raise ValueError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
-        return read_texts(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return read_texts(
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
+            kept=None if limit is not None else self.kept,
+        )  # fmt: skip
 
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
@@ -201,28 +208,34 @@ class TextSource(Source[Texts]):
 
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
         if len(train) > 1:
-            kept, held = hold_out(train, train.texts, fraction=self.share, what="text")
+            held_out = below_share(train.hashes, self.share, what="text")
+            kept, held = train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
         else:
-            (text,) = train.texts
-            cut = int(len(text) * (1 - self.share))
-            if not 0 < cut < len(text):
-                raise ValueError(f"a text of {len(text)} characters cannot be split; give validation data")
-            kept, held = replace(train, texts=[text[:cut]]), replace(train, texts=[text[cut:]])
-        return kept, replace(held, skips={})  # what was skipped is reported once, of the training data
+            kept, held = train.halves(self.share)
+        held = replace(held, skips={})  # what was skipped is reported once, of the training data
+        examined(kept, held)
+        return kept, held
+
+    def fingerprint(self, data: Texts, split: str) -> str:
+        return data.facts.fingerprint
+
+    def check_exists(self, corpus: str) -> None:
+        for part in [corpus] if Path(corpus).exists() else corpus.split(","):
+            super().check_exists(part)
 
     def corpora(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no `train` is for training."""
-        splits = splits_among(Path(data), self.corpora(Path(data)))
+        splits = splits_among(Path(data), self.corpora(Path(data)), sharded=True)
         if splits.train is None:
             splits = Splits(data, None, [])
         return splits.given(validation, test)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""
-        return only_test(data, splits_among(Path(data), self.corpora(Path(data))).test) or data
+        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), sharded=True).test) or data
 
 
 @dataclass(frozen=True, kw_only=True)

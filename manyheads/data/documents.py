@@ -14,10 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
+from manyheads.data.compressed import kind
+from manyheads.data.corpus import text_rows
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, Row, blocks, sift
 from manyheads.data.splits import UTF8
-from manyheads.data.texts import text_rows
 
 Document = list[str]  # sentences
 SUFFIXES = (".txt", *TABLES)
@@ -61,7 +62,7 @@ def read_documents(
     path = Path(data)
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+        files = sorted(file for file in path.iterdir() if kind(file) in SUFFIXES)
         if not files:
             raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
     skips: Counter[str] = Counter()
@@ -71,7 +72,7 @@ def read_documents(
             if not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            texts = text_rows(file, column) if file.suffix in TABLES else _paragraphs(file)
+            texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
             for row in sift(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
                     yield Row(file, row.number, (document,))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -61,11 +62,20 @@ class Report(Generic[S]):
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Rows of items whose key occurs before in the split, and in the training data; the latter are warned of."""
-        what = what or self.unit
-        self.share(f"duplicate {what}", lambda split: len(split) - len(set(keys(split))))
         train, *others = self.splits
         known = set(keys(self.splits[train]))
         overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
+        self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
+
+    def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]]) -> None:
+        """As `repetitions`, of so many items that they are told apart by 64 bits of each."""
+        train, *others = self.splits
+        known = np.unique(hashes(self.splits[train]))
+        overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
+        self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, self.unit)
+
+    def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
+        self.share(f"duplicate {what}", repeated)
         cells = [_share(count, len(self.splits[name])) for name, count in overlap.items()]
         self._table.add_row(f"{what} of the training data", "", *cells)
         for name, count in overlap.items():
@@ -182,11 +192,11 @@ def question_report(splits: SplitData[Questions]) -> str:
 def text_report(splits: SplitData[Texts]) -> str:
     """Of running text."""
     report = Report(splits.known, "texts")
-    report.row("characters", lambda data: f"{sum(map(len, data.texts)):,}")
+    report.row("characters", lambda data: f"{data.facts.characters:,}")
     report.row("bytes", lambda data: f"{data.bytes:,}")
-    report.row("lines", lambda data: f"{sum(text.count(chr(10)) for text in data.texts):,}")
-    report.row("distinct characters", lambda data: f"{len(set().union(*data.texts)):,}")
-    report.repetitions(lambda data: data.texts)
+    report.row("lines", lambda data: f"{data.facts.lines:,}")
+    report.row("distinct characters", lambda data: f"{len(data.facts.alphabet):,}")
+    report.repeated_hashes(lambda data: data.hashes)
     return str(report)
 
 

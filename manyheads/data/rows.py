@@ -5,7 +5,8 @@
     .jsonl    one object a line
     .parquet  a row is counted as a line would be
 
-Lines of blanks alone are passed over. Parquet is read in batches, lines one by one: no table is held in memory.
+The first three may be compressed (`.jsonl.gz`, `.jsonl.zst`). Lines of blanks alone are passed over. Parquet is read in
+batches, lines one by one: no table is held in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.splits import LONGEST, SURROGATE, UTF8, half_character, lines
+from manyheads.data.compressed import kind
+from manyheads.data.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -118,15 +120,15 @@ def table(
     Raises FileNotFoundError, and ValueError for a file that cannot be read as a table.
     """
     file = Path(file)
-    if file.suffix not in TABLES:
+    if kind(file) not in TABLES:
         raise ValueError(f"{file}: cannot tell its columns: expected a {', '.join(TABLES)} file")
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give an existing {file.suffix} file")
+        raise FileNotFoundError(f"{file}: no such file; give an existing {kind(file)} file")
     if file.stat().st_size == 0:
         raise ValueError(f"{file}: the file is empty; expected a header line or one object a line")
-    if file.suffix == ".parquet":
+    if file.suffix == ".parquet":  # which compresses itself
         return _parquet(file, columns)
-    return _jsonl(file) if file.suffix == ".jsonl" else _delimited(file, headers)
+    return _jsonl(file) if kind(file) == ".jsonl" else _delimited(file, headers)
 
 
 def text_fault(value: Any, name: str) -> Fault | None:
@@ -186,7 +188,7 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
 
 
 def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:
-    tabs = file.suffix == ".tsv"
+    tabs = kind(file) == ".tsv"
     header: Sequence[str] = ()
     remedy = "separate cells by one tab" if tabs else "quote cells that hold a comma"
     for number, cells in _tsv(file) if tabs else _csv(file):
@@ -220,7 +222,7 @@ def _tsv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
 
 
 def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
-    csv.field_size_limit(max(csv.field_size_limit(), file.stat().st_size))
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True)
     while True:
         number = reader.line_num + 1  # a quoted cell may hold several lines

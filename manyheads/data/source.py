@@ -24,7 +24,7 @@ D = TypeVar("D", bound=Any)
 FIRST = 1000  # items that a look at the data reads
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "kept")  # fields that do not describe the data
+UNRECORDED = ("recorded", "kept", "follows")  # fields that do not describe the data
 DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
@@ -92,6 +92,10 @@ class Source(ABC, Generic[D]):
     def content(self, data: D, split: str) -> list[str]:
         """The texts and labels of a split, for its fingerprint."""
         return list(data.texts)
+
+    def fingerprint(self, data: D, split: str) -> str:
+        """Of the content of a split."""
+        return fingerprint(self.content(data, split))
 
     def corpora(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir() if path.is_file() and path.suffix in self.suffixes]
@@ -185,9 +189,7 @@ class Source(ABC, Generic[D]):
             "kind": self.kind,
             **settings,
             **{name: path if path is None or path.startswith(HUB) else absolute(path) for name, path in paths.items()},
-            "fingerprints": {
-                name: fingerprint(self.content(data, name))[:DIGITS] for name, data in splits.known.items()
-            },
+            "fingerprints": {name: self.fingerprint(data, name)[:DIGITS] for name, data in splits.known.items()},
             "items": {name: len(data) for name, data in splits.known.items()},
         }
 
@@ -206,7 +208,7 @@ class Source(ABC, Generic[D]):
                 raise ValueError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
             self.check_exists(path)
         data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
-        if data is None or len(expected) < DIGITS or not fingerprint(self.content(data, split)).startswith(expected):
+        if data is None or len(expected) < DIGITS or not self.fingerprint(data, split).startswith(expected):
             name = corpus or self.data or "the embedded corpus"
             raise ValueError(
                 f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data"

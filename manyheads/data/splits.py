@@ -10,8 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from manyheads.data.compressed import opened
+
 VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
+LONGEST_LINE = 2**26  # bytes of a line, of any file: it is held in memory
 LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
 SURROGATE = ("has half a character (a lone surrogate)", "write it as UTF-8")
 
@@ -65,20 +71,36 @@ class SplitData(NamedTuple, Generic[D]):
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 
 
-def splits_among(folder: Path, names: Iterable[str]) -> Splits:
+def splits_among(folder: Path, names: Iterable[str], *, sharded: bool = False) -> Splits:
     """The splits among the corpora of a directory, by how their names begin: `train.txt`, `dev-v1.1.json`, `test_b`.
+
+    sharded  a corpus may be several files, such as train-00000-of-00002.parquet, which are joined by commas
 
     Raises ValueError where several could be the training data, or the validation data.
     """
     names = sorted(names)
     train = [name for name in names if is_split(name, ("train",))]
     validation = [name for name in names if is_split(name, VALIDATION)]
+    if sharded:
+        train, validation = _joined(train), _joined(validation)
     for role, candidates in (("training", train), ("validation", validation)):
         if len(candidates) > 1:
             raise ValueError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
-    tests = [str(folder / name) for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
-    first = [str(folder / names[0]) if names else None for names in (train, validation)]
-    return Splits(first[0], first[1], tests)
+    tests = [name for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
+    if sharded:
+        tests = _joined(tests)
+
+    def path(name: str) -> str:
+        return ",".join(str(folder / part) for part in name.split(",")) if sharded else str(folder / name)
+
+    first = [path(names[0]) if names else None for names in (train, validation)]
+    return Splits(first[0], first[1], [path(name) for name in tests])
+
+
+def _joined(names: list[str]) -> list[str]:
+    """Shards as one corpus, joined by commas: names that differ in their numbers alone."""
+    alike = len({re.sub(r"\d+", "0", name) for name in names}) == 1 and not any("," in name for name in names)
+    return [",".join(names)] if alike else names
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
@@ -117,23 +139,33 @@ def hold_out(
 def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
     """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
     else the corpus holds and in whatever order. At least one key is held out, and one kept."""
-    assert 0 < fraction < 1
     hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) for key in keys]
-    lowest, highest = min(hashes, default=0), max(hashes, default=0)
+    held = below_share(np.array(hashes, dtype=np.uint64), fraction, what=what)
+    return np.flatnonzero(~held).tolist(), np.flatnonzero(held).tolist()
+
+
+def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
+    """Which hashes (N,) of 64 bits are held out: those in the lowest `fraction` of all that can be, but at least one,
+    and not the highest. Raises ValueError where all are the same."""
+    assert 0 < fraction < 1
+    lowest, highest = (int(hashes.min()), int(hashes.max())) if len(hashes) else (0, 0)
     if lowest == highest:
         raise ValueError(f"one distinct {what} cannot be split; give validation data")
-    limit = min(max(int(fraction * 2**64), lowest + 1), highest)
-    kept = [i for i, h in enumerate(hashes) if h >= limit]
-    return kept, [i for i, h in enumerate(hashes) if h < limit]
+    return hashes < np.uint64(min(max(int(fraction * 2**64), lowest + 1), highest))
 
 
 def lines(file: Path) -> Iterator[str | None]:
     """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
-    splits at U+2028, \\x0b, \\x85 and would count lines as no editor does."""
-    with file.open("rb") as content:
-        for number, line in enumerate(content):
-            if number == 0:
+    splits at U+2028, \x0b, \x85 and would count lines as no editor does. Raises ValueError for a line that is too long
+    to be held, and for a compressed file that is damaged."""
+    with opened(file) as content:
+        number = 0
+        while line := content.readline(LONGEST_LINE + 1):
+            number += 1
+            if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{file}:{number}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
             try:
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
             except UnicodeDecodeError:

@@ -6,19 +6,29 @@ everything the ids depend on, so a changed text, tokenizer or format is a differ
 
 from __future__ import annotations
 
+import io
+import os
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
-from manyheads.files import fingerprint, replacing
+from manyheads.files import WriteError, fingerprint, replacing
 
 _FORMAT = "tokens-1"  # change it with the layout below
 _CHUNK = 100_000  # texts encoded at a time
+_STREAM = "stream-1"
+_CHARACTERS = 2**21  # of a stream that are encoded at a time
+_HEADER = 128  # bytes
 
 
 class TokenStore(Sequence[NDArray[np.int64]]):
@@ -52,11 +62,6 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         index %= len(self)
         return self._ids[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
 
-    @property
-    def stream(self) -> NDArray[np.unsignedinteger | np.signedinteger]:
-        """All ids, one sequence behind the other, in the file."""
-        return self._ids
-
     def __repr__(self) -> str:
         return f"TokenStore({len(self):,} sequences, {len(self._ids):,} {self._ids.dtype} ids, {self.path})"
 
@@ -88,3 +93,135 @@ def _write(path: Path, offsets: NDArray[np.int64], ids: NDArray[np.generic]) -> 
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.save(file, offsets)
         np.save(file, ids)
+
+
+class TokenStream:
+    """Ids of running text in a file, of which only what is asked for is read: stream[a:b] is an array."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens a stream. Raises ValueError where the file is not whole."""
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                version = np.lib.format.read_magic(file)
+                assert version == (1, 0)
+                shape, _, self._dtype = np.lib.format.read_array_header_1_0(file)
+                self._start, self._length = file.tell(), shape[0]
+        except (ValueError, EOFError, AssertionError) as error:
+            raise ValueError(f"{path}: not a token stream ({error}); delete the file to have it built again") from None
+        size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
+        if size != expected:
+            raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+        self._file = os.open(path, os.O_RDONLY)  # read, not mapped: what was mapped counts as memory of the process
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, place: slice) -> NDArray[np.unsignedinteger | np.signedinteger]:
+        start, stop, step = place.indices(self._length)
+        assert step == 1
+        width = self._dtype.itemsize
+        content = os.pread(self._file, max(0, stop - start) * width, self._start + start * width)
+        return np.frombuffer(content, self._dtype)
+
+    @classmethod
+    def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
+        """The stream of `texts` in the directory `cache`: opened where it is there, else written, from where a process
+        that was killed has left off. The ids are those of every piece of text by itself, so neither threads nor
+        interruptions can change them.
+
+        end  the token before the first piece of every text; None: there is none
+        """
+        settings = [
+            _STREAM,
+            tokenizer.to_str(),
+            str(tokenizer.encode_special_tokens),
+            str(end),
+            texts.facts.fingerprint,
+        ]
+        path = cache / f"{fingerprint(settings)}.tokens"
+        if path.exists():
+            try:
+                return cls(path)
+            except ValueError as error:
+                warnings.warn(f"{error} (it is rebuilt now)", stacklevel=2)
+                path.unlink()
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_stream(path, texts, tokenizer, end)
+        except OSError as error:
+            raise WriteError(f"{path}: cannot write: {error.strerror or error}; make room and resume") from error
+        return cls(path)
+
+
+def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | None) -> None:
+    """Into a file beside `path`; a journal says how far that is right: (bytes of it, the first piece that is missing).
+
+    One chunk is tokenised, by threads of the library, while the next one is read.
+    """
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
+    partial, journal = path.with_suffix(".partial"), path.with_suffix(".journal")
+
+    def ids(parts: list[Part]) -> NDArray[Any]:
+        encodings = tokenizer.encode_batch_fast([part.content for part in parts], add_special_tokens=False)
+        firsts = [[end] if part.first and end is not None else [] for part in parts]
+        arrays = [np.array(first + each.ids, dtype) for first, each in zip(firsts, encodings, strict=True)]
+        return np.concatenate(arrays)
+
+    header = _header(dtype, 0)
+    size, after = _written(journal, partial) or (len(header), 0)
+    with partial.open("ab") as file, journal.open("a") as log, ThreadPoolExecutor(1) as thread:
+        file.truncate(size)
+        if size == len(header):
+            file.truncate(0)
+            file.write(header)
+        pending: tuple[Future[NDArray[Any]], int] | None = None
+        for chunk in chain(_chunks(texts.parts(after)), [None]):
+            submitted = None if chunk is None else (thread.submit(ids, chunk), chunk[-1].number + 1)
+            if pending is not None:
+                size += file.write(pending[0].result().tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+                log.write(f"{size} {pending[1]}\n")
+                log.flush()
+            pending = submitted
+    with partial.open("r+b") as whole:
+        whole.write(_header(dtype, (size - len(header)) // dtype.itemsize))
+        whole.flush()
+        os.fsync(whole.fileno())
+    partial.replace(path)
+    journal.unlink()
+
+
+def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
+    """Pieces that are tokenised together: some have a thousand times the characters of others."""
+    chunk, characters = list[Part](), 0
+    for part in parts:
+        chunk.append(part)
+        characters += len(part.content)
+        if characters >= _CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
+    """The last place in the journal that the file has reached."""
+    if not journal.is_file() or not partial.is_file():
+        return None
+    places = [line.split() for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    reached = partial.stat().st_size
+    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= reached), None)
+
+
+def _header(dtype: np.dtype[Any], length: int) -> bytes:
+    """Of an .npy file; of one size for any length."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    )
+    assert len(content.getvalue()) == _HEADER
+    return content.getvalue()

@@ -1,89 +1,244 @@
 """Running text, kept as it is: every character is to be predicted.
 
-A corpus is a file, or a directory of them with what is below it, hidden files left out. A table (`rows.py`) has a text
-in every row; any other file is one text.
+Texts are not held: they are read anew, a piece at a time, whenever they are gone through (`corpus.py`). What is kept of
+a text is its hash, eight bytes.
 """
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import NamedTuple
 
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
-from manyheads.data.splits import SURROGATE, UTF8, half_character
+import numpy as np
+from numpy.typing import NDArray
 
-FIRST = 2**20  # bytes of a text file of which only the first part is read
+from manyheads.data.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
+from manyheads.files import fingerprint, write_json
 
 
-@dataclass(frozen=True, repr=False)
-class Texts(Dataset):
-    """Running texts."""
+class Facts(NamedTuple):
+    """What a report says of texts, and the fingerprint of all of them, as `files.fingerprint` has it."""
 
-    columns: ClassVar[tuple[str, ...]] = ("texts",)
+    characters: int
+    bytes: int  # in UTF-8
+    lines: int
+    alphabet: str  # the different characters, sorted
+    fingerprint: str
 
-    texts: list[str]
+
+class Part(NamedTuple):
+    """A piece of a chosen text: its number among the pieces of the corpus, its text's number, whether this begins."""
+
+    number: int
+    text: int
+    first: bool
+    content: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Texts:
+    """Running texts of a corpus, or given ones.
+
+    chosen  (N,) which of its texts these are; None: all that can be used
+    span    of the only text the characters from the first to the second (None: to its end)
+    skips   why texts were left out, and how many
+    kept    directory where what was read is remembered
+    """
+
+    source: Corpus | Sequence[str]
+    chosen: NDArray[np.bool_] | None = None
+    span: tuple[int, int | None] | None = None
+    skips: dict[str, int] = field(default_factory=dict)
+    file: Path | None = None
+    kept: Path | None = None
+    survey: Survey | None = None
+
+    @cached_property
+    def _chosen(self) -> NDArray[np.bool_]:
+        if self.chosen is not None:
+            return self.chosen
+        return np.ones(len(self.source), bool) if isinstance(self.source, Sequence) else self._surveyed.usable
+
+    @property
+    def _surveyed(self) -> Survey:
+        assert self.survey is not None
+        return self.survey
+
+    def __len__(self) -> int:
+        return int(self._chosen.sum())
+
+    def __repr__(self) -> str:
+        return f"Texts({len(self):,} texts, {self.file})"
+
+    def parts(self, after: int = 0) -> Iterator[Part]:
+        """All pieces in their order, from the one of number `after` on. Raises ValueError where a file has changed."""
+        pieces: Iterator[Piece]
+        if isinstance(self.source, Sequence):
+            start, pieces = 0, (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
+        else:
+            starts = self._surveyed.starts
+            file = int(np.searchsorted(starts[:, 1], after, "right")) - 1
+            start = int(starts[file, 1])
+            pieces = self.source.pieces(file, int(starts[file, 0]))
+        current, begun, at = -1, False, 0
+        for number, (text, content) in enumerate(pieces, start):
+            if text >= len(self._chosen):  # beyond the limit
+                break
+            current, begun, at = (current, begun, at) if text == current else (text, False, 0)
+            if content is None or not self._chosen[text]:
+                continue
+            if self.span is not None:
+                first, last = self.span
+                here, at = at, at + len(content)
+                content = content[max(0, first - here) : None if last is None else max(0, last - here)]
+            if content and number >= after:
+                yield Part(number, text, not begun, content)
+            begun = begun or bool(content)
+        if not isinstance(self.source, Sequence):
+            self.source.check(self._surveyed)
+
+    @property
+    def texts(self) -> list[str]:
+        """All at once."""
+        return ["".join(part.content for part in parts) for _, parts in groupby(self.parts(), key=lambda p: p.text)]
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint64]:
+        """(N,) of the texts."""
+        if self.survey is not None and self.span is None:
+            return self.survey.hashes[self._chosen]
+        digests = (blake2b(text.encode(), digest_size=8).digest() for text in self.texts)
+        return np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64)
+
+    @cached_property
+    def facts(self) -> Facts:
+        return examined(self)[0]
 
     @property
     def bytes(self) -> int:
         """In UTF-8."""
-        return sum(len(text.encode()) for text in self.texts)
+        return self.facts.bytes
+
+    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> Texts:
+        mask = np.zeros_like(self._chosen)
+        mask[np.flatnonzero(self._chosen)[chosen]] = True
+        return replace(self, chosen=mask)
+
+    def halves(self, share: float) -> tuple[Texts, Texts]:
+        """The only text, and the last `share` of its characters. Raises ValueError where one of them would be empty."""
+        characters = sum(len(part.content) for part in self.parts())
+        at = int(characters * (1 - share))
+        if not 0 < at < characters:
+            raise ValueError(f"a text of {characters} characters cannot be split; give validation data")
+        return replace(self, span=(0, at)), replace(self, span=(at, None))
+
+    def sample(self, most: int) -> Iterator[str]:
+        """All pieces; or, of more than `most` bytes, about as many: those of the lowest hashes, which are anywhere."""
+        limit = min(1.0, most / max(1, self.facts.bytes)) * 2**64
+        for part in self.parts():
+            if limit == 2**64 or int.from_bytes(blake2b(part.content.encode(), digest_size=8).digest()) < limit:
+                yield part.content
+
+    @property
+    def _memory(self) -> Path | None:
+        """Where the facts are kept."""
+        if self.kept is None or isinstance(self.source, Sequence):
+            return None
+        described = json.dumps([FORMAT, self._surveyed.state, self.source.column, self.span])
+        return self.kept / f"{fingerprint([described, self._chosen.tobytes()])}.facts"
+
+
+def examined(*all_texts: Texts) -> list[Facts]:
+    """The facts of each, which are parts of one corpus: it is read once, or not at all where they are remembered."""
+    places = [texts._memory for texts in all_texts]
+    known = [_remembered(place) for place in places]
+    if None in known:
+        known = list(_examined(all_texts))
+        for place, facts in zip(places, known, strict=True):
+            if place is not None and facts is not None:
+                write_json(place, facts._asdict())
+    for texts, facts in zip(all_texts, known, strict=True):
+        vars(texts)["facts"] = facts  # the cached property
+    return [facts for facts in known if facts is not None]
+
+
+def _remembered(place: Path | None) -> Facts | None:
+    try:
+        return None if place is None else Facts(**json.loads(place.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _examined(all_texts: Sequence[Texts]) -> Iterator[Facts]:
+    if len(all_texts) > 1 and all(texts.span is None for texts in all_texts):
+        whole = replace(all_texts[0], chosen=np.logical_or.reduce([texts._chosen for texts in all_texts]))
+        counted = [_Count(texts) for texts in all_texts]
+        for part in whole.parts():
+            for count in counted:
+                if count.texts._chosen[part.text]:
+                    count.add(part)
+    else:
+        counted = [_Count(texts) for texts in all_texts]
+        for count in counted:
+            for part in count.texts.parts():
+                count.add(part)
+    for count in counted:
+        yield count.facts()
+
+
+class _Count:
+    """Facts as they are gathered."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self._characters = self._bytes = self._lines = 0
+        self._alphabet: set[str] = set()
+        self._digest = blake2b(digest_size=16)
+        if texts.span is not None or texts.survey is None:
+            groups = groupby(texts.parts(), key=lambda part: part.text)
+            sizes = ((text, sum(len(part.content.encode()) for part in parts)) for text, parts in groups)
+            self._sizes = dict(sizes)
+        else:
+            self._sizes = dict(texts.survey.long.tolist())
+
+    def add(self, part: Part) -> None:
+        content = part.content.encode()
+        if part.first:  # as files.fingerprint does
+            self._digest.update(self._sizes.get(part.text, len(content)).to_bytes(8, "little"))
+        self._digest.update(content)
+        self._characters += len(part.content)
+        self._bytes += len(content)
+        self._lines += part.content.count("\n")
+        known = "".join(c for c in self._alphabet if c.isascii()).encode()
+        self._alphabet.update(content.translate(None, known).decode())  # only what is new goes through Python
+
+    def facts(self) -> Facts:
+        return Facts(self._characters, self._bytes, self._lines, "".join(sorted(self._alphabet)),
+                     self._digest.hexdigest())  # fmt: skip
 
 
 def read_texts(
-    path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None
-) -> Texts:
-    """The texts of a file or directory, in the order of their names; blank ones carry nothing and are left out.
+    path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Texts:  # fmt: skip
+    """The texts of a file, several joined by commas, or a directory, in the order of their names; blank ones carry
+    nothing and are left out. All are read once, for their faults.
 
     column          of tables that holds the text
     skip_bad_lines  leave out faulty rows, and files that are not UTF-8, and count them
     limit           how many texts are read at most, and of a text file only the first part
+    kept            directory where is remembered what was found, so that the same files need not be read again
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
-    path = Path(path)
-    if not path.is_file() and not path.is_dir():  # nor a pipe, which would be waited for
-        raise FileNotFoundError(f"{path}: no such file or directory; give a text file, or a directory of them")
-    below = (file for file in sorted(path.rglob("*")) if file.is_file())
-    shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    skips: Counter[str] = Counter()
-
-    def rows() -> Iterator[Row[tuple[str]]]:
-        for file in shown if path.is_dir() else [path]:
-            is_table = file.suffix in TABLES
-            texts = text_rows(file, column) if is_table else _whole(file, None if limit is None else FIRST)
-            yield from sift(texts, skips, skip=skip_bad_lines, unit="lines" if is_table else "files")
-
-    return Texts.collect(islice((row for row in rows() if row.cells[0].strip()), limit), path, skips, "no text in it")
-
-
-def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
-    """The text of each row of a table, blank or not."""
-
-    def text_of(row: Row[Cells]) -> tuple[str]:
-        text = row.cells.get(column)
-        if not isinstance(text, str):
-            raise BadRow(f"no text in {column!r}", "name the column with column=NAME")
-        if half_character(text):
-            raise BadRow(f"{column!r} {SURROGATE[0]}", SURROGATE[1])
-        return (text,)
-
-    return parsed(table(file, columns=(column,)), text_of)
-
-
-def _whole(file: Path, first: int | None) -> Iterator[Row[tuple[str]]]:
-    """A file as one text; or only its first bytes, up to the last line end or, in one long line, character in them."""
-    with file.open("rb") as content:
-        data = content.read(first).removeprefix(b"\xef\xbb\xbf")
-        whole = not content.read(1)
-    if not whole:
-        data = data[: data.rfind(b"\n") + 1] or data
-    try:
-        yield Row(file, 1, (getincrementaldecoder("utf-8")().decode(data, final=whole),))
-    except UnicodeDecodeError as error:
-        yield Row(file, data.count(b"\n", 0, error.start) + 1, ("",), *UTF8)
+    corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
+    survey = Survey.of(corpus, kept)
+    if not survey.usable.any():
+        raise ValueError(f"{path}: no text in it ({sum(survey.skips.values()):,} skipped)")
+    return Texts(corpus, skips=survey.skips, file=Path(path), kept=kept, survey=survey)

@@ -12,8 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from manyheads.data.corpora import TextSource
+from manyheads.data.corpus import FIRST
 from manyheads.data.splits import SplitData
-from manyheads.data.texts import FIRST, Texts, read_texts
+from manyheads.data.texts import Texts, read_texts
 
 
 def read_text_splits(data: Path | None, **settings: Any) -> SplitData[Texts]:

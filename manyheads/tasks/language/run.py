@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.blocks import token_stream
 from manyheads.data.corpora import TextSource
 from manyheads.data.splits import SplitData
+from manyheads.data.store import TokenStream
 from manyheads.data.texts import Texts
-from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
+from manyheads.data.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
+from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset
 from manyheads.models.universal import UniversalSequence
@@ -29,10 +31,12 @@ from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
 
 Model = GPT | UniversalSequence
+LEARNED_FROM = 2**26  # bytes of text that a vocabulary is learned from at most
 
 
 def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
-    source = TextSource(**located(config, run), share=config.share, column=config.column)
+    kept = run.out / "state" / "tokens"
+    source = TextSource(**located(config, run), share=config.share, column=config.column, kept=kept)
 
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else _started(run)[0]
@@ -55,16 +59,14 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
 def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], route: Route) -> LanguageModellingTask:
     """Vocabulary and model: new ones, or those of the model to start from."""
     if run.init is None:
-        tokenizer = _vocabulary(config, splits)
+        tokenizer = _vocabulary(config, splits, run.out / "state" / "tokens")
         end = tokenizer.token_to_id(END_OF_TEXT)
         model = build(_model_config(config, tokenizer.get_vocab_size(), end))
     else:
         model, tokenizer = _started(run)
         end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
     cache = run.out / "state" / "tokens"
-    train, validation = (
-        token_stream(texts.texts, tokenizer, end, cache) for texts in (splits.train, splits.validation)
-    )
+    train, validation = (TokenStream.of(texts, tokenizer, end, cache) for texts in (splits.train, splits.validation))
     print(f"{len(train):,} training tokens, {len(validation):,} of validation data", file=sys.stderr)
     return LanguageModellingTask(
         model, tokenizer, train, validation, splits.validation.bytes, route=route, block=config.block,
@@ -72,12 +74,19 @@ def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], r
     )  # fmt: skip
 
 
-def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts]) -> Tokenizer:
+def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
+    """Learned once, from no more than a sample of a large corpus."""
     if config.tokenizer == "character":
         # of the test data too: a character without an id has no probability that could be scored
-        return train_character(text for texts in splits.known.values() for text in texts.texts)
+        return train_character(texts.facts.alphabet for texts in splits.known.values())
+    train = splits.train
+    path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(LEARNED_FROM)])}.json"
+    if path.is_file():
+        return load_tokenizer(path)
     with told_warnings():
-        tokenizer = train_byte_bpe(splits.train.texts, config.vocabulary)
+        tokenizer = train_byte_bpe(train.sample(LEARNED_FROM), config.vocabulary)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, tokenizer.to_str())
     return tokenizer
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
-from manyheads.data.blocks import Stream, block_starts
+from manyheads.data.blocks import Groups, Stream, block_starts
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
@@ -73,7 +73,7 @@ class LanguageModellingTask:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
-        return Lazy([starts[i : i + self.rows] for i in range(0, len(starts), self.rows)], self._batch)
+        return Lazy(Groups(starts, self.rows), self._batch)
 
     def _batch(self, starts: NDArray[np.int64]) -> Batch:
         blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.blocks import Stream
+from manyheads.data.blocks import Ids
 from manyheads.data.tokenizers import train_character
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
@@ -30,7 +30,7 @@ def small(positions: int = 10, vocab: int = V) -> GPT:
     return model.eval()
 
 
-def stream(tokens: int) -> Stream:
+def stream(tokens: int) -> Ids:
     return np.random.default_rng(1).integers(V, size=tokens).astype(np.uint16)
 
 
