@@ -38,7 +38,7 @@ class Faulty(ToyTask):
     def __init__(self, fault: str, at: tuple[int, ...] = (11,), **options: Any) -> None:
         super().__init__(**options)
         self.fault, self.at = fault, at
-        self.model.norm = nn.BatchNorm1d(4)
+        self.norm = self.model.norm = nn.BatchNorm1d(4)
 
     def batches(self, epoch: int) -> list[ToyBatch]:
         made = [*super().batches(epoch)]
@@ -52,14 +52,14 @@ class Faulty(ToyTask):
         bad = batch.__dict__["bad"]
         if self.fault == "gradient" and bad:
             with torch.no_grad():
-                self.model.norm(batch.inputs)
+                self.norm(batch.inputs)
             self.before_loss(self.calls)
             self.calls += 1
             hidden = torch.tanh(self.model.first(batch.inputs))
-            logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))  # type: ignore[no-untyped-call]
+            logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))
             return nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
         if len(batch.inputs) > 1:
-            self.model.norm(batch.inputs)  # batch normalisation sees what comes
+            self.norm(batch.inputs)  # batch normalisation sees what comes
         return super().loss(batch) * (NAN if self.fault == "loss" and bad else 1.0)
 
 
