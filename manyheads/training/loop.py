@@ -89,7 +89,7 @@ def train(
     resume_command = resume_command or f"the same command with --out {out} --resume"
     ranks = here()
     claim = claimed(out, resume=resume) if ranks.first else nullcontext()
-    with claim, _full_disk_as_one_line(out), route.settings(), keeping_memory():
+    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory():
         if ranks.first:
             remove_leftovers(out)
             write_json(out / "state" / COMMAND, resume_command)
@@ -296,17 +296,18 @@ def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
 
 
 @contextmanager
-def _full_disk_as_one_line(out: Path) -> Iterator[None]:
-    """Turns the error of a full disk, wherever it occurs, into a ValueError for the user."""
-    remedy = "make room and --resume"
+def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
+    """Turns the error of a disk that is full or gone, wherever it occurs, into a ValueError for the user."""
+    full = errno.ENOSPC, errno.EDQUOT
     try:
         yield
-    except WriteError as error:
-        raise ValueError(f"{error}: {remedy}") from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (WriteError, OSError) as error:
+        number = getattr(error.__cause__ or error, "errno", None)
+        if not isinstance(error, WriteError) and number not in (*full, errno.EIO, errno.ESTALE, errno.EROFS):
             raise
-        raise ValueError(f"{out}: cannot write: {error.strerror}; what was there is intact: {remedy}") from error
+        told = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
+        remedy = "make room" if number in full else "bring the directory back"
+        raise ValueError(f"{told}: {remedy} and --resume") from error
 
 
 def _due(every: int | None, counters: Counters) -> bool:

@@ -51,14 +51,14 @@ class Watched:
 
     def __init__(self, name: str, data: Path, out: Path, before: Callable[[], object] = lambda: None) -> None:
         """`before` is called in the process: it may make something fail."""
-        self.out = out
+        self.out, self.log = out, data / f"{name}.log"
+        self.log.unlink(missing_ok=True)
         self._phase, self._writing = RawValue("i", 0), RawValue("i", 0)
         self.process: BaseProcess = FORK.Process(target=self._run, args=(name, data, before))
         self.process.start()
 
     def _run(self, name: str, data: Path, before: Callable[[], object]) -> None:
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        sys.stdout = sys.stderr = self.log.open("w", encoding="utf-8", buffering=1)
+        sys.stdout = sys.stderr = self.log.open("a", encoding="utf-8", buffering=1)
         self._mark()
         before()
         status = 0
@@ -72,10 +72,6 @@ class Watched:
             status = 2
         sys.stderr.flush()
         os._exit(status)
-
-    @property
-    def log(self) -> Path:
-        return self.out.with_name(f"{self.out.name}.log")
 
     def _mark(self) -> None:
         """Note what the run does: nothing else is changed in it."""
@@ -101,7 +97,7 @@ class Watched:
             ("validated", VALIDATION, validated), ("final_weights", END, final_weights), ("capture", STEPS, capture),
         ):  # fmt: skip
             setattr(loop, name, marked(phase, function))
-        checkpoints._write = written
+        setattr(checkpoints, "_write", written)  # noqa: B010
 
     def doing(self) -> str:
         """Also of a process that is dead: what it did last."""
