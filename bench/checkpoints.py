@@ -1,92 +1,63 @@
-"""What checkpoints cost a training: the seconds that the loop loses to each, and how long a resumed run takes to begin.
+"""What checkpoints cost a training: the seconds that its loop stands still, and those that the writing thread computes.
 
     python -m bench.checkpoints [--repeats 5] [--threads 1] [--out FILE.json]
 
-GPT-2 of 124 million parameters learns random tokens, with a checkpoint (weights and both moments of Adam: 1.5 GB) every
-so many steps. What a checkpoint costs is how much longer the steps from it to the next one take than as many of those
-in which nothing is written: the time that the loop stands still, and what the thread that writes takes from it.
+A checkpoint of GPT-2 with 124 million parameters and both moments of Adam, 1.5 GB. The loop stands still for a copy in
+memory. Then a thread sums up and writes: at the worst, where every core is busy, its processor time is lost, too.
+The share is of both together at a checkpoint a minute. `read`: how long a resumed run takes to check and load it.
 """
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from bench import command
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import prepare
 from manyheads.models.presets import build, preset
-from manyheads.tasks.language.task import Batch
-from manyheads.training.config import TrainingConfig
-from manyheads.training.loop import train
+from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.record import hardware
 
-ROWS, TOKENS = 1, 64
-QUIET = 12  # steps before a checkpoint, in which nothing is written any more
-
-
-class RandomTokens:
-    """A task that notes when each of its steps begins."""
-
-    unit = "tokens"
-
-    def __init__(self, route: Route) -> None:
-        torch.manual_seed(1)
-        self.model: nn.Module = build(preset("gpt2/124m", "gpt2")).to(route.device)
-        self.route, self.began = route, list[float]()
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        tokens = torch.randint(50_000, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(epoch))
-        return [Batch(tokens[:, :-1], tokens[:, 1:])] * 10_000
-
-    def loss(self, batch: Batch) -> Tensor:
-        self.began.append(time.perf_counter())
-        logits = self.model(batch.read.to(self.route.device))
-        return F.cross_entropy(logits.flatten(0, 1), batch.write.to(self.route.device).flatten(), reduction="sum")
-
-    def validate(self) -> dict[str, float]:
-        return {}
-
-    def save(self, directory: Path) -> str:
-        return "gpt2"
+MODEL = "gpt2/124m"
 
 
 def measure(repeats: int, threads: int | None) -> dict[str, Any]:
     route = prepare(threads=threads)
-    every = 3 * QUIET
-    settings: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 1e-4, "log_every": 1000}
-    config = TrainingConfig(steps=(repeats + 1) * every, checkpoint_every=every, **settings)
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        task = RandomTokens(route)
-        train(task, config, Path(folder) / "run", route=route)
-        size = sum(path.stat().st_size for path in (Path(folder) / "run" / "state").glob("checkpoint-*.safetensors"))
-        seconds = [after - before for before, after in itertools.pairwise(task.began)]
-        lost, quiet = [], []
-        for start in range(every - 1, len(seconds), every):  # the first step of these lasts until after the checkpoint
-            these = seconds[start : start + every]
-            step = statistics.median(these[-QUIET:])
-            quiet.append(step)
-            lost.append(sum(these) - len(these) * step)
-        again = RandomTokens(route)
-        began = time.perf_counter()
-        more = TrainingConfig(steps=config.steps + 1 if config.steps else 1, checkpoint_every=every, **settings)
-        train(again, more, Path(folder) / "run", route=route, resume=True)
-    cost = statistics.median(lost)
+    with route.settings(), tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        parameters = dict(build(preset(MODEL, "gpt2")).named_parameters())
+        tensors = {
+            f"{kind}.{n}": torch.randn_like(p) for n, p in parameters.items() for kind in ("model", "first", "second")
+        }
+        seconds: dict[str, list[float]] = {"still": [], "written": [], "computed": [], "read": []}
+        with Checkpoints(Path(folder), print) as checkpoints:
+            for step in range(repeats + 1):  # the first takes new memory
+                began = time.perf_counter()
+                checkpoints.save(step, tensors, {}, [])
+                seconds["still"].append(time.perf_counter() - began)
+                computed = time.process_time()
+                checkpoints.wait()
+                seconds["computed"].append(time.process_time() - computed)
+                seconds["written"].append(time.perf_counter() - began)
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            Checkpoints(Path(folder), print).latest()
+            seconds["read"].append((time.perf_counter() - began) / 2)  # it has checked both that are kept
+    medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
     return {
-        "bench": "checkpoints", "model": "gpt2/124m", "parameters": sum(p.numel() for p in task.model.parameters()),
-        "checkpoint_bytes": size // 2, "step_seconds": round(statistics.median(quiet), 3),
-        "lost_seconds": {
-            "median": round(cost, 3), "min": round(min(lost), 3), "max": round(max(lost), 3), "runs": len(lost),
+        "bench": "checkpoints", "model": MODEL, "parameters": sum(p.numel() for p in parameters.values()),
+        "bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
+        "seconds": {
+            kind: {"median": round(medians[kind], 3), "min": round(min(runs), 3), "max": round(max(runs), 3)}
+            for kind, (_, *runs) in seconds.items()
         },
-        "share_at_one_a_minute": round(cost / 60, 5), "resume_seconds": round(again.began[0] - began, 2),
+        "first_still_seconds": round(seconds["still"][0], 3), "repeats": repeats,
+        "share_at_one_a_minute": round((medians["still"] + medians["computed"]) / 60, 5),
+        "share_still_at_one_a_minute": round(medians["still"] / 60, 5),
         "hardware": hardware(), "route": route.describe(),
     }  # fmt: skip
 

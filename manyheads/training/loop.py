@@ -303,7 +303,8 @@ def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
         yield
     except (WriteError, OSError) as error:
         number = getattr(error.__cause__ or error, "errno", None)
-        if not isinstance(error, WriteError) and number not in (*full, errno.EIO, errno.ESTALE, errno.EROFS):
+        lost = number in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
+        if not (lost or isinstance(error, WriteError)):
             raise
         told = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
         remedy = "make room" if number in full else "bring the directory back"

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from multiprocessing.process import BaseProcess
@@ -20,6 +21,7 @@ from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Any
 
+import manyheads.files as files
 import manyheads.training.checkpoints as checkpoints
 import manyheads.training.loop as loop
 from manyheads.data.embedded import phrases, tags
@@ -74,8 +76,15 @@ class Watched:
         os._exit(status)
 
     def _mark(self) -> None:
-        """Note what the run does: nothing else is changed in it."""
+        """Note what the run does; and let its disk be as slow as a real one, so that a kill meets a file half there."""
         families.score_nothing()
+        sync = files._sync
+
+        def slowly(path: Path) -> None:
+            time.sleep(0.01)
+            sync(path)
+
+        files._sync = slowly
         validated, final_weights, capture, write = loop.validated, loop.final_weights, loop.capture, checkpoints._write
 
         def marked(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
