@@ -1,4 +1,4 @@
-"""Runs of every family are killed, and one is harmed in every way: the scripts end with an error where weights differ."""
+"""Runs of every family are killed, and one is harmed in every way: a script ends with an error where weights differ."""
 
 import json
 import subprocess
