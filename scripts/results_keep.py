@@ -37,9 +37,9 @@ def by_epoch(metrics: Path) -> list[dict[str, dict[str, float]]]:
     if len({entry["step"] / (entry.get("epoch") or 1) for entry in entries if "validation" in entry}) != 1:
         return []
     for entry in entries:
-        if "validation" not in entry:
+        if "loss" in entry:
             training.append(entry)
-        elif training and all("accuracy" in part for part in training):
+        elif "validation" in entry and training and all("accuracy" in part for part in training):
             means = {name: round(mean(part[name] for part in training), 5) for name in ("loss", "accuracy")}
             rounded = {name: round(value, 5) for name, value in entry["validation"].items()}
             epochs.append({"training": means, "validation": rounded})

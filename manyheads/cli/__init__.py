@@ -35,6 +35,7 @@ from manyheads.cli import (
     translate,
 )
 from manyheads.cli.parser import Parser, Verbs
+from manyheads.training.faults import no_memory
 from manyheads.training.ranks import complain, is_rank
 
 # in the order of --help
@@ -70,14 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _fail(BAD_INPUT, str(error), debug)
     except Exception as error:
-        if _no_memory(error):
+        if no_memory(error):
             return _fail(FAILED, "the memory does not suffice: take a smaller model, smaller batches or texts", debug)
         return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
-
-
-def _no_memory(error: Exception) -> bool:
-    """Python's, PyTorch's on a GPU, and PyTorch's on a processor, which is a RuntimeError like any other."""
-    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
 def _fail(status: int, message: str, debug: bool) -> int:

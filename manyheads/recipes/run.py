@@ -200,7 +200,7 @@ def _recorded(
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
-        **here().shown, **init, **job.record,
+        **here().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}), **job.record,
     )  # fmt: skip
 
 

@@ -1,18 +1,21 @@
-"""Checkpoints on disk: whole or not at all.
+"""Checkpoints on disk: whole or not at all, written while the training goes on.
 
     state/checkpoint-00000500.safetensors   model.*, optimiser.*, rng.*, loop.*
     state/checkpoint-00000500.json          counters, config and the SHA-256 of every file it needs; written last
     state/weights-00000500.safetensors      weights to average at the end, or the best by validation
 
-Every file is replaced whole; a checkpoint exists once its JSON does. The last two are kept, with the weights they name.
-No pickle.
+Every file is replaced whole; a checkpoint exists once its JSON does. The last two that are whole are kept, with the
+weights they name, the best among them; what is older is removed once there is a newer one. No pickle.
+
+A thread writes them, from copies that are made when the step is done: the loop stands still for a copy in memory.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -31,31 +34,91 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run. `say` tells the user about one that cannot be used."""
+    """The checkpoints of one run. `say` tells the user about one that cannot be used.
+
+    At most one checkpoint and the weights of one step wait to be written: who brings another waits. A write that failed
+    is the error of the next call; nothing is written after it. Leaving the context waits for what is being written.
+    """
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self.directory = directory
         self.say = say
         self._good: dict[int, set[str]] = {}  # step -> the files its checkpoint needs
+        self._digests: dict[str, str] = {}  # of the weights
+        self._saved = -1  # the last step with a checkpoint, which may wait to be written
+        self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}  # kept: new memory is slow
+        self._writing: dict[str, Future[None]] = {}
+        self._thread = ThreadPoolExecutor(1, "checkpoints")  # one after the other, in their order
+        self._failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
 
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """Write the weights of a step beside the checkpoints; the result goes into the content of the next one."""
         file = f"weights-{step:08d}.safetensors"
-        return {"step": step, "file": file, "sha256": _write(self.directory / file, weights)}
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any]) -> None:
+        def write(copies: Mapping[str, Tensor]) -> None:
+            self._digests[file] = _write(self.directory / file, copies)
+
+        self._in_background("weights", weights, write)
+        return {"step": step, "file": file}
+
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any],
+        synced: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Commit the checkpoint of a step, then remove those it makes superfluous.
 
-        A step has one checkpoint: what is committed is never written again.
+        A step has one checkpoint: what is committed is never written again. `synced` is called before the commit.
         """
-        if step in self._good:
+        if step == self._saved:
             return
-        name = f"checkpoint-{step:08d}"
-        files = {s["file"]: s["sha256"] for s in snapshots}
-        files[f"{name}.safetensors"] = _write(self.directory / f"{name}.safetensors", tensors)
-        body = {"step": step, "files": files, **content}
-        write_json(self.directory / f"{name}.json", {"sha256": _digest(body), "content": body})
-        self._good[step] = {f"{name}.json", *files}
+
+        def write(copies: Mapping[str, Tensor]) -> None:
+            name = f"checkpoint-{step:08d}"
+            files = {s["file"]: self._digests[s["file"]] for s in snapshots}
+            files[f"{name}.safetensors"] = _write(self.directory / f"{name}.safetensors", copies)
+            synced()
+            body = {"step": step, "files": files, **content}
+            write_json(self.directory / f"{name}.json", {"sha256": _digest(body), "content": body})
+            self._good[step] = {f"{name}.json", *files}
+            self._remove_superfluous()
+
+        self._in_background("checkpoint", tensors, write)
+        self._saved = step
+
+    def wait(self) -> None:
+        """Until all is written; the error of a write that failed."""
+        for writing in self._writing.values():
+            writing.result()
+
+    def check(self) -> None:
+        """The error of a write that failed, if one did so far."""
+        for writing in self._writing.values():
+            if writing.done():
+                writing.result()
+
+    def _in_background(
+        self, kind: str, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]
+    ) -> None:
+        if kind in self._writing:
+            self._writing[kind].result()
+        copies = self._copies[kind] = {name: _copied(t, self._copies[kind].get(name)) for name, t in tensors.items()}
+
+        def run() -> None:
+            if self._failed:  # what needs a file that is not there must not be committed
+                return
+            self._failed = True
+            write(copies)
+            self._failed = False
+
+        self._writing[kind] = self._thread.submit(run)
+
+    def _remove_superfluous(self) -> None:
         self._good = dict(sorted(self._good.items())[-KEPT:])
         needed = set().union(*self._good.values())
         for pattern in ("checkpoint-*", "weights-*"):
@@ -75,7 +138,9 @@ class Checkpoints:
                 self.say(f"warning: {path} cannot be used: {error}")
                 continue
             self._good[content["step"]] = {path.name, *content["files"]}
-            last = last or (content, tensors)
+            self._digests |= content["files"]
+            if last is None:
+                last, self._saved = (content, tensors), content["step"]
         if paths and last is None:
             raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
         if last and not paths[0].name.endswith(f"-{last[0]['step']:08d}.json"):
@@ -92,6 +157,14 @@ class Checkpoints:
                 if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
                     raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
         return content
+
+
+@torch.no_grad()
+def _copied(tensor: Tensor, copy: Tensor | None) -> Tensor:
+    """The tensor in memory of its own, that of an earlier copy if it fits."""
+    if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor)
 
 
 def _digest(content: Mapping[str, Any]) -> str:

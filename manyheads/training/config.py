@@ -48,6 +48,8 @@ class TrainingConfig(Config):
     # epochs between models that stay, as kept/epoch-0 (before training), ...: to see how a model changed; None: none
     keep_every: Count | None = None
     log_every: Count = 50  # steps
+    # steps that may be left out, since their loss or a gradient is not finite, before the run stops: no weight changes
+    skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
     metric: str | None = None  # of `Task.validate`; given, the weights that did best by it are kept
     patience: Count | None = None  # stop after so many validations in a row without a new best
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
@@ -78,15 +80,15 @@ class TrainingConfig(Config):
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """What makes this another run than the one that saved its config: `key: saved -> now`. A budget may be raised
-        unless the schedule is shaped by it, and the weights may be sharded now. What a saved config does not know yet
-        has its default."""
+        unless the schedule is shaped by it, as may that of steps to skip, and the weights may be sharded or blocks
+        computed twice now. What a saved config does not know yet has its default."""
         now = self.as_dict()
         saved = {field.name: field.default for field in fields(self) if field.name not in saved} | saved
-        raisable = ("minutes",) if self.schedule in DECAYING else BUDGETS
+        raisable = ("skip_nonfinite", "minutes") if self.schedule in DECAYING else ("skip_nonfinite", *BUDGETS)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}
-            if key != "shard"
+            if key not in ("shard", "checkpointing")
             and saved.get(key) != now.get(key)
             and not (key in raisable and _raised(saved.get(key), now.get(key)))
         ]

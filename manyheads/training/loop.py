@@ -21,7 +21,8 @@ from manyheads.core.runtime import Route, keeping_memory
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
-from manyheads.training.feeding import feed
+from manyheads.training.faults import first_bad, skipped, told_memory
+from manyheads.training.feeding import Group, feed
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.loss import in_tokens
 from manyheads.training.optimisers import optimiser as make_optimiser
@@ -33,10 +34,6 @@ from manyheads.training.selection import final_weights, judge, snapshot, validat
 from manyheads.training.spread import Spread, spread, unsharded
 from manyheads.training.state import Counters, capture, follow, restore, seed_all, seed_step, weights
 from manyheads.training.task import Task
-
-
-class NonFiniteError(ValueError):
-    """The loss or a gradient is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,12 @@ class Summary:
     seconds: float  # wall time, in all sessions
     weights: str  # which weights the model directory holds
     metrics: dict[str, float]
+    skipped: int = 0  # steps that were left out, as they were not finite
 
     @classmethod
     def read(cls, path: Path) -> Self:
         values = read_json(path, GO_ON)
-        if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
+        if not isinstance(values, dict) or {"skipped", *values} != {f.name for f in fields(cls)}:
             raise ValueError(f"{path}: not how a run ended; {GO_ON}")
         return cls(**values)
 
@@ -91,7 +89,7 @@ def train(
     resume_command = resume_command or f"the same command with --out {out} --resume"
     ranks = here()
     claim = claimed(out, resume=resume) if ranks.first else nullcontext()
-    with claim, _full_disk_as_one_line(out), route.settings(), keeping_memory():
+    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory():
         if ranks.first:
             remove_leftovers(out)
             write_json(out / "state" / COMMAND, resume_command)
@@ -150,6 +148,7 @@ def _train(
     with (
         Signals() as signals,
         Metrics(out, counters.step, counters.validated) if ranks.first else nullcontext() as metrics,
+        checkpoints,
         Display(task.unit, peak) as display,
         closing(groups),
     ):
@@ -162,8 +161,12 @@ def _train(
             tensors, content = capture(model, optimiser, counters, window, moving)
             tensors = over.whole(tensors)
             if metrics is not None:
-                metrics.sync()
-                checkpoints.save(counters.step, tensors, {**identity, **content}, counters.needed_files())
+                needed = counters.needed_files()
+                checkpoints.save(counters.step, tensors, {**identity, **content}, needed, metrics.sync)
+
+        def save_for_good() -> None:
+            save()
+            checkpoints.wait()
             ranks.wait()
 
         save()
@@ -172,8 +175,9 @@ def _train(
         while True:
             session, received = ranks.largest(time.monotonic() - started, signals.received or 0)
             counters.seconds = seconds_before + session
+            checkpoints.check()
             if received or (max_minutes is not None and session >= max_minutes * 60):
-                save()
+                save_for_good()
                 if received:
                     name = signal.Signals(int(received)).name
                     raise Interrupted(
@@ -193,39 +197,42 @@ def _train(
 
             group = next(groups)
             counts = group.counts(ranks)
-            tokens, seen = counts[0], torch.zeros_like(window)
             if ranks.world > 1:
                 seed_step(config.seed, counters.step, ranks.rank)
-            for batch, counted in zip(group.batches, group.counted, strict=True):
-                with over.accumulating(last=batch is group.batches[-1]):
-                    with route.computing():
-                        loss = in_tokens(over.compute(task.loss, batch, counted=counted), counts)
-                    # gradients are means over the ranks
-                    ((loss if counted else 0.0 * loss) / (tokens / ranks.world)).backward()
-                if counted:
-                    seen[0] += loss.detach()
-                    seen[1] += getattr(task, "right", 0)
-            window += ranks.add_up(seen)
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            total_norm = get_total_norm(gradients)
+            buffers = [buffer.clone() for buffer in model.buffers()] if config.skip_nonfinite else []
+            losses, seen = _backward(task, group, counts, window, counters.step, over, route, ranks)
+            seen = ranks.add_up(seen)
+            total_norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
             gradient_norm = unsharded(total_norm)
-            if not math.isfinite((gradient_norm + window[0]).item()):  # the one synchronisation of a step
-                raise NonFiniteError(_name_not_finite(model, over, counters.step + 1, gradient_norm, resume_command))
-            if config.clip is not None:
-                clip_grads_with_norm_(parameters, config.clip, total_norm)
-            for parameter_group in optimiser.param_groups:
-                parameter_group["lr"] = learning_rate(counters.step + 1)
-            optimiser.step()
+            finite = math.isfinite((gradient_norm + seen[0]).item())  # the one synchronisation of a step
+            if finite:
+                if config.clip is not None:
+                    clip_grads_with_norm_(parameters, config.clip, total_norm)
+                for parameter_group in optimiser.param_groups:
+                    parameter_group["lr"] = learning_rate(counters.step + 1)
+                optimiser.step()
+                if config.ema is not None:
+                    follow(moving, model, min(config.ema, (1 + counters.step) / (10 + counters.step)))
+                window += seen
+                counters.window_tokens += counts[0]
+            else:
+                if ranks.world > 1:  # once more, to see which rank it comes from
+                    optimiser.zero_grad()
+                    seed_step(config.seed, counters.step, ranks.rank)
+                    losses, _ = _backward(task, group, counts, window, counters.step, over, route, ranks, alone=True)
+                found = first_bad(model, group.batches, losses, over, ranks)
+                display.note(skipped(found, counters, config.skip_nonfinite, gradient_norm.item()))
+                for buffer, before in zip(model.buffers(), buffers, strict=True):
+                    buffer.copy_(before)  # what batch normalisation has seen
             optimiser.zero_grad()
-            if config.ema is not None:
-                follow(moving, model, min(config.ema, (1 + counters.step) / (10 + counters.step)))
 
             counters.step += 1
             counters.epoch, counters.index = group.epoch, group.index
-            counters.tokens += tokens
-            counters.window_tokens += tokens
-            display.step(counters.step, tokens, _fraction(config, counters, identity["batches"]))
-            if counters.step % config.log_every == 0:
+            counters.tokens += counts[0]
+            if not finite:
+                log({"epoch": group.epoch, "skipped": counters.skipped})
+            display.step(counters.step, counts[0], _fraction(config, counters, identity["batches"]))
+            if finite and counters.step % config.log_every == 0:
                 now = time.monotonic()
                 display.loss, right = (total / counters.window_tokens for total in window.tolist())
                 log(
@@ -246,7 +253,7 @@ def _train(
             if counters.step % config.checkpoint_every == 0:
                 save()
 
-        save()
+        save_for_good()
         held, values = final_weights(task, config, counters, moving, out / "state", over, ranks)
         display.note(f"finished ({ended}); {held} weights: " + _line(values))
         display.note(f"saved as {over.save(partial(task.save, out))} in {out}")
@@ -255,6 +262,27 @@ def _train(
             draw_losses(out)
             write_json(done, asdict(summary))
         return summary
+
+
+def _backward(
+    task: Task, group: Group, counts: list[int], window: Tensor, step: int, over: Spread, route: Route, ranks: Ranks,
+    alone: bool = False,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """The gradients of a step; the losses of its micro-batches, and what they add to the window. `alone`: those of this
+    process's rows only, where the model is not sharded."""
+    losses, seen = [], torch.zeros_like(window)
+    for batch, counted in zip(group.batches, group.counted, strict=True):
+        last = batch is group.batches[-1] and not alone
+        with told_memory(step + 1, batch, ranks), over.accumulating(last=last):
+            with route.computing():
+                loss = in_tokens(over.compute(task.loss, batch, counted=counted), counts)
+            # gradients are means over the ranks
+            ((loss if counted else 0.0 * loss) / (counts[0] / ranks.world)).backward()
+        losses.append(loss.detach())
+        if counted:
+            seen[0] += losses[-1]
+            seen[1] += getattr(task, "right", 0)
+    return losses, seen
 
 
 def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
@@ -268,17 +296,19 @@ def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
 
 
 @contextmanager
-def _full_disk_as_one_line(out: Path) -> Iterator[None]:
-    """Turns the error of a full disk, wherever it occurs, into a ValueError for the user."""
-    remedy = "make room and --resume"
+def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
+    """Turns the error of a disk that is full or gone, wherever it occurs, into a ValueError for the user."""
+    full = errno.ENOSPC, errno.EDQUOT
     try:
         yield
-    except WriteError as error:
-        raise ValueError(f"{error}: {remedy}") from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (WriteError, OSError) as error:
+        number = getattr(error.__cause__ or error, "errno", None)
+        lost = number in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
+        if not (lost or isinstance(error, WriteError)):
             raise
-        raise ValueError(f"{out}: cannot write: {error.strerror}; what was there is intact: {remedy}") from error
+        told = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
+        remedy = "make room" if number in full else "bring the directory back"
+        raise ValueError(f"{told}: {remedy} and --resume") from error
 
 
 def _due(every: int | None, counters: Counters) -> bool:
@@ -315,24 +345,12 @@ def _count(number: float, unit: str) -> str:
 def _summary(
     status: Literal["finished", "stopped"], reason: str, counters: Counters, held: str, values: dict[str, float]
 ) -> Summary:
-    return Summary(status, reason, counters.step, counters.epoch, counters.tokens, counters.seconds, held, values)
+    done = counters.step, counters.epoch, counters.tokens, counters.seconds
+    return Summary(status, reason, *done, held, values, counters.skipped)
 
 
 def _line(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-
-
-def _name_not_finite(model: nn.Module, over: Spread, step: int, norm: Tensor, resume_command: str) -> str:
-    tensors: dict[str, Tensor] = {f"parameter {n}": p.detach() for n, p in model.named_parameters()}
-    tensors |= {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
-    first = next(
-        (name for name, tensor in over.whole(tensors, everywhere=True).items() if not tensor.isfinite().all()),
-        "the loss",
-    )
-    return (
-        f"step {step}: training is no longer finite (gradient norm {norm.item():g}); first bad tensor: {first}; "
-        "start anew with a smaller learning_rate, a longer warmup or clip; the last good checkpoint is kept"
-    )
 
 
 def _refuse_another_run(out: Path, config: TrainingConfig, now: dict[str, Any], saved: dict[str, Any]) -> None:

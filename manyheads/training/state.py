@@ -23,9 +23,10 @@ class Counters:
     seconds: float = 0.0  # wall time of all sessions
     window_tokens: int = 0
     validated: int = 0  # the last step whose weights were validated
+    skipped: int = 0  # steps that were left out, as they were not finite
     without_best: int = 0  # validations in a row without a new best
-    best: dict[str, Any] | None = None  # {"value", "step", "file", "sha256"}
-    snapshots: list[dict[str, Any]] = field(default_factory=list)  # {"step", "file", "sha256"}, oldest first
+    best: dict[str, Any] | None = None  # {"value", "step", "file"}
+    snapshots: list[dict[str, Any]] = field(default_factory=list)  # {"step", "file"}, oldest first
 
     def needed_files(self) -> list[dict[str, Any]]:
         return [*self.snapshots, *([self.best] if self.best else [])]

@@ -92,14 +92,21 @@ def write_data(folder: Path) -> None:
     (folder / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
 
 
-def run(name: str, data: Path, out: Path, shard: bool) -> None:
+def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, **rhythm: Any) -> None:
+    """`rhythm`: settings of the training in the place of the common ones."""
     recipe, settings = FAMILIES[name]
     settings = {**settings, "threads": 1, "training.shard": shard}
-    settings |= {f"training.{key}": value for key, value in COMMON.items()}
+    settings |= {f"training.{key}": value for key, value in {**COMMON, **rhythm}.items()}
     if "data" in settings:
         settings["data"] = str(data / settings["data"])
     init = settings.pop("init", None)
-    train(recipe, settings, out=out / name, init=init and str(data / init))
+    train(recipe, settings, out=out / name, init=init and str(data / init), resume=resume)
+
+
+def score_nothing() -> None:
+    manyheads.recipes.run._recorded = lambda *_: {}
+    for name in ("probe", "_compare"):
+        setattr(manyheads.tasks.directions.run, name, lambda *_, **__: {})
 
 
 def main() -> None:
@@ -109,9 +116,7 @@ def main() -> None:
         from_numpy: Any = torch.from_numpy
         setattr(torch, "from_numpy", lambda a: from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a))  # noqa: B010
         loop.validated = selection.validated = lambda *_: {"loss": 0.0}
-    manyheads.recipes.run._recorded = lambda *_: {}  # nothing is scored
-    for name in ("probe", "_compare"):
-        setattr(manyheads.tasks.directions.run, name, lambda *_, **__: {})
+    score_nothing()
     here()
     for name in sys.argv[5:] or FAMILIES:
         run(name, data, out, shard)

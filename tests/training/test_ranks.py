@@ -154,6 +154,49 @@ def test_every_family_has_the_losses_of_one_process(
     compare(alone, tmp_path, [*FAMILIES], dtype, world, shard)
 
 
+FAULTY = """
+import sys
+from pathlib import Path
+import manyheads.training.loop as loop
+from manyheads.training.ranks import here
+from tests.training import families
+
+backward = loop._backward
+
+def faulty(task, group, counts, window, step, *rest, **more):
+    loss = task.loss
+    if step == 10 and here().rank == 1:
+        task.loss = lambda batch: loss(batch) * float("nan")
+    try:
+        return backward(task, group, counts, window, step, *rest, **more)
+    finally:
+        task.loss = loss
+
+loop._backward = faulty
+families.score_nothing()
+families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2] == "shard", skip_nonfinite=1)
+"""
+
+
+@pytest.mark.parametrize("shard", ["-", pytest.param("shard", marks=pytest.mark.slow)])
+def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left_out_by_all(
+    tmp_path: Path, shard: str
+) -> None:
+    write_data(tmp_path)
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    several = *TORCHRUN, "--standalone", "--nproc-per-node=2", str(tmp_path / "faulty.py"), str(tmp_path), shard
+    ended = called(*several)
+    assert ended.returncode == 0, ended.stderr
+    assert "step 11: not finite (gradient norm nan); first bad tensor: the loss, on rank 1; left out, 1 of 1" in (
+        ended.stderr
+    )
+    entries = [json.loads(line) for line in (tmp_path / "text-classifier" / "metrics.jsonl").read_text().splitlines()]
+    found = {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
+    assert [*found] == [step for step in range(1, STEPS + 1) if step != 11]
+    assert np.isfinite([*found.values()]).all()
+    assert [entry["step"] for entry in entries if "skipped" in entry] == [11]
+
+
 # life and death
 
 
