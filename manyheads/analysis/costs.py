@@ -99,15 +99,15 @@ def _part(path: str) -> str:
     return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
 
 
-def example(model: Any, *lengths: int) -> tuple[Any, ...]:
-    """Inputs of a model, zeros: an image of its size, a text of so many tokens, or a source and a target."""
+def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
+    """Inputs of a model, zeros: images of its size, texts of so many tokens, or sources and targets."""
     c, device = model.config, next(model.parameters()).device
     if hasattr(c, "image_size"):
-        return (torch.zeros(1, c.channels, c.image_size, c.image_size, device=device),)
-    texts = [torch.zeros(1, length, dtype=torch.int64, device=device) for length in lengths]
+        return (torch.zeros(rows, c.channels, c.image_size, c.image_size, device=device),)
+    texts = [torch.zeros(rows, length, dtype=torch.int64, device=device) for length in lengths]
     if hasattr(c, "start"):  # an encoder-decoder
         return texts[0], None, texts[-1]
-    return (texts[0][None] if getattr(c, "head", None) == "choice" else texts[0],)
+    return (texts[0][:, None] if getattr(c, "head", None) == "choice" else texts[0],)
 
 
 def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from manyheads.core.runtime import prepare
+from manyheads.core.runtime import bytes_per_second, prepare
 from manyheads.lowering import has_kernels
 
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
@@ -44,8 +44,7 @@ class Ceilings:
 def ceilings(threads: int, buffer: int = BUFFER, width: int = WIDTH) -> Ceilings:
     """Measure them with so many threads: the best of a few tries, of PyTorch's routes and of our own tile."""
     with torch.no_grad(), prepare(threads=threads).settings():
-        read = torch.ones(buffer // 4)
-        memory = buffer / _seconds(read.sum)
+        memory = bytes_per_second(threads, buffer)
         x, weight = torch.randn(width, width), torch.randn(width, width) * 0.02
         routes: dict[str, list[Callable[[], object]]] = {
             "float32": _dense(x, weight), "bf16": _dense(x.bfloat16(), weight.bfloat16()), "int8": _int8(x, weight),

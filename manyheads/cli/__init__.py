@@ -26,6 +26,7 @@ from manyheads.cli import (
     fill,
     generate,
     lens,
+    plan,
     probe,
     recipes,
     serve,
@@ -41,7 +42,7 @@ from manyheads.training.ranks import complain, is_rank
 # in the order of --help
 VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
-    probe, summary, export, convert, serve, bench,
+    probe, summary, plan, export, convert, serve, bench,
 )  # fmt: skip
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from manyheads.core.config import PRECISIONS
+from manyheads.models.presets import PRESETS, nearest
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
@@ -25,3 +29,25 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
         what = "predicts nothing that could be scored" if verb == "outcome" else f"cannot {verb}"
         raise ValueError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor
+
+
+def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
+    """The model that a preset or a recipe (with such settings) names, without memory behind its parameters, or that of
+    a directory; and the config of the recipe, or None."""
+    from manyheads.recipes.overrides import apply, from_arguments
+    from manyheads.recipes.table import RECIPES
+
+    if name in RECIPES:
+        recipe = replace(RECIPES[name], config=apply(RECIPES[name].config, from_arguments(settings)))
+        return recipe.planned_model(), recipe.config
+    if settings:
+        raise ValueError(f"{settings[0]}: settings are those of a recipe, and {name} is none")
+    if name in PRESETS:
+        from manyheads.analysis import costs
+
+        return costs.preset_model(name), None
+    if not name.startswith("hub:") and not Path(name).exists():
+        raise ValueError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
+    from manyheads.directory import load
+
+    return load(name).model, None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
-from manyheads.models.presets import FAMILIES, PRESETS, family_of, nearest
+from manyheads.models.presets import FAMILIES, PRESETS, family_of
 
 
 def add(verbs: Verbs) -> None:
@@ -29,21 +29,10 @@ def _summary(options: argparse.Namespace) -> None:
         return _list_presets(as_json=options.json)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
-    from manyheads.recipes.table import RECIPES
 
     name = options.model
-    cost = None
-    if name in PRESETS:
-        model, cost = costs.preset_model(name), wmt14.training_cost(name)
-    elif name in RECIPES:
-        model = RECIPES[name].planned_model()
-    elif not name.startswith("hub:") and not Path(name).exists():
-        raise ValueError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
-    else:
-        from manyheads.directory import load
-
-        model = load(name).model
-    summary = costs.summary(model)
+    summary = costs.summary(named(name)[0])
+    cost = wmt14.training_cost(name) if name in PRESETS else None
     if options.json:
         return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
     _print_summary(name, summary)

@@ -114,6 +114,21 @@ def prepare(
     return Route(device, precision, threads, _matmul(device, precision), compile)
 
 
+def bytes_per_second(threads: int | None = None, size: int = 2**28) -> float:
+    """The rate at which a processor with so many threads reads memory: of more than any cache holds, the best of
+    five."""
+    with prepare(threads=threads, device="cpu").settings():
+        memory = torch.ones(size // 4)
+        memory.sum()
+
+        def seconds() -> float:
+            start = time.perf_counter()
+            memory.sum()
+            return time.perf_counter() - start
+
+        return size / min(seconds() for _ in range(5))
+
+
 def _check_compiler() -> None:
     """Raises ValueError where there is not what PyTorch compiles with on a CPU."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
@@ -176,6 +191,12 @@ def processor() -> str:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now; 0 where the system does not tell."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
 
 
 def physical_memory() -> int:

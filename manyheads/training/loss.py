@@ -44,9 +44,16 @@ def smoothed_cross_entropy(
     of the memory and half of the time. Under autocast their products are narrow ones; what is summed up, over the
     vocabulary and over chunks, is float32 all the same.
     """
-    assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
     real = target >= 0 if pad is None else (target >= 0) & (target != pad)
-    total = _SmoothedCrossEntropy.apply(hidden[real], weight, bias, target[real], smoothing, pad)
+    return vocabulary_loss(hidden[real], weight, bias, target[real], smoothing=smoothing, pad=pad)
+
+
+def vocabulary_loss(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
+) -> Tensor:
+    """`smoothed_cross_entropy` where all targets are real."""
+    assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
+    total = _SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing, pad)
     assert isinstance(total, Tensor)
     return total
 

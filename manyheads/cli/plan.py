@@ -1,0 +1,127 @@
+"""`manyheads plan`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from manyheads.cli.loading import named
+from manyheads.cli.output import document, table
+from manyheads.cli.parser import Verbs, number, whole
+from manyheads.core.config import TRAINING_PRECISIONS
+
+if TYPE_CHECKING:
+    from manyheads.recipes.planning import Hardware
+
+GIB = 2**30
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("plan", _plan, "memory and time of a training on so many devices, before there are any",
+                     ("NAME", "a recipe, a preset or a model directory"), as_json=True)  # fmt: skip
+    positive = number("a positive number", lambda value: value > 0)
+    verb.add_argument("rest", nargs="*", metavar="key=value", help="settings of the recipe")
+    verb.add_argument("--devices", type=whole(1, 2**20), metavar="N", default=1, help="alike (default: 1)")
+    verb.add_argument("--memory", type=positive, metavar="GIB", help="of each (default: this machine's)")
+    verb.add_argument("--interconnect", type=positive, metavar="GB/S",
+                      help="that one sends while it receives as much (default: it takes no time)")  # fmt: skip
+    verb.add_argument("--tflops", type=positive, metavar="T",
+                      help="products of a GPU (default: this machine's processor, measured)")  # fmt: skip
+    verb.add_argument("--bandwidth", type=positive, metavar="GB/S", help="of the memory of a GPU, with --tflops")
+    verb.add_argument("--batch", type=whole(1, 2**40), metavar="N",
+                      help="texts or images of a micro-batch, on all devices (default: the recipe's)")  # fmt: skip
+    verb.add_argument("--length", type=whole(1, 2**24), metavar="T",
+                      help="tokens of a text, of source and target (default: 32, or the recipe's block)")  # fmt: skip
+    verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P", default="float32",
+                      help=" or ".join(TRAINING_PRECISIONS))  # fmt: skip
+    verb.add_argument("--checkpointing", action="store_true", help="compute blocks twice, and keep less")
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from manyheads.recipes.planning import plan
+
+    model, config = named(options.name, options.rest)
+    rows, length = _batch(model, config, options)
+    image = hasattr(model.config, "image_size")
+    training = getattr(config, "training", None)
+    found = plan(
+        model, -(-rows // options.devices), () if image else (length, length) if hasattr(model.config, "start")
+        else (length,), _hardware(options, getattr(config, "threads", None)), precision=options.precision,
+        accumulate=getattr(training, "accumulate", 1),
+        checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
+    )  # fmt: skip
+    found = {"name": options.name, **found}
+    return document(found) if options.json else _show(found)
+
+
+def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, int]:
+    """Texts or images of a micro-batch, and tokens of a text."""
+    from manyheads.analysis.costs import LENGTH
+
+    length = options.length or getattr(config, "block", None) or LENGTH
+    longest = getattr(model.config, "max_positions", None)
+    if longest and length > longest:
+        raise ValueError(f"--length {length}: {options.name} has {longest} positions")
+    if options.batch:
+        return options.batch, length
+    if hasattr(config, "batch_tokens"):
+        return -(-config.batch_tokens // length), length
+    for setting in ("batch_items", "rows"):
+        if hasattr(config, setting):
+            return getattr(config, setting), length
+    raise ValueError(f"{options.name} is no recipe, which would tell the batch: give --batch N texts or images")
+
+
+def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
+    from manyheads.core.runtime import bytes_per_second, physical_memory, prepare, resident
+    from manyheads.recipes.planning import Hardware
+    from manyheads.recipes.simulation import Machine
+
+    if (options.tflops is None) != (options.bandwidth is None):
+        raise ValueError("--tflops and --bandwidth belong together: what a device computes, and what its memory gives")
+    interconnect = options.interconnect and options.interconnect * 1e9
+    if options.tflops:
+        if options.memory is None:
+            raise ValueError("--memory is missing: GiB of each device")
+        rates = dict.fromkeys(TRAINING_PRECISIONS, options.tflops * 1e12)
+        machine = Machine(rates, options.bandwidth * 1e9)
+        return Hardware(options.devices, machine, options.memory * GIB, interconnect)
+    rates = {
+        precision: prepare(precision, threads, device="cpu").products_per_second()
+        for precision in dict.fromkeys(("float32", options.precision))
+    }
+    return Hardware(
+        options.devices, Machine(rates, bytes_per_second(threads)),
+        options.memory * GIB if options.memory else physical_memory(), interconnect, resident(), fused=False,
+    )  # fmt: skip
+
+
+def _show(found: dict[str, Any]) -> None:
+    ways = {"alone": "one process", "ddp": "replicated (DDP)", "fsdp": "sharded (FSDP2)"}
+    shown = {way: found[way] for way in ways if way in found}
+    unit = " -> ".join(map(str, found["lengths"]))
+    what = f"texts of {unit} tokens" if unit else "images"
+    print(f"{found['name']}: {found['parameters']:,} parameters, {found['devices']} x {found['rows']} {what}, "
+          f"{found['precision']}")  # fmt: skip
+    if found["accumulate"] > 1:
+        print(f"a step has {found['accumulate']} such micro-batches")
+    print()
+    sizes = dict.fromkeys(name for way in shown.values() for name in way["bytes"])
+    times = dict.fromkeys(name for way in shown.values() for name in way["seconds"])
+    table([
+        ("", *(ways[way] for way in shown)),
+        *((name, *(_size(way["bytes"].get(name)) for way in shown.values())) for name in sizes),
+        ("GiB of a device", *(_size(way["needed"]) for way in shown.values())),
+        ("fits", *("yes" if way["fits"] else "NO" for way in shown.values())),
+        *((name, *(_time(way["seconds"].get(name)) for way in shown.values())) for name in times),
+        ("seconds of a step", *(_time(way["step"]) for way in shown.values())),
+        ("bound by", *(way["bound by"] for way in shown.values())),
+    ])  # fmt: skip
+
+
+def _size(size: float | None) -> str:
+    return "" if size is None else f"{size / GIB:.3f}"
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3g}"
