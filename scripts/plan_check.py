@@ -51,13 +51,9 @@ CASES = (
     Case("gpt2/124m", 4, (256,), "bf16"),
     Case("bert/base-uncased", 8, (128,), head="masked_lm"),
     Case("vit/ti16", 16),
-    Case("vit/s16", 8, precision="bf16"),
     Case("transformer/base", 64, (24, 24)),
-    Case("resnet/50", 8),
     Case("gpt2/124m", 2, (256,), processes=2),
     Case("gpt2/124m", 2, (256,), processes=2, shard=True),
-    Case("bert/base-uncased", 4, (128,), head="masked_lm", processes=2),
-    Case("transformer/base", 32, (24, 24), processes=2, shard=True),
 )
 
 
