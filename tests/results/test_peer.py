@@ -79,11 +79,12 @@ def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
     """Those that our task makes, token by token."""
     config = apply(find("sst2").config, from_arguments([f"data={data / 'texts'}", *SETTINGS]))
     theirs = peer.Peer(config, str(bert))
-    loaded = directory.load(bert)
+    tokenizer = directory.load(bert).tokenizer
+    assert tokenizer is not None
     sizes = {**SIZES, "vocab": 60, "head": "sequence", "labels": ("negative", "positive")}
     task = ClassificationTask(
         Bert(BertConfig(**sizes)),
-        loaded.tokenizer, theirs.splits.train, theirs.splits.validation, route=prepare(threads=1),
+        tokenizer, theirs.splits.train, theirs.splits.validation, route=prepare(threads=1),
         batch_tokens=config.batch_tokens, batch_items=config.batch_items, max_length=128, truncate=False, auxiliary=0.0,
         seed=config.training.seed,
     )  # fmt: skip
