@@ -65,6 +65,8 @@ def train(case: Case, rank: int, pipe: Any) -> None:
     }  # fmt: skip
     route = prepare(case.precision, 2 // case.processes, device="cpu")  # type: ignore[arg-type]
     with keeping_memory(), route.settings():
+        small = build(preset("gpt2/nano"))  # loads what a first step loads
+        step_loss(small, costs.example(small, 8)).backward()
         before = resident()
         model = case.model().train()
         over = spread(model, here(), route, shard=case.shard)

@@ -95,7 +95,7 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
     held = {
         "weights": weights.all / share,
         "moments": MOMENTS * weights.all / share,
-        "gradients": (weights.all if accumulate > 1 else step.peak - step.activations) / share,
+        "gradients": weights.all / share,
         "buckets": weights.all if way == "ddp" else 0,
         "gathered": weights.outside + 2 * weights.block * gathered if sharded else 0,
         "activations": step.activations,

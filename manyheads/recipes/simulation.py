@@ -61,8 +61,9 @@ class Step:
     forward, backward  seconds
     products           seconds of them that are bound by products, not by memory
     flops              of all products
-    activations        bytes alive at the worst moment beside weights and gradients
-    peak               bytes alive at the worst moment beside weights: activations, and gradients of weights
+    activations        bytes alive at the worst moment beside weights and gradients. Gradients seldom find room where
+                       activations were (an allocator cuts what it frees), so both are counted
+    peak               bytes alive at the worst moment beside weights
     """
 
     forward: float
