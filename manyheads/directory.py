@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from manyheads.core.layers import Undrawn
 from manyheads.core.tensor_file import checksum, write_tensors
@@ -154,8 +155,7 @@ def load(path: str | Path) -> Loaded:
         config, tensors = family.read(settings, shapes, lambda: read_safe(path))
     except ValueError as error:
         raise misfit(path, error) from None
-    if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
+    check_finite(path, tensors)
     tokenizers = _tokenizers(path, family, settings, vocabulary_sizes(config))
     with Undrawn():
         model = family.module(config)
@@ -226,6 +226,12 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
     return FAMILIES[model_type], settings
+
+
+def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ValueError for weights that no model can compute with."""
+    if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
 
 
 def misfit(path: Path, error: ValueError) -> ValueError:

@@ -15,6 +15,7 @@ from manyheads.data.tokenizers import word_tokenizer
 from manyheads.directory import (
     CONFIG,
     Loaded,
+    check_finite,
     family_of,
     load,
     misfit,
@@ -24,7 +25,7 @@ from manyheads.directory import (
     write_files,
 )
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
-from manyheads.interop.tutorial import HEADS, read_vocabulary, translator
+from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import PICKLED, SAFE, read_file, read_pickled, weight_files
 from manyheads.models.transformer import Transformer
@@ -67,6 +68,11 @@ def convert(
     A pickle is opened with `weights_only=True`, here and nowhere else: code in it is not run.
     """
     path, out = resolve(directory, pickled=True), Path(out)
+    if not path.exists():
+        raise ValueError(
+            f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or .safetensors"
+            " of a state_dict"
+        )
     if path.is_file():
         _convert_state_dict(path, out, heads, vocabularies, languages or ("de", "en"))
         return
@@ -79,9 +85,11 @@ def convert(
         raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
     tensors = read_pickled(path)
     try:
-        family.read(settings, {name: tensor.to("meta") for name, tensor in tensors.items()}, lambda: tensors)
+        shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
+        _, weights = family.read(settings, shapes, lambda: tensors)
     except ValueError as error:
         raise misfit(path, error) from None
+    check_finite(path, weights)
     once: dict[int, str] = {}  # tied weights share their memory: the first name stays
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
@@ -98,7 +106,10 @@ def _convert_state_dict(
 ) -> None:  # fmt: skip
     _check_free(out)
     words = [read_vocabulary(Path(vocabulary)) for vocabulary in vocabularies or ()]
-    tensors = read_file(file)
+    tensors, wrapper = unwrapped(read_file(file))
+    if wrapper:
+        print(f"{file}: its names begin with {wrapper!r}, as of a wrapped model: read without it", file=sys.stderr)
+    check_finite(file, tensors)
     try:
         model = translator(tensors, *words, heads=HEADS if heads is None else heads)
     except ValueError as error:

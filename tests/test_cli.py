@@ -88,7 +88,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["summary", "transformer/bse"], "did you mean transformer/base?"),
         (["export", "absent", "out"], "required: --format"),
         (["export", "absent", "out", "--format", "onx"], "unknown FORMAT 'onx'"),
-        (["convert", "absent", "out"], "absent"),
+        (["convert", "absent.pt", "out"], "absent.pt: no such file or directory: expected a model directory, "),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(

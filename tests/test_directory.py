@@ -268,6 +268,10 @@ def test_pickled_weights_are_refused_and_converted(tmp_path: Path) -> None:
         export.convert(old, tmp_path / "new")
     with pytest.raises(ValueError, match=r"no pytorch_model\.bin to convert: it is safe as it is"):
         export.convert(tmp_path / "new", tmp_path / "other")
+    infinite = {"model.encoder.layers.0.fc1.bias": torch.full_like(other.model.encoder.layers[0].fc1.bias, torch.inf)}
+    torch.save({**other.state_dict(), **infinite}, old / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"old: .* not finite: the weights are damaged, or training diverged"):
+        export.convert(old, tmp_path / "other")
 
 
 @pytest.mark.parametrize("how", ["torch", "pickle", "truncated", "list"])

@@ -120,7 +120,7 @@ def test_every_page_has_its_parts() -> None:
         assert len(headings) == len(parts), page
         assert all(heading.startswith(part) for heading, part in zip(headings, parts, strict=True)), page
         assert "$$" in text, page
-        assert {"../inside.md", "../errata.md"} <= set(re.findall(r"\]\(([^)]+)\)", text)), page
+        assert {"../inside.md", "../errata.md"} <= set(re.findall(r"\]\(([^)#]+)", text)), page
 
 
 def test_a_page_is_read_in_five_minutes() -> None:

@@ -147,7 +147,8 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
     """What was expected instead of the value; empty where it is as stated."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        expected = [_expected(value, member, config) for member in arguments]
+        lists = [member for member in arguments if isinstance(value, tuple) and tuple in _kinds(member)]
+        expected = [_expected(value, member, config) for member in lists or arguments]
         return "" if "" in expected else " or ".join(expected)
     if origin is Annotated:
         base, *limits = arguments
@@ -175,5 +176,7 @@ def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
     kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
     if len(kinds) != len(value):
         return f"a list of {len(kinds)}"
-    faults = [fault for item, kind in zip(value, kinds, strict=True) if (fault := _expected(item, kind, config))]
-    return f"a list, each {faults[0]}" if faults else ""
+    for place, (item, kind) in enumerate(zip(value, kinds, strict=True), 1):
+        if expected := _expected(item, kind, config):
+            return f"a list, each {expected}, and number {place} is {item!r}"
+    return ""

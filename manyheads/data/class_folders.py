@@ -30,14 +30,16 @@ def class_folder_splits(folder: Path) -> Splits:
     return Splits(str(folder) if holds_texts else None, None, [])
 
 
-def text_files(folder: Path, skips: Counter[str]) -> Iterator[Row[tuple[str, str]]]:
+def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> Iterator[Row[tuple[str, str]]]:
     """A row for each file, in the order of their names: its text, and the name of its class folder.
 
     skips  counts what has no label
+    limit  of some texts only: about so many, of each class alike
     """
     folders = _folders(folder)
     if not folders:
         raise ValueError(f"{folder}: no class folders in it; expected {folder}/CLASS/*.txt")
+    share = None if limit is None else -(-limit // len(folders))
     if beside := sum(_is_text(path) for path in _visible(folder)):
         skips[f"{folder}: texts beside the class folders"] += beside
     for path in folders:
@@ -54,7 +56,7 @@ def text_files(folder: Path, skips: Counter[str]) -> Iterator[Row[tuple[str, str
         elif not texts:
             yield Row(folder, 1, ("", ""), "no .txt file in it", "put texts into it, or remove it", named)
         else:
-            yield from (_read(file, path.name) for file in texts)
+            yield from (_read(file, path.name) for file in texts[:share])
 
 
 def _read(file: Path, label: str) -> Row[tuple[str, str]]:

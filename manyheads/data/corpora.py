@@ -26,7 +26,7 @@ from manyheads.data.report import (
     text_report,
 )  # fmt: skip
 from manyheads.data.rows import TABLES
-from manyheads.data.source import MOST, ClassSource, Source
+from manyheads.data.source import FIRST, MOST, ClassSource, Source
 from manyheads.data.splits import SplitData, Splits, below_share, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, examined, read_texts
@@ -90,6 +90,13 @@ class LabelledSource(ClassSource[Labelled]):
         """Tables, or else class folders."""
         tables = super().splits_in(folder)
         return class_folder_splits(folder) if tables == (None, None, []) else tables
+
+    def peek(self) -> Labelled | None:
+        """And whether there are two labels, where all of them are seen: in class folders, or in what is read whole."""
+        first = super().peek()
+        if first is not None and (first.files or len(first) < FIRST):
+            self.check_training(first)
+        return first
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; class folders as they are."""

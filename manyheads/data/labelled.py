@@ -109,7 +109,7 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
         return text, called
 
     skips: Counter[str] = Counter()
-    rows = sift(parsed(text_files(folder, skips), item), skips, skip=skip, unit="files", whole=folder)
+    rows = sift(parsed(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", whole=folder)
     kept = list(islice(rows, limit))
     labelled = Labelled.collect(kept, folder, skips, "no text in it")
     return replace(labelled, files=[row.file for row in kept], numbered=numbered)

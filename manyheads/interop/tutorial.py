@@ -32,6 +32,7 @@ _POSITIONS = "positional_encoding.pos_embedding"
 _HIDDEN = {side: f"transformer.{side}.layers.0.linear1.weight" for side in ("encoder", "decoder")}
 UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 SPECIAL = {UNKNOWN: 0, PAD: 1, BEGIN: 2, END: 3}
+_WRAPPERS = r"(module\.|_orig_mod\.)*"
 _SHOWN = 3  # names of a file that is no such state_dict
 
 
@@ -66,6 +67,14 @@ WEIGHTS = [
     *_attention("decoder.blocks.{}.attention", "transformer.decoder.layers.{}.self_attn"),
     *_attention("decoder.blocks.{}.cross", "transformer.decoder.layers.{}.multihead_attn"),
 ]
+
+
+def unwrapped(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
+    """A state_dict without what DistributedDataParallel or torch.compile put before all names, and what that was."""
+    wrapper = next((re.match(_WRAPPERS, name)[0] for name in tensors), "")  # type: ignore[index]  # matches nothing, too
+    if not all(name.startswith(wrapper) for name in tensors):
+        return tensors, ""
+    return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}, wrapper
 
 
 def translator(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -88,13 +89,15 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
 
 def _pickled_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        with catch_warnings(action="ignore"):  # of kinds that are refused below
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
     except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
         raise ValueError(
             f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
             "copy it again, or get the model as safetensors"
         ) from None
-    if not (isinstance(tensors, dict) and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
+    plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not (plain and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
         found = (
             f"a dict of {', '.join(map(str, tensors))[:80]}" if isinstance(tensors, dict) else type(tensors).__name__
         )
@@ -102,6 +105,10 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
             f"{file}: not plain weights, refused: expected a dict of names and tensors, as of model.state_dict(), found"
             f" {found}"
         )
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            kind = "quantized" if tensor.is_quantized else "without content" if tensor.is_meta else "sparse"
+            raise ValueError(f"{file}: {name} is {kind}: expected dense tensors: save it with its plain numbers")
     return tensors
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from manyheads.cli import BROKEN_PIPE
 from manyheads.cli.parser import number
 from scripts.evidence.listed import LIST, read_list
 from scripts.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
@@ -37,10 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         with _stopping_by_signals():
-            return _carry_out(options)
+            status = _carry_out(options)
+            sys.stdout.flush()
+            return status
     except Stopped as stopped:
         say(f"{stopped}: the same command goes on")
         return 130
+    except BrokenPipeError:  # the reader of the list has left: nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except (ValueError, OSError) as error:
         say(str(error))
         return 2

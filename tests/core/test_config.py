@@ -57,7 +57,7 @@ class Sizes(Config):
         ("momentum", 0.0, "a number above 0 and below 1"),
         ("momentum", 1, "a number above 0 and below 1"),
         ("betas", (0.1,), "a list of 2"),
-        ("betas", (0.1, 3), "a list, each a number from 0 to 1"),
+        ("betas", (0.1, 3), "a list, each a number from 0 to 1, and number 2 is 3$"),
         ("norm_eps", float("inf"), "a number"),
         ("norm_eps", -1e-5, "a number from 0"),
         ("halting_bias", float("-inf"), "a number"),

@@ -124,10 +124,22 @@ def test_faults_are_named_by_file_and_skipped_on_request(
     assert sum(counts) == sum(sum(skips.values()) for skips in before) + 1 + ("test/other/1.dat" in files)
 
 
+def test_a_look_sees_every_class(tmp_path: Path) -> None:
+    write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in ("a", "b", "c") for i in range(500)})
+    first = LabelledSource(data=str(tmp_path)).peek()
+    assert first is not None
+    assert [first.labels.count(label) for label in ("a", "b", "c")] == [334, 334, 332]
+    (tmp_path / "c" / "0.txt").write_text(" ")
+    with pytest.raises(ValueError, match=r"c/0\.txt:1: the text is blank"):
+        LabelledSource(data=str(tmp_path)).peek()
+
+
 def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
     write(tmp_path / "one", {f"train/pos/{i}.txt": f"text {i}" for i in range(3)})
     with pytest.raises(ValueError, match=r"one/train: one label only, 'pos': there is nothing to tell apart"):
         read(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"one/train: one label only, 'pos'"):
+        LabelledSource(data=str(tmp_path / "one")).peek()
     write(tmp_path / "flat", {"train/1.txt": "text"})
     with pytest.raises(ValueError, match=r"flat/train: no class folders in it; expected .*flat/train/CLASS/\*\.txt"):
         read(tmp_path / "flat")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import manyheads
-from manyheads import cli, export
+from manyheads import cli, directory, export
 from manyheads.interop.tutorial import read_vocabulary, translator
 from tests.core.porting import randomise
 
@@ -173,6 +173,23 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
             r"expected a dict of names and tensors, as of .*, found a dict of epoch, model_state_dict",
         ),
         (lambda t: {}, "found nothing"),
+        (lambda t: {3: t["generator.bias"]}, "expected a dict of names and tensors, .* found a dict of 3"),
+        (
+            lambda t: {**t, "generator.weight": t["generator.weight"].to_sparse()},
+            r"model\.pt: generator\.weight is sparse: expected dense tensors",
+        ),
+        (
+            lambda t: {**t, "generator.weight": t["generator.weight"].to("meta")},
+            r"model\.pt: generator\.weight is without content",
+        ),
+        (
+            lambda t: {**t, "generator.weight": t["generator.weight"] * torch.nan},
+            r"model\.pt: generator\.weight not finite: the weights are damaged, or training diverged",
+        ),
+        (
+            lambda t: {("module." if name == "generator.bias" else "") + name: tensor for name, tensor in t.items()},
+            r"missing: generator\.bias \(16,\); unexpected: module\.generator\.bias",
+        ),
     ],
 )
 def test_another_class_is_told_in_one_line(
@@ -183,6 +200,18 @@ def test_another_class_is_told_in_one_line(
         export.convert(tmp_path / "model.pt", tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_what_wrappers_put_before_the_names_is_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prefix: str
+) -> None:
+    state = theirs().state_dict()
+    torch.save({f"{prefix}{name}": tensor for name, tensor in state.items()}, tmp_path / "model.pt")
+    export.convert(tmp_path / "model.pt", tmp_path / "out")
+    assert f"its names begin with '{prefix}', as of a wrapped model: read without it" in capsys.readouterr().err
+    converted = directory.load(tmp_path / "out").model
+    assert torch.equal(converted.output.weight, state["generator.weight"])
 
 
 def test_a_whole_pickled_model_is_not_opened(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -282,3 +284,13 @@ def test_a_faulty_list_is_one_line(
     told = capfd.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_a_reader_of_the_list_that_leaves_is_no_error() -> None:
+    code = "from scripts.evidence import __main__ as evidence; evidence.table = lambda *_: 'x' * 10**6; "
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", f"{code}raise SystemExit(evidence.main(['--list']))"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

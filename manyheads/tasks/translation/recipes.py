@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Count, Range, Vocabulary
+from manyheads.core.config import Count, Range
 from manyheads.recipes.recipe import DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.translation.run"
-Ids = Annotated[Vocabulary, Range(4, 10**7)]
+Ids = Annotated[int, Range(4, 10**7)]
 
 
 @dataclass(frozen=True)
