@@ -1,0 +1,79 @@
+"""The tables of docs/survival.md: kills, faults, what a checkpoint costs, and a plan beside what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manyheads.results import records
+
+
+def _of(kind: str) -> dict[str, Any]:
+    return next(record for record in records("survival") if record["survival"] == kind)
+
+
+def kills() -> str:
+    record = _of("kills")
+    rows = [["family", "killed at once (SIGKILL)", "asked to end (SIGTERM)", "runs", "with the same weights"]]
+    rows += [["---", "--:", "--:", "--:", "--:"]]
+    for family, figures in record["families"].items():
+        counts = [figures["kills"].get(signal, 0) for signal in ("SIGKILL", "SIGTERM")]
+        rows.append([family, *map(str, [*counts, figures["runs"], figures["equal"]])])
+    total = [record["kills"]["SIGKILL"], record["kills"]["SIGTERM"], record["runs"], record["equal"]]
+    rows.append(["all", *map(str, total)])
+    doing = ", ".join(f"{count} {what}" for what, count in record["doing"].items())
+    return f"{_markdown(rows)}\n\nWhat the runs were at when they were killed: {doing}."
+
+
+def faults() -> str:
+    rows = [["fault", "where", "what is told", "the same weights after it"], ["---", "---", "---", "---"]]
+    for fault in _of("faults")["faults"]:
+        told = (fault["told"] or "").replace("|", "\\|")
+        rows.append([fault["kind"], fault["fault"], told, "yes" if fault["same_weights"] else "no"])
+    return _markdown(rows)
+
+
+def checkpoints() -> str:
+    """What a checkpoint of a model takes from its training."""
+    record = next(bench for bench in records("bench") if bench.get("bench") == "checkpoints")
+    rows = [["a checkpoint of " + f"{record['parameters']:,} parameters", "seconds (least to most)"], ["---", "--:"]]
+    words = {"still": "the training stands still", "computed": "its thread computes", "written": "until it is on disk",
+             "read": "verified and read again"}  # fmt: skip
+    for name, what in words.items():
+        seconds = record["seconds"][name]
+        rows.append([what, f"{seconds['median']:.2f} ({seconds['min']:.2f} to {seconds['max']:.2f})"])
+    shares = record["share_still_at_one_a_minute"], record["share_at_one_a_minute"]
+    return (
+        f"{_markdown(rows)}\n\nAt one a minute the training loses {shares[0]:.1%} of its time where a core is free for "
+        f"the thread, {shares[1]:.1%} where none is ({record['hardware']['cpu']}, one thread)."
+    )
+
+
+def plans() -> str:
+    """`manyheads plan` beside what was measured."""
+    rows = [["a step of each process", "processes", "GiB planned", "measured", "", "seconds planned", "measured", ""]]
+    rows += [["---", "---", *["--:"] * 6]]
+    for record in records("planning"):
+        for row in record["rows"]:
+            case, spread = row["case"], "sharded" if row["case"]["shard"] else "replicated"
+            items = f"{case['rows']} x {' -> '.join(map(str, case['lengths']))} tokens" if case["lengths"] else (
+                f"{case['rows']} images"
+            )  # fmt: skip
+            size, seconds = row["bytes"], row["seconds"]
+            rows.append([
+                f"`{case['preset']}`, {items}, {case['precision']}",
+                "1" if case["processes"] == 1 else f"{case['processes']}, {spread}",
+                f"{size['planned'] / 2**30:.2f}", f"{size['measured'] / 2**30:.2f}", _apart(size),
+                f"{seconds['planned']:.2f}", f"{seconds['measured']:.2f}", _apart(seconds),
+            ])  # fmt: skip
+    return _markdown(rows)
+
+
+def _apart(figures: dict[str, float]) -> str:
+    return f"{figures['planned'] / figures['measured'] - 1:+.0%}"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+PARTS = (kills, faults, checkpoints, plans)
