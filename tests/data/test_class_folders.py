@@ -140,7 +140,7 @@ def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: 
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))
     assert LabelledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(20)))
-    assert cli.main(["train", "imdb/textbook", f"data={tmp_path}", "--dry-run"]) == 2
+    assert cli.main(["train", "text-classification", f"data={tmp_path}", "--dry-run"]) == 2
     assert capsys.readouterr().err == f"manyheads: {table}: one label only, 'good': there is nothing to tell apart\n"
 
 
