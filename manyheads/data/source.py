@@ -235,6 +235,10 @@ class ClassSource(Source[D]):
         return super().read().sampled(self.sample, self.seed)
 
     def check_training(self, train: D) -> None:
-        if len(set(train.labels)) < 2:
-            place = train.file or self.data
-            raise ValueError(f"{place}: one label only, {train.labels[0]!r}: there is nothing to tell apart")
+        check_labels(train.labels, train.file or self.data)
+
+
+def check_labels(labels: Sequence[str], place: object) -> None:
+    """Raises ValueError for labels of which a classifier has nothing to learn."""
+    if len(set(labels)) < 2:
+        raise ValueError(f"{place}: one label only, {labels[0]!r}: there is nothing to tell apart")

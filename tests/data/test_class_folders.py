@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from manyheads import cli
 from manyheads.data.corpora import LabelledSource
 from manyheads.data.labelled import Columns, Labelled, read_labelled
 from manyheads.data.splits import SplitData
@@ -132,6 +133,15 @@ def test_a_look_sees_every_class(tmp_path: Path) -> None:
     (tmp_path / "c" / "0.txt").write_text(" ")
     with pytest.raises(ValueError, match=r"c/0\.txt:1: the text is blank"):
         LabelledSource(data=str(tmp_path)).peek()
+
+
+def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "train.tsv"
+    table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))
+    assert LabelledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
+    table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(20)))
+    assert cli.main(["train", "text-classification", f"data={tmp_path}", "--dry-run"]) == 2
+    assert capsys.readouterr().err == f"manyheads: {table}: one label only, 'good': there is nothing to tell apart\n"
 
 
 def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:

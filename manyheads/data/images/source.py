@@ -13,7 +13,7 @@ from manyheads.data.images.reading import ImageData, digits, read_images, read_l
 from manyheads.data.images.store import clear
 from manyheads.data.labelled import with_labels
 from manyheads.data.report import Report
-from manyheads.data.source import HUB, ClassSource
+from manyheads.data.source import HUB, ClassSource, check_labels
 from manyheads.data.splits import SplitData, Splits, hold_out
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
@@ -104,6 +104,7 @@ class ImageSource(ClassSource[ImageData]):
         splits = self.splits()
         assert splits.train is not None
         labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines)
+        check_labels(labels, splits.train)
         count = len(labels) if splits.validation else round(len(labels) * (1 - HELD_OUT))
         return min(self.sample or count, count), names
 
