@@ -46,6 +46,7 @@ TEACHER = {"training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.l
 TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
     "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n", "train.fr": "un\ndeux\n"},
     "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
+    "language-modelling": {"part-1.txt": "one\n", "part-2.txt": "two\n"},
     "reading": {"train.conll": "John B-PER\n\nran O\n"},
 }
 

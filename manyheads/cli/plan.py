@@ -18,7 +18,7 @@ GIB = 2**30
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add("plan", _plan, "memory and time of a training on so many devices, before there are any",
-                     ("NAME", "a recipe, a preset or a model directory"), as_json=True)  # fmt: skip
+                     ("MODEL", "a recipe, a preset or a model directory"), as_json=True)  # fmt: skip
     positive = number("a positive number", lambda value: value > 0)
     verb.add_argument("rest", nargs="*", metavar="key=value", help="settings of the recipe")
     verb.add_argument("--devices", type=whole(1, 2**20), metavar="N", default=1, help="alike (default: 1)")
@@ -40,7 +40,7 @@ def add(verbs: Verbs) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from manyheads.recipes.planning import plan
 
-    model, config = named(options.name, options.rest)
+    model, config = named(options.model, options.rest)
     rows, length = _batch(model, config, options)
     image = hasattr(model.config, "image_size")
     training = getattr(config, "training", None)
@@ -50,7 +50,7 @@ def _plan(options: argparse.Namespace) -> None:
         accumulate=getattr(training, "accumulate", 1),
         checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
     )  # fmt: skip
-    found = {"name": options.name, **found}
+    found = {"name": options.model, **found}
     return document(found) if options.json else _show(found)
 
 
@@ -61,7 +61,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     length = options.length or getattr(config, "block", None) or LENGTH
     longest = getattr(model.config, "max_positions", None)
     if longest and length > longest:
-        raise ValueError(f"--length {length}: {options.name} has {longest} positions")
+        raise ValueError(f"--length {length}: {options.model} has {longest} positions")
     if options.batch:
         return options.batch, length
     if hasattr(config, "batch_tokens"):
@@ -69,7 +69,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     for setting in ("batch_items", "rows"):
         if hasattr(config, setting):
             return getattr(config, setting), length
-    raise ValueError(f"{options.name} is no recipe, which would tell the batch: give --batch N texts or images")
+    raise ValueError(f"{options.model} is no recipe, which would tell the batch: give --batch N texts or images")
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
