@@ -16,11 +16,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from manyheads.core.runtime import bytes_per_second, prepare
+from manyheads.core.runtime import BUFFER, bytes_per_second, prepare
 from manyheads.lowering import has_kernels
 
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
-BUFFER = 2**28  # bytes that are read: more than any processor's cache
 WIDTH = 2048  # of the square products
 TIMES = 5
 

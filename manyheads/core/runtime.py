@@ -114,7 +114,10 @@ def prepare(
     return Route(device, precision, threads, _matmul(device, precision), compile)
 
 
-def bytes_per_second(threads: int | None = None, size: int = 2**28) -> float:
+BUFFER = 2**28  # bytes: more than any processor's cache
+
+
+def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
     """The rate at which a processor with so many threads reads memory: of more than any cache holds, the best of
     five."""
     with prepare(threads=threads, device="cpu").settings():

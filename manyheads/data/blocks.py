@@ -40,10 +40,10 @@ def block_starts(tokens: int, block: int, *, seed: int, epoch: int, random: bool
 
 
 class Scattered:
-    """`count` numbers first + step * k for k below `range`, that look random; a slice of them is computed on demand.
+    """`count` numbers first + step * k for k below `below`, that look random; a slice of them is computed on demand.
 
     Where there are as many k as numbers, each comes once: a Feistel network permutes pairs of half the bits (Luby and
-    Rackoff 1988), and what falls outside the range goes through it again. Else any k may come, as dice throw them.
+    Rackoff 1988), and what falls outside goes through it again. Else any k may come, as dice throw them.
     """
 
     _ROUNDS = 4

@@ -156,8 +156,8 @@ def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> ND
 
 def lines(file: Path) -> Iterator[str | None]:
     """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
-    splits at U+2028, \x0b, \x85 and would count lines as no editor does. Raises ValueError for a line that is too long
-    to be held, and for a compressed file that is damaged."""
+    splits at U+2028, U+000B, U+0085 and would count lines as no editor does. Raises ValueError for a line that is too
+    long to be held, and for a compressed file that is damaged."""
     with opened(file) as content:
         number = 0
         while line := content.readline(LONGEST_LINE + 1):
