@@ -22,6 +22,7 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "sphinx_design"]
 exclude_patterns = ["README.md"]
 highlight_language = "none"
+smartquotes_action = "qe"  # no dashes: "--" begins an option
 
 nitpicky = True
 # types of other libraries and of signatures: there is no index of them that could be read without a network
