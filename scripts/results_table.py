@@ -12,6 +12,7 @@ from typing import Any
 from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
+from manyheads.recipes.table import RECIPES
 from manyheads.results import describe, duration, groups, records, scores
 from scripts import complexity_page, evidence_page, survival_page
 from scripts.results_plot import HUNGER, HUNGRY, forward_flops, hunger
@@ -32,6 +33,15 @@ def table(*recipes: str, rival: str = "") -> str:
     for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
     return "\n\n".join(_table(list(metrics), runs) for metrics, runs in by_metrics.items())
+
+
+def by_room() -> str:
+    """All that was measured, below the names of the rooms that the recipes stand in."""
+    rooms: dict[str, list[str]] = {}
+    for name, recipe in RECIPES.items():
+        rooms.setdefault(recipe.module.split(".")[2], []).append(name)
+    tables = {room: table(*recipes) for room, recipes in rooms.items()}
+    return "\n\n".join(f"## {room.replace('_', ' ').capitalize()}\n\n{text}" for room, text in tables.items() if text)
 
 
 def _training(record: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +82,7 @@ def models_table() -> str:
                 f"{row['limit_images_per_second']:,.0f}",
             ])  # fmt: skip
         tables.append(_markdown(rows))
-    return "\n\n".join(tables)
+    return "\n\n".join(["## What models of images cost", *tables] if tables else [])
 
 
 # what a first look wants to know: what it does, by which recipe run in which way, and one score
@@ -114,7 +124,7 @@ def costs_table() -> str:
         ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
         rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
                  ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
-    return _markdown(rows)
+    return f"## What it costs to record heads\n\n{_markdown(rows)}" if rows else ""
 
 
 def precision_table() -> str:
@@ -243,7 +253,7 @@ PAPERS = {
 RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
-    "docs/results.md": (table, models_table, costs_table),
+    "docs/results.md": (by_room, models_table, costs_table),
     "docs/inside.md": (probe_table,),
     "docs/evidence.md": evidence_page.PARTS,
     "docs/survival.md": survival_page.PARTS,

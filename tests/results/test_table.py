@@ -46,7 +46,7 @@ def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeyp
     file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     assert table.main(tmp_path) == 0
     text = file.read_text()
-    assert text.startswith(f"before\n{table.BEGIN}\n| recipe |")
+    assert text.startswith(f"before\n{table.BEGIN}\n## Translation\n\n| recipe |")
     assert text.endswith(f"|\n{table.END}\nafter\n")
     assert "| `translation` | en-de | 1,234,567 | 40.0 | 0.500 | 2.0 h | 2 threads, Some CPU |" in text
     assert "old" not in text
