@@ -23,6 +23,7 @@ from manyheads.core.config import PRECISIONS, Precision
 MOST_THREADS = 1024  # 100,000 end the process
 BUSY = 0.005  # seconds of products that are long beside the start of one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
+MOST_HELD = 1.5
 
 
 @dataclass(frozen=True)
@@ -165,20 +166,35 @@ def _set(threads: int, matmul: str, tf32: bool) -> None:
 
 
 @contextlib.contextmanager
-def keeping_memory() -> Iterator[None]:
+def keeping_memory() -> Iterator[Callable[[], None]]:
     """What is freed while the block runs stays with the process, for the next step of a training that needs as much.
 
     By itself the C library hands a large block back as soon as it is freed, and the system clears every page of the
     next one: a fifth of a step of BERT base. Other C libraries than glibc are left as they are.
+
+    Yields what has to be called after each step. Blocks of many sizes tear what is kept to pieces that no later block
+    fits into, so that a process grows for hours; it gives back what is free once it holds `MOST_HELD` times as much as
+    it did after the first step, or after the one that followed the last time.
     """
     libc = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
     if libc is None:
-        yield
+        yield lambda: None
         return
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
+    needed = 0
+
+    def tidy() -> None:
+        nonlocal needed
+        held = resident()
+        if needed == 0:
+            needed = held
+        elif held > MOST_HELD * needed:
+            libc.malloc_trim(0)
+            needed = 0
+
     try:
-        yield
+        yield tidy
     finally:  # what glibc's own adaptation ends at
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)

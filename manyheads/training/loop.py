@@ -5,7 +5,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -89,7 +89,7 @@ def train(
     resume_command = resume_command or f"the same command with --out {out} --resume"
     ranks = here()
     claim = claimed(out, resume=resume) if ranks.first else nullcontext()
-    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory():
+    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory() as tidy:
         if ranks.first:
             remove_leftovers(out)
             write_json(out / "state" / COMMAND, resume_command)
@@ -99,12 +99,13 @@ def train(
             "batches": batches,
             "environment": {**route.describe(), **ranks.shown},
         }
-        return _train(task, config, out, route, ranks, resume, max_minutes, identity, resume_command, flops)
+        return _train(task, config, out, route, ranks, resume, max_minutes, identity, resume_command, flops, tidy)
 
 
 def _train(
     task: Task, config: TrainingConfig, out: Path, route: Route, ranks: Ranks, resume: bool,
     max_minutes: float | None, identity: dict[str, Any], resume_command: str, flops: float | None,
+    tidy: Callable[[], None],
 ) -> Summary:  # fmt: skip
     """`train` in a directory that is this run's. `identity`: what another session must have in common with it."""
     checkpoints = Checkpoints(out / "state", say)
@@ -225,6 +226,7 @@ def _train(
                 for buffer, before in zip(model.buffers(), buffers, strict=True):
                     buffer.copy_(before)  # what batch normalisation has seen
             optimiser.zero_grad()
+            tidy()
 
             counters.step += 1
             counters.epoch, counters.index = group.epoch, group.index

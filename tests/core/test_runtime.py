@@ -171,6 +171,20 @@ def test_memory_is_kept_while_it_lasts() -> None:
     assert kept < faults(8) / 4
 
 
+def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    monkeypatch.setattr(runtime, "MOST_HELD", 1.05)
+    block = 2**29  # bytes
+    with runtime.keeping_memory() as tidy:
+        tidy()
+        needed = runtime.resident()
+        torch.zeros(block // 4)
+        assert runtime.resident() > needed + block / 2
+        tidy()
+        assert runtime.resident() < needed + block / 4
+
+
 def test_products_are_measured_in_the_precision_of_the_route() -> None:
     seen: set[torch.dtype] = set()
 
