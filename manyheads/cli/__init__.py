@@ -44,6 +44,7 @@ VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
     probe, summary, plan, export, convert, serve, bench,
 )  # fmt: skip
+LONGEST = 4000  # characters of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 
@@ -80,8 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(status: int, message: str, debug: bool) -> int:
     if debug:
         traceback.print_exc(file=sys.__stderr__ if is_rank() else None)
-    complain(" ".join(message.split("\n")), quietly=status == INTERRUPTED)
+    complain(_printable(message), quietly=status == INTERRUPTED)
     return status
+
+
+def _printable(message: str) -> str:
+    """One line of bounded length: what a file holds, and an error quotes, gives no commands to the terminal."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message.replace("\n", " "))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

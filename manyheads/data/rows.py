@@ -12,7 +12,6 @@ batches, lines one by one: no table is held in memory.
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -21,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from manyheads.data.compressed import kind
 from manyheads.data.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
+from manyheads.files import parse_json
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -155,8 +155,8 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
             yield Row(file, number, {}, *UTF8)
         elif line.strip():
             try:
-                cells = json.loads(line)
-            except (ValueError, RecursionError) as error:  # nested too deeply
+                cells = parse_json(line)
+            except ValueError as error:
                 yield Row(file, number, {}, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
                 continue
             if isinstance(cells, dict):
