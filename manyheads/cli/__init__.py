@@ -75,7 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if no_memory(error):
             return _fail(FAILED, "the memory does not suffice: take a smaller model, smaller batches or texts", debug)
+        if type(error) is Exception:  # of the library `tokenizers`, which raises nothing more precise
+            return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
         return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the same library, where it gives up
+            raise
+        return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
 
 
 def _fail(status: int, message: str, debug: bool) -> int:

@@ -63,7 +63,9 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
         )
     try:
         return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
-    except Exception as error:  # the libraries raise nothing more precise
+    except BaseException as error:  # the libraries raise nothing more precise, and their panics are no Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
 
