@@ -1,4 +1,4 @@
-"""The tables of docs/survival.md: kills, faults, fuzzed input, what a checkpoint costs, a plan beside what is measured."""
+"""The tables of docs/survival.md: kills, faults, fuzzing, what a checkpoint costs, a plan beside what is measured."""
 
 from __future__ import annotations
 

@@ -20,12 +20,14 @@ from scripts.fuzzing.judging import Judge, Watch
 from scripts.fuzzing.mutations import mutated
 from scripts.fuzzing.targets import NAMES, ROOMS, target
 
+SHORT = {"model-directory": 8, "texts": 12, "images": 12}  # inputs of what takes longer
 WATCH = Watch()  # of all: a hook cannot be taken away
 
 
-def tried(name: str, folder: Path, times: int) -> None:
+def tried(name: str, folder: Path, times: int, most: int | None = None) -> None:
+    """Of the first examples of a target, or of all."""
     chosen = target(name)
-    examples = chosen.examples(folder / "made")
+    examples = chosen.examples(folder / "made")[:most]
     judge = Judge(folder, chosen.use, (str(folder),), WATCH)
     first = [judge(example) for example in examples]
     assert not [judgement for judgement in first if judgement.finding]
@@ -44,7 +46,7 @@ def tried(name: str, folder: Path, times: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("lines", "requests")])
 def test_no_input_is_a_finding(name: str, tmp_path: Path) -> None:
-    tried(name, tmp_path, 30)
+    tried(name, tmp_path, SHORT.get(name, 25), 5)
 
 
 @pytest.mark.slow
@@ -62,7 +64,7 @@ def test_targets_are_those_of_their_rooms() -> None:
 def test_what_no_input_may_do_is_seen(tmp_path: Path) -> None:
     """The judge itself: each of these is a finding."""
     acts: dict[str, Callable[[Path], object]] = {
-        "forbidden: exec of data": lambda folder: exec((folder / "code").read_text(), {}),
+        "forbidden: compile of data": lambda folder: exec((folder / "code").read_text(), {}),
         f"forbidden: opens {tmp_path / 'outside'} to write": lambda folder: (tmp_path / "outside").write_text("x"),
         "forbidden: opens /etc/passwd to read": lambda folder: Path("/etc/passwd").read_text(),
         "forbidden: os.remove": lambda folder: (tmp_path / "made").unlink(),
