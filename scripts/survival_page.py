@@ -1,4 +1,4 @@
-"""The tables of docs/survival.md: kills, faults, what a checkpoint costs, and a plan beside what was measured."""
+"""The tables of docs/survival.md: kills, faults, fuzzing, what a checkpoint costs, a plan beside what is measured."""
 
 from __future__ import annotations
 
@@ -29,6 +29,25 @@ def faults() -> str:
     for fault in _of("faults")["faults"]:
         told = (fault["told"] or "").replace("|", "\\|")
         rows.append([fault["kind"], fault["fault"], told, "yes" if fault["same_weights"] else "no"])
+    return _markdown(rows)
+
+
+def fuzzing() -> str:
+    """What was tried of each target, for how long, and what came of it."""
+    record = _of("fuzzing")
+    rows = [["what is read", "inputs tried", "minutes", "accepted", "refused cleanly", "branches of ours", "findings"]]
+    rows += [["---", *["--:"] * 6]]
+    for name, row in record["targets"].items():
+        counts = [f"{row[key]:,}" for key in ("accepted", "refused")]
+        branches = "" if row["branches"] is None else f"{row['branches']:,}"
+        minutes = f"{row['seconds'] / 60:.1f}"
+        rows.append([name, f"{row['inputs']:,}", minutes, *counts, branches, str(len(row["findings"]))])
+    whole = [
+        sum(row[key] for row in record["targets"].values()) for key in ("inputs", "seconds", "accepted", "refused")
+    ]
+    found = sum(len(row["findings"]) for row in record["targets"].values())
+    minutes = f"{whole[1] / 60:.1f}"
+    rows.append(["all", f"{whole[0]:,}", minutes, f"{whole[2]:,}", f"{whole[3]:,}", "", str(found)])
     return _markdown(rows)
 
 
@@ -76,4 +95,4 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-PARTS = (kills, faults, checkpoints, plans)
+PARTS = (kills, faults, fuzzing, checkpoints, plans)

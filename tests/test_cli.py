@@ -386,3 +386,14 @@ def test_faults_of_pairs_name_their_line(
     monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Pairs())
     stdin(content)
     assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
+
+
+def test_what_a_file_holds_gives_no_commands_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x\x1b[2J\n" + "y" * 10_000}))
+    assert cli.main(["summary", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert told.count("\n") == 1
+    assert len(told) < 4100

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.files import WriteError, fingerprint, read_json, replacing, replacing_all, write, write_json
+from manyheads.files import (
+    DEEPEST,
+    WriteError,
+    fingerprint,
+    parse_json,
+    read_json,
+    replacing,
+    replacing_all,
+    write,
+    write_json,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -90,3 +100,15 @@ def test_a_fingerprint_depends_on_parts_their_boundaries_and_files(tmp_path: Pat
     write(tmp_path / "a", "one")
     assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
     assert fingerprint([tmp_path / "a"]) == fingerprint(["one"]) == fingerprint([b"one"])
+
+
+def test_what_is_nested_without_end_is_refused_where_it_could_not_be_shown(tmp_path: Path) -> None:
+    for depth in (DEEPEST + 1, 980, 100_000):  # some is read by the standard library, and then has no repr
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            with pytest.raises(ValueError, match="nested more than 100 deep"):
+                parse_json(opening * depth + "1" + closing * depth)
+    assert parse_json(b"[" * DEEPEST + b"]" * DEEPEST) is not None
+    assert len(parse_json("[[]" + ",[]" * 500 + "]")) == 501  # many, but none inside the other
+    (tmp_path / "a.json").write_text("[" * 1000)
+    with pytest.raises(ValueError, match=r"a\.json: invalid JSON .*: remedy"):
+        read_json(tmp_path / "a.json", "remedy")

@@ -44,6 +44,7 @@ VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
     probe, summary, plan, export, convert, serve, bench,
 )  # fmt: skip
+LONGEST = 4000  # characters of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 
@@ -74,14 +75,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if no_memory(error):
             return _fail(FAILED, "the memory does not suffice: take a smaller model, smaller batches or texts", debug)
+        if type(error) is Exception:  # of the library `tokenizers`, which raises nothing more precise
+            return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
         return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the same library, where it gives up
+            raise
+        return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
 
 
 def _fail(status: int, message: str, debug: bool) -> int:
     if debug:
         traceback.print_exc(file=sys.__stderr__ if is_rank() else None)
-    complain(" ".join(message.split("\n")), quietly=status == INTERRUPTED)
+    complain(_printable(message), quietly=status == INTERRUPTED)
     return status
+
+
+def _printable(message: str) -> str:
+    """One line of bounded length: what a file holds, and an error quotes, gives no commands to the terminal."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message.replace("\n", " "))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 COMPRESSED = (".gz", ".zst")
 AT_ONCE = 2**20  # bytes that are read of a file at a time
 MOST_EXPANDED = 200  # times its size that a file may expand to: texts do to 3 to 20 times
-_UNCHECKED = 2**26  # bytes that any file may expand to
+UNCHECKED = 2**26  # bytes that any file may expand to
 
 
 def kind(file: str | Path) -> str:
@@ -33,7 +33,7 @@ def opened(file: Path) -> BinaryIO:
 class _Expanded(io.RawIOBase):
     def __init__(self, file: Path) -> None:
         self._path, self._read = file, 0
-        self._most = max(_UNCHECKED, MOST_EXPANDED * file.stat().st_size)
+        self._most = max(UNCHECKED, MOST_EXPANDED * file.stat().st_size)
         self._inner: Any
         if file.suffix == ".gz":
             self._inner = gzip.GzipFile(file)

@@ -31,6 +31,8 @@ from manyheads.data.splits import SplitData, Splits, below_share, hold_out, only
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, examined, read_texts
 
+MOST_CHARACTERS = 10**8  # of an algorithm's strings
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
@@ -298,6 +300,11 @@ class DigitSource(Source[Pairs]):
             raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(Algorithm)}")
         if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
             raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
+        if not isinstance(self.validated, int) or not 1 <= self.validated <= MOST:
+            raise ValueError(f"validated is {self.validated!r}: expected 1 to {MOST:,}")
+        characters = (self.size + self.validated) * self.longest + self.tested * sum(self.lengths)
+        if characters > MOST_CHARACTERS:
+            raise ValueError(f"the strings have up to {characters:,} characters: expected at most {MOST_CHARACTERS:,}")
 
     def report(self, splits: SplitData[Pairs]) -> str:
         return f"{len(splits.train):,} strings"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from manyheads.data.compressed import AT_ONCE, kind, opened
 from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
 from manyheads.data.splits import SURROGATE, UTF8, half_character
-from manyheads.files import fingerprint, replacing
+from manyheads.files import fingerprint, parse_json, replacing
 
 PIECE = 2**20  # characters of a piece at most
 FIRST = 2**20  # bytes of a text file of which only the first part is read
@@ -114,7 +114,7 @@ class Survey:
         path = kept / f"{fingerprint([json.dumps(settings)])}.corpus"
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                rest = json.loads(str(arrays["rest"]))
+                rest = parse_json(str(arrays["rest"]))
                 return cls(*(arrays[name] for name in _ARRAYS), **rest)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # there is none, or part of one
             survey = cls._read(corpus)

@@ -12,15 +12,15 @@ batches, lines one by one: no table is held in memory.
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.compressed import kind
+from manyheads.data.compressed import MOST_EXPANDED, UNCHECKED, kind
 from manyheads.data.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
+from manyheads.files import parse_json
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -29,6 +29,7 @@ Fault = tuple[str, str]  # what is wrong, and what would be right
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 NUL = ("a NUL byte", "remove it")
 _BATCH = 64  # rows of a Parquet file that are held at once: they may be photographs
+_USUAL = 20  # times its size that a column expands to; where one does more, rows are read one by one
 _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was decoded has it
 
 
@@ -155,8 +156,8 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
             yield Row(file, number, {}, *UTF8)
         elif line.strip():
             try:
-                cells = json.loads(line)
-            except (ValueError, RecursionError) as error:  # nested too deeply
+                cells = parse_json(line)
+            except ValueError as error:
                 yield Row(file, number, {}, f"not JSON ({getattr(error, 'msg', error)})", "write one object a line")
                 continue
             if isinstance(cells, dict):
@@ -175,16 +176,48 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]
         for group in range(content.num_row_groups if chosen else 0):  # one at a time: else pyarrow holds them all
-            for batch in content.iter_batches(_BATCH, [group], columns=chosen):
-                for cells in batch.to_pylist():
+            expands = _expands(file, content.metadata.row_group(group), chosen)
+            for batch in content.iter_batches(1 if expands > _USUAL else _BATCH, [group], columns=chosen):
+                for cells, fault in _python(batch):
                     number += 1
-                    yield Row(file, number, cells)
+                    yield Row(file, number, cells, *fault)
         pyarrow.default_memory_pool().release_unused()
-    except (pyarrow.ArrowException, OSError) as error:  # a damaged page is an OSError
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a damaged page is an OSError
         place = f"{file}:{number + 1}: damaged" if number else f"{file}: not a Parquet file"
-        raise ValueError(f"{place} ({str(error).splitlines()[0]}); write it again") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{place} ({reason}); write it again") from None
     if not chosen:
         raise ValueError(f"{file}: no column {' or '.join(map(repr, columns))}: it has {', '.join(map(repr, names))}")
+
+
+def _expands(file: Path, group: Any, chosen: Collection[str]) -> float:
+    """How many times their size these columns of a row group expand to, as they say themselves. Raises ValueError for
+    more than any data do: a page is expanded whole."""
+    most = 0.0
+    for column in (group.column(i) for i in range(group.num_columns)):
+        if column.path_in_schema.partition(".")[0] not in chosen:
+            continue
+        packed, whole = max(1, column.total_compressed_size), column.total_uncompressed_size
+        most = max(most, whole / packed)
+        if whole > max(UNCHECKED, MOST_EXPANDED * packed):
+            raise ValueError(
+                f"{file}: the column {column.path_in_schema!r} expands to {whole:,} bytes, more than {MOST_EXPANDED} "
+                "times its size, as no data do; write it again"
+            )
+    return most
+
+
+def _python(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
+    """Rows with their values as Python's; those that have none, such as a date in the year 100,000, have a fault."""
+    try:
+        yield from ((cells, ()) for cells in batch.to_pylist())
+    except (ValueError, OverflowError) as error:
+        if len(batch) > 1:
+            for row in range(len(batch)):
+                yield from _python(batch.slice(row, 1))
+        else:
+            fault = f"a value that cannot be read: {' '.join(str(error).split())[:100]}"
+            yield {}, UTF8 if isinstance(error, UnicodeDecodeError) else (fault, "write it as text")
 
 
 def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:

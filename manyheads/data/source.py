@@ -58,9 +58,9 @@ class Source(ABC, Generic[D]):
         for name in ("size", "tested", "longest"):
             if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MOST:
                 raise ValueError(f"{name} is {value!r}: expected 1 to {MOST:,}")
-        if not isinstance(self.seed, int) or not isinstance(self.skip_bad_lines, bool):
+        if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
             raise ValueError(
-                f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected a number, a bool"
+                f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected 0 or more, a bool"
             )
 
     # What each kind of data does in its own way. `labels` are those that a model knows, `limit` is the number of items

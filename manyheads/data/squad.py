@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Fault, Row, character_fault, parsed, sift, table, text_fault
+from manyheads.files import parse_json
 
 SUFFIXES = (".json", *TABLES)
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
@@ -95,10 +96,10 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes())
+        return parse_json(file.read_bytes())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
 
 

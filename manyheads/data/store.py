@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,18 +39,18 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         self.path = path
         try:
             with path.open("rb") as file:
-                offsets = np.load(file, allow_pickle=False)
-                version = np.lib.format.read_magic(file)
-                assert version == (1, 0)
-                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                count, wide = _stated(file)
+                offsets = np.frombuffer(file.read(count * wide.itemsize), wide).astype(np.int64)
+                length, dtype = _stated(file)
                 start = file.tell()
-        except (ValueError, EOFError, AssertionError) as error:
+        except (ValueError, EOFError) as error:
             raise ValueError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
-        size, expected = path.stat().st_size, start + shape[0] * dtype.itemsize
-        if size != expected or offsets[-1] != shape[0]:
+        size, expected = path.stat().st_size, start + length * dtype.itemsize
+        whole = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
+        if size != expected or not whole or (np.diff(offsets) < 0).any():
             raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
         self._offsets = offsets
-        self._ids = np.memmap(path, dtype, "r", start, shape) if shape[0] else np.empty(0, dtype)
+        self._ids = np.memmap(path, dtype, "r", start, (length,)) if length else np.empty(0, dtype)
         self.lengths: NDArray[np.int64] = np.diff(offsets)
 
     def __len__(self) -> int:
@@ -103,11 +103,9 @@ class TokenStream:
         self.path = path
         try:
             with path.open("rb") as file:
-                version = np.lib.format.read_magic(file)
-                assert version == (1, 0)
-                shape, _, self._dtype = np.lib.format.read_array_header_1_0(file)
-                self._start, self._length = file.tell(), shape[0]
-        except (ValueError, EOFError, AssertionError) as error:
+                self._length, self._dtype = _stated(file)
+                self._start = file.tell()
+        except (ValueError, EOFError) as error:
             raise ValueError(f"{path}: not a token stream ({error}); delete the file to have it built again") from None
         size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
         if size != expected:
@@ -215,6 +213,21 @@ def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
     places = [line.split() for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
     reached = partial.stat().st_size
     return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= reached), None)
+
+
+def _stated(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
+    """Length and kind of an array of integers, from its .npy header. Raises ValueError for any other, and where the
+    file does not hold so many: nothing of that size is allocated then."""
+    if (version := np.lib.format.read_magic(file)) != (1, 0):
+        raise ValueError(f"the version of its .npy format is {version}: expected (1, 0)")
+    try:
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except Exception as error:  # its header is a literal of Python, and what reads these raises much
+        raise ValueError(f"a damaged .npy header ({type(error).__name__})") from None
+    rest = os.fstat(file.fileno()).st_size - file.tell()
+    if len(shape) != 1 or dtype.kind not in "iu" or not 0 <= shape[0] * dtype.itemsize <= rest:
+        raise ValueError(f"its header says {dtype} {shape}: expected integers, of at most {rest:,} bytes")
+    return shape[0], dtype
 
 
 def _header(dtype: np.dtype[Any], length: int) -> bytes:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
-from manyheads.files import fingerprint, write_json
+from manyheads.files import fingerprint, parse_json, write_json
 
 
 class Facts(NamedTuple):
@@ -170,7 +170,7 @@ def examined(*all_texts: Texts) -> list[Facts]:
 
 def _remembered(place: Path | None) -> Facts | None:
     try:
-        return None if place is None else Facts(**json.loads(place.read_text()))
+        return None if place is None else Facts(**parse_json(place.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

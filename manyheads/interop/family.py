@@ -13,6 +13,8 @@ from manyheads.core.config import FieldError
 from manyheads.core.layers import Undrawn
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
+LARGEST_TABLES = 2**26  # numbers that a model of a few weights may compute for itself
+
 
 def _nothing(*_: Any) -> dict[str, Any]:
     return {}
@@ -79,10 +81,17 @@ class Family:
             raise ValueError(f"{self.settings.key_of(error.field)} {error.fault}") from None
         try:
             with torch.device("meta"), Undrawn():
-                expected = saved_tensors(self.module(config))
+                module = self.module(config)
+                expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
         except RuntimeError as error:  # a tensor of 2^63 bytes or more
             raise ValueError(f"its sizes ask for more memory than there can be ({error})") from None
+        computed = sum(buffer.numel() for buffer in module.buffers())  # such as sines of all positions
+        if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
+            raise ValueError(
+                f"its tables, which are in no file, have {computed:,} numbers: expected at most {LARGEST_TABLES:,}, or "
+                "as many as it has weights: its number of positions may be wrong"
+            )
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
         exact = replace(config, **self.infer(settings, tensors))  # with what only the values tell
         if exact != config:

@@ -41,14 +41,14 @@ def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
         size, crop = int(given["input_size"][-1]), float(given["crop_pct"])
         mean, std = ([float(number) for number in given[name]] for name in ("mean", "std"))
         resample, mode = _RESAMPLE[given["interpolation"]], given.get("crop_mode", "center")
+        edge = int(size / crop)
         if mode not in ("center", "squash") or size < 1 or not 0 < crop <= 1:
             raise ValueError
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
         raise ValueError(
             f"'pretrained_cfg' is {str(given)[:80]}: expected input_size, crop_pct from 0 to 1, crop_mode center or"
             " squash, interpolation bilinear or bicubic, mean and std"
         ) from None
-    edge = int(size / crop)
     return {
         "image_processor_type": "BitImageProcessor",
         "do_resize": True,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,11 @@ def vocabulary_sizes(config: Any) -> tuple[int, int]:
     """Of source and target: what the ids of their tokenizers must stay below. 0 for a model that reads no text."""
     size = getattr(config, "vocab", 0)
     return getattr(config, "source_vocab", size), getattr(config, "target_vocab", size)
+
+
+LONGEST_WORD = 1000  # characters of a word that WordPiece still cuts, which takes time by their square; BERT has 100
+LARGEST_GROWTH = 1000  # times its length that a normaliser may make a text
+_PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40 + "!", " " * 40 + "1" * 40 + ".")
 
 
 def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -87,6 +93,8 @@ def read_tokenizers(
             return Tokenizers(None, None, {})
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
+        if fault := fault_of(tokenizer):
+            raise ValueError(f"{path}: of its tokenizer {fault}: get the model's own files again")
         largest = max(tokenizer.get_vocab().values(), default=-1)
         if largest >= size:
             raise ValueError(
@@ -108,3 +116,32 @@ def _from_file(file: Path) -> Tokenizer:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
+
+
+def fault_of(tokenizer: Tokenizer) -> str | None:
+    """What a tokenizer of unknown origin would do to texts: blow them up, take hours, or end the process."""
+    grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
+    if longest > LONGEST_WORD:
+        return f"the 'max_input_chars_per_word' is {longest:,}: expected at most {LONGEST_WORD:,}"
+    for step in _steps(json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else None):
+        grown *= max(1, len(step.get("content", "")), len(step.get("prepend", "")))
+    if grown > LARGEST_GROWTH:
+        return f"the normaliser makes texts up to {grown:,} times as long: expected at most {LARGEST_GROWTH:,} times"
+    for text in _PROBES:
+        try:
+            tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
+        except Exception:  # such as a character that it does not know, where it has no token for these
+            continue
+        except BaseException as error:  # a panic of the library, which is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            return f"the text {text[:3]!r}... cannot be read ({str(error)[:100]})"
+    return None
+
+
+def _steps(normalizer: Any) -> Iterator[dict[str, Any]]:
+    """A normaliser's parts, those of sequences in sequences too."""
+    if isinstance(normalizer, dict):
+        yield normalizer
+        for inner in normalizer.get("normalizers") or []:
+            yield from _steps(inner)

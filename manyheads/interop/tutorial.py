@@ -8,7 +8,6 @@ Seq2SeqTransformer: torch.nn.Transformer between two embeddings, times sqrt(D) p
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from manyheads.core.config import FieldError
 from manyheads.core.layers import Undrawn
 from manyheads.core.positions import sinusoidal
+from manyheads.files import parse_json
 from manyheads.interop.family import saved_tensors
 from manyheads.interop.table import Weight, check_shapes, weights_and_biases, weights_to_ours
 from manyheads.models.presets import preset
@@ -141,10 +141,10 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        content: Any = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+        content: Any = parse_json(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
     except OSError as error:
         raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, ValueError, RecursionError):
+    except (UnicodeDecodeError, ValueError):
         raise ValueError(
             f"{file}: expected {'JSON' if file.suffix == '.json' else 'UTF-8 text, a word a line'}"
         ) from None

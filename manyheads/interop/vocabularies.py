@@ -33,6 +33,9 @@ from tokenizers import (
     processors,
 )
 
+from manyheads.files import parse_json
+
+LARGEST_OFFSET = 10_000  # of Pegasus: tokens before the pieces; all published models have 103
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # all files that make tokenizers, beside tokenizer.json
@@ -60,7 +63,9 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
         )
     try:
         return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
-    except Exception as error:  # the libraries raise nothing more precise
+    except BaseException as error:  # the libraries raise nothing more precise, and their panics are no Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
 
@@ -69,7 +74,7 @@ def marian_files(path: Path) -> dict[str, bytes]:
     """The files that make Marian's tokenizers, to be saved with the model as they are."""
     names = (*MARIAN_FILES, *OPTIONAL_FILES)
     files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
-    about = json.loads(files.get("tokenizer_config.json", b"{}"))
+    about = parse_json(files.get("tokenizer_config.json", b"{}"))
     about["tokenizer_class"] = "MarianTokenizer"  # or a tokenizer.json that lies there would be believed
     return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
 
@@ -157,6 +162,8 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
     model.ParseFromString((path / "spiece.model").read_bytes())
     offset = about.get("offset", 103)
+    if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
+        raise ValueError(f"'offset' is {str(offset)[:40]}: expected 0 to {LARGEST_OFFSET:,}")
     tokens = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_1>"}
     pad, end, unknown, mask = _special(about, tokens).values()
     masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]
@@ -205,7 +212,7 @@ def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]
     end, unknown, pad = _special(about, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}).values()
 
     def tokenizer(pieces: _Pieces, joined_by: _Pieces, vocabulary: Path) -> Tokenizer:
-        made = Tokenizer(models.WordLevel(json.loads(vocabulary.read_text(encoding="utf-8")), unk_token=unknown))
+        made = Tokenizer(models.WordLevel(parse_json(vocabulary.read_text(encoding="utf-8")), unk_token=unknown))
         made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(pieces)
         made.decoder = decoders.Decoder.custom(joined_by)
         _add(made, about, [end, unknown, pad])
@@ -235,7 +242,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
 def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """tokenizer_config.json with what lay in files of their own before transformers 4.34."""
     names = ("special_tokens_map.json", "added_tokens.json")
-    special, added = (json.loads((path / n).read_text()) if (path / n).is_file() else {} for n in names)
+    special, added = (parse_json((path / n).read_text()) if (path / n).is_file() else {} for n in names)
     about = {**about, **special}
     tokens = {_text(token) for key, token in about.items() if key.endswith("_token")}
     tokens |= set(map(_text, about.get("extra_special_tokens") or []))

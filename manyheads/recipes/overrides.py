@@ -72,9 +72,8 @@ def from_file(path: str | Path) -> list[Setting]:
         if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
             raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
         text = file.read_text(encoding="utf-8")
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):  # aliases of aliases multiply without end
-            if isinstance(token, yaml.AliasToken):
-                raise ValueError(f"{path}:{token.start_mark.line + 1}: *{token.value}: write the settings out")
+        if alias := _alias(text):
+            raise ValueError(f"{path}:{alias.start_mark.line + 1}: *{alias.value}: write the settings out")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
@@ -91,6 +90,12 @@ def from_file(path: str | Path) -> list[Setting]:
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path}:{root.start_mark.line + 1}: expected settings such as `training: {{steps: 100}}`")
     return list(_flatten(root, "", str(path)))
+
+
+def _alias(text: str) -> yaml.AliasToken | None:
+    """The first alias of YAML: aliases of aliases multiply without end."""
+    tokens = yaml.scan(text, Loader=yaml.SafeLoader)
+    return next((token for token in tokens if isinstance(token, yaml.AliasToken)), None)
 
 
 def apply(config: Config, settings: Iterable[Setting]) -> Config:
@@ -254,7 +259,7 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
         return _sequence(setting, value, origin, arguments)
     if origin is dict or hint is dict:
         loaded = _load(setting, value)
-        if not isinstance(loaded, dict):
+        if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
             raise setting.error(f"expected a mapping such as {{name: value}}, got {value!r}")
         return loaded
     if hint is Any:
@@ -285,9 +290,11 @@ def _load(setting: Setting, value: Any) -> Any:
         return value
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without its brackets
     try:
-        return _numbers(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise setting.error(f"cannot be read as a value: {value!r}") from error
+        if len(text) <= LARGEST_FILE and not _alias(text):
+            return _numbers(yaml.safe_load(text))
+    except Exception as error:  # what the library makes of values whose tags are others than they are
+        raise setting.error(f"cannot be read as a value: {value[:40]!r}") from error
+    raise setting.error(f"expected at most {LARGEST_FILE:,} characters and no aliases (*name), got {value[:40]!r}")
 
 
 def _numbers(loaded: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from manyheads.data.recorded import source_of
 from manyheads.data.source import Source
+from manyheads.files import parse_json
 
 D = TypeVar("D", bound=Any)
 Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
@@ -122,8 +122,8 @@ def record_of(model: Path) -> dict[str, Any]:
     """The result.json of a run; nothing for a model that was not trained here."""
     record = model / "result.json"
     try:
-        known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    except (ValueError, RecursionError):
+        known = parse_json(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    except ValueError:
         known = None
     parts = ("data", "reading", "decoding", "windows", "rules")
     if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import write_tensors
-from manyheads.files import replacing, write_json
+from manyheads.files import parse_json, replacing, write_json
 
 KEPT = 2
 
@@ -148,15 +148,24 @@ class Checkpoints:
         return last
 
     def _verified(self, path: Path) -> dict[str, Any]:
-        saved = json.loads(path.read_bytes())
+        saved = parse_json(_regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
         if _digest(content) != saved["sha256"]:
             raise ValueError("its content does not match its SHA-256")
-        for file, expected in content["files"].items():
-            with open(self.directory / file, "rb") as opened:
+        if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
+            raise ValueError("its step is no number, or its files are not in its own directory")
+        for file, expected in dict(content["files"]).items():
+            with open(_regular(self.directory / file), "rb") as opened:
                 if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
                     raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
         return content
+
+
+def _regular(file: Path) -> Path:
+    """Raises ValueError for a device or a pipe, which need never end."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file.name} is no regular file")
+    return file
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from manyheads.files import write
+from manyheads.files import parse_json, write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
@@ -131,13 +131,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     None where there is no file: a run without steps, such as a fit at once, writes none.
     """
-    if not path.exists():
+    if not path.is_file():
         return []
     entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
+            entry = parse_json(line)
+        except ValueError:
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)

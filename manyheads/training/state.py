@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.config import checked
+from manyheads.training.faults import no_memory
+
 WINDOW = ("loss", "right")  # what is summed up between two entries of the log
 
 
@@ -114,8 +117,27 @@ def restore(
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
-    """Undo `capture`."""
+    """Undo `capture`. Raises ValueError for a checkpoint of another model, or that is no whole one of ours."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    try:
+        return _restored(model, optimiser, window, moving, tensors, content)
+    except Exception as error:  # it holds anything, where somebody else has written it
+        if no_memory(error):
+            raise
+        raise ValueError(
+            f"the checkpoint is of another version, or damaged ({type(error).__name__}: {error}): start again in "
+            "another directory (--out)"
+        ) from error
+
+
+def _restored(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    window: Tensor,
+    moving: Mapping[str, Tensor],
+    tensors: dict[str, Tensor],
+    content: dict[str, Any],
+) -> Counters:
     for name, tensor in moving.items():
         tensor.copy_(_as_part_of(tensor, tensors[f"ema.{name}"]))
     by_name = dict(model.named_parameters())
@@ -135,4 +157,8 @@ def restore(
     for index in range(torch.cuda.device_count()):
         if f"rng.cuda.{index}" in tensors:
             torch.cuda.set_rng_state(tensors[f"rng.cuda.{index}"].clone(), index)
-    return Counters(**content["counters"])
+    counters = Counters(**content["counters"])
+    checked(counters)
+    if unknown := {needed["file"] for needed in counters.needed_files()} - set(content["files"]):
+        raise ValueError(f"it needs {', '.join(sorted(map(str, unknown)))}, which its directory need not have")
+    return counters

@@ -142,3 +142,23 @@ def test_what_a_model_is_given_is_looked_at_before_it_is_tokenised() -> None:
     check_text("x" * LONGEST, "text 1")
     with pytest.raises(ValueError, match="text 1 has 1,000,001 characters: give at most 1,000,000"):
         check_text("x" * (LONGEST + 1), "text 1")
+
+
+def test_values_of_parquet_that_python_has_not_are_faults_of_their_rows(tmp_path: Path) -> None:
+    halves = [(0).to_bytes(4, "little") + (2).to_bytes(4, "little") + (3).to_bytes(4, "little"), b"\xff\xfea"]
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, *map(pyarrow.py_buffer, halves)])
+    dates = pyarrow.array([2**30, 0], pyarrow.date32())
+    for column, fault in ((broken, "invalid UTF-8"), (dates, "a value that cannot be read: days=")):
+        pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+        bad, good = table(tmp_path / "a.parquet")
+        assert bad.fault.startswith(fault)
+        assert (bad.number, good.number, good.fault) == (1, 2, "")
+
+
+def test_parquet_that_expands_beyond_measure_is_refused_before_it_does(tmp_path: Path) -> None:
+    content = pyarrow.table({"text": ["a" * 2**27], "label": ["x"]})
+    pyarrow.parquet.write_table(content, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    with pytest.raises(ValueError, match="the column 'text' expands to 134,.* bytes, more than 200 times its size"):
+        next(table(tmp_path / "a.parquet"))
+    assert [row.cells for row in table(tmp_path / "a.parquet", columns=("label",))] == [{"label": "x"}]

@@ -257,3 +257,14 @@ def test_a_damaged_record_is_told(data: Any) -> None:
 def test_a_record_without_data_has_none() -> None:
     assert source_of({}) is None
     assert source_of({"data": {}}) is None
+
+
+def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
+    for kind, settings, fault in (
+        ("digits", {"size": 10_000_000, "longest": 10_000_000}, "the strings have up to 100,"),
+        ("digits", {"tested": 10_000_000, "lengths": [1000, 1000]}, "the strings have up to 20,"),
+        ("digits", {"validated": "a"}, "validated is 'a'"),
+        ("clips", {"size": 10_000_000, "frames": 1000, "side": 1000}, "the clips have 10,"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=fault):
+            source_of({"data": {"kind": kind, **settings}})

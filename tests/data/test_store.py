@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from manyheads.data.store import TokenStore
+from manyheads.data.store import TokenStore, TokenStream, _write
 from manyheads.data.tokenizers import encode_all, train_bpe
 
 TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
@@ -78,3 +78,20 @@ def test_a_store_has_the_rights_that_the_umask_gives(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert store.path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("shape", ["(10000000000000,)", "(-1,)", "()", "(1, 3)", "(3", "(3.0,)"])
+def test_what_a_header_states_is_not_allocated(tmp_path: Path, shape: str) -> None:
+    for kind in ("<i8", "|O"):
+        header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+        (tmp_path / "a").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24))
+        with pytest.raises(ValueError, match="not a token store .*; delete the file to have it built again"):
+            TokenStore(tmp_path / "a")
+        with pytest.raises(ValueError, match="not a token stream .*; delete the file to have it built again"):
+            TokenStream(tmp_path / "a")
+
+
+def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
+    _write(tmp_path / "a", np.array([0, 5, 2, 3], np.int64), np.arange(3, dtype=np.uint16))
+    with pytest.raises(ValueError, match="delete the file to have it built again"):
+        TokenStore(tmp_path / "a")

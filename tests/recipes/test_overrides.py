@@ -179,3 +179,20 @@ def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
     assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
     assert planned[1]["width"] == 32
     assert planned[2]["kind"] == "lstm"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{a: &a [1, 1], b: [*a, *a]}", "&a [*a]", "[" * 5000, "2024-13-45", "{a: !!timestamp 3}", "{a: !!bool x}",
+        "{a: !!int x}", "{a: " + "9" * 5000 + "}", "!!python/name:os.system", "{1: 2}", "{a: " + "1, " * 50_000 + "}",
+    ],
+)  # fmt: skip
+def test_values_that_yaml_chokes_on_are_told_by_their_key(value: str) -> None:
+    with pytest.raises(ValueError, match="^model: (cannot be read as a value|expected)"):
+        apply(Free(), from_arguments([f"model={value}"]))
+
+
+@dataclass(frozen=True)
+class Free:
+    model: dict[str, Any] = field(default_factory=dict)

@@ -38,6 +38,9 @@ class Clips:
         return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
 
 
+MOST_PIXELS = 2**32  # of all clips, which are held
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClipSource(Source[Clips]):
     """`size` clips to train on, `tested` to validate with and as many to test, each of so many `frames`, whose `side`
@@ -57,6 +60,8 @@ class ClipSource(Source[Clips]):
         for name, least, most in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
             if not isinstance(value := getattr(self, name), int) or not least <= value <= most:
                 raise ValueError(f"{name} is {value!r}: expected {least} to {most:,}")
+        if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MOST_PIXELS:
+            raise ValueError(f"the clips have {pixels:,} pixels: expected at most {MOST_PIXELS:,}")
 
     def embedded(self) -> SplitData[Clips]:
         written = digits(self.seed)

@@ -24,6 +24,7 @@ from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.labelled import label_name
 from manyheads.data.splits import half_character
+from manyheads.files import parse_json
 
 SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
 _LISTED = 8  # labels that an error names
@@ -48,11 +49,11 @@ def remembered(file: Path) -> dict[str, Check]:
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         try:
-            key, size, *others = json.loads(line)
+            key, size, *others = parse_json(line)
             check = Check(key, tuple(size), *others)
-        except (ValueError, TypeError, RecursionError):
+            checks[check.stamp] = check
+        except (ValueError, TypeError):
             continue
-        checks[check.stamp] = check
     return checks
 
 

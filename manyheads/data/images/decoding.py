@@ -74,11 +74,14 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
     try:
         with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             numbers = choose(getattr(image, "n_frames", 1))
-            shown = []
+            shown, pixels = [], 0
             for number in numbers:
                 image.seek(number)
+                pixels += image.width * image.height  # of a frame, which need not be those of the first one
+                if pixels > MOST_PIXELS:
+                    raise ImageFault(*_too_large(f"{pixels:,} pixels of its frames", MOST_PIXELS))
                 shown.append(image.copy())
-    except MemoryError:
+    except (ImageFault, MemoryError):
         raise
     except Exception as error:  # any, as above
         raise ImageFault(f"frames that are truncated or corrupt ({error})") from None
@@ -173,10 +176,10 @@ def _plain(image: Image.Image) -> Image.Image:
     if mode == "1":
         return image.convert("L")
     if mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
+        values = np.asarray(image)
         if values.min() < 0 or values.max() > 65_535:
             raise ImageFault("32-bit pixels beyond 16 bits, whose white is not known", "save it with 8 or 16 bits")
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     if mode == "F":
         raise ImageFault("floating-point pixels, whose black and white are not known", "save it with 8 or 16 bits")
     if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:

@@ -31,6 +31,8 @@ from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 
+LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # that a directory may ask for: its weights do not tell them
+
 
 class ImageEncoder(TrainedModel):
     """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
@@ -170,9 +172,20 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
                 f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
                 f"{config.channels}: copy both from one model"
             )
-        return preprocessing
+        return _bounded(preprocessing, loaded)
     half = (0.5,) * config.channels
-    return Preprocessing(config.image_size, mean=half, std=half, channels=config.channels)
+    return _bounded(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
+
+
+def _bounded(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
+    """Raises ValueError for images that no machine would hold inside the model."""
+    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", LARGEST_SIDE)
+    if size > LARGEST_SIDE or (size // patch) ** 2 > MOST_PATCHES:
+        raise ValueError(
+            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,}, and "
+            f"{MOST_PATCHES:,} patches: copy config.json and preprocessor_config.json from one model"
+        )
+    return preprocessing
 
 
 def _sized(model: Any, size: int) -> Any:

@@ -61,3 +61,14 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message) as caught:
             read_clip(tmp_path / name, 8)
         assert "\n" not in str(caught.value)
+
+
+def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_kept(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (12, 9), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    content = bytearray((tmp_path / "a.gif").read_bytes())
+    second = content.rindex(b",\x00\x00\x00\x00")  # the place of the second frame
+    content[second + 1 : second + 5] = (11_000).to_bytes(2, "little") * 2
+    (tmp_path / "a.gif").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.gif: 121,.* pixels of its frames are more than the 120,000,000"):
+        read_clip(tmp_path / "a.gif", 2)

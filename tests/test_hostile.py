@@ -1,0 +1,154 @@
+"""Directories of unknown origin: what they state is measured, and what they name stays in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from torch import nn
+
+from manyheads import directory
+from manyheads.interop.tokenizer import read_tokenizers
+from manyheads.interop.vocabularies import foreign_tokenizers
+from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
+from manyheads.models.vit import ViT, ViTConfig
+from manyheads.tasks.loading import load
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.progress import read_metrics
+from manyheads.training.state import WINDOW, Counters, capture, restore
+
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "y", "type_id": 0}}], "pair": [],
+            "special_tokens": {}}  # fmt: skip
+WORDS = {"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "", "max_input_chars_per_word": 10**9,
+         "vocab": {"a": 0, "x": 1}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ({"pre_tokenizer": SPLIT}, "the text 'aaa'... cannot be read"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 2}}, "up to 10,000 times as long"),
+        ({"normalizer": {"type": "Prepend", "prepend": "b" * 10**6}}, "up to 1,000,000 times as long"),
+        ({"post_processor": TEMPLATE}, "cannot be read"),
+        ({"model": WORDS}, "'max_input_chars_per_word' is 1,000,000,000"),
+    ],
+)
+def test_a_tokenizer_that_would_harm_is_refused(tmp_path: Path, part: dict[str, Any], fault: str) -> None:
+    content = json.loads(Tokenizer(models.WordLevel({"a": 0, "x": 1}, unk_token="x")).to_str())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **part}))
+    with pytest.raises(ValueError, match=fault):
+        read_tokenizers(tmp_path, "gpt2", ["tokenizer.json"], None, None, (10, 10))
+
+
+def test_pegasus_has_no_billion_of_tokens_before_its_pieces(tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes(b"")
+    with pytest.raises(ValueError, match="'offset' is 1000000000: expected 0 to 10,000"):
+        foreign_tokenizers(tmp_path, "pegasus", {"offset": 10**9})
+
+
+def test_tables_that_are_in_no_file_are_measured_before_they_are_computed(tmp_path: Path) -> None:
+    config = TextClassifierConfig(vocab=20, width=128, heads=1, head_width=4, feed_forward=4, positions="concatenated")
+    directory.save(tmp_path, TextClassifier(config))
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "max_positions": 1_000_000}))
+    with pytest.raises(ValueError, match="have 128,000,000 numbers: expected at most 67,108,864"):
+        directory.load(tmp_path)
+
+
+def test_images_are_no_larger_than_a_machine_can_hold(tmp_path: Path) -> None:
+    sizes: Any = {"width": 8, "heads": 2, "layers": 1, "feed_forward": 8, "image_size": 8, "patch": 2, "channels": 1}
+    directory.save(tmp_path, ViT(ViTConfig(labels=("a", "b"), **sizes)))
+    processor = {"size": {"height": 4000, "width": 4000}, "image_mean": [0.5], "image_std": [0.5]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    with pytest.raises(ValueError, match="its images have 4,000 x 4,000 pixels: expected .* 65,536 patches"):
+        load(tmp_path)
+
+
+def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_path: Path) -> None:
+    directory.save(tmp_path, TextClassifier(TextClassifierConfig(vocab=20, width=8, head_width=4, feed_forward=4)))
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "empty": torch.zeros(0, 2**40)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="unexpected: empty"):
+        directory.load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="expected a 'weight_map'"):
+        directory.load(tmp_path)
+
+
+def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
+    """A checkpoint of step 4 in a folder, and what it is of."""
+    model = nn.Linear(2, 2)
+    optimiser, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
+    with Checkpoints(folder, print) as checkpoints:
+        checkpoints.save(4, *capture(model, optimiser, Counters(step=4), window, {}), [])
+        checkpoints.wait()
+    return model, optimiser, window
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Other content of the checkpoint, under a checksum that is right."""
+    file = folder / "checkpoint-00000004.json"
+    content = {**json.loads(file.read_text())["content"], **changes}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps({"sha256": digest, "content": content}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"files": {"../secret": "0" * 64}}, {"files": ["checkpoint-00000004.safetensors"]}, {"step": "4"}, {"step": None}],
+)
+def test_a_checkpoint_opens_no_file_outside_its_directory(
+    tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "secret").write_text("hidden")
+    run(tmp_path / "state")
+    rewrite(tmp_path / "state", **changes)
+    with Checkpoints(tmp_path / "state", print) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+        checkpoints.latest()
+    assert hashlib.sha256(b"hidden").hexdigest() not in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    run(tmp_path)
+    (tmp_path / "checkpoint-00000004.safetensors").unlink()
+    os.mkfifo(tmp_path / "checkpoint-00000004.safetensors")
+    with Checkpoints(tmp_path, print) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+        checkpoints.latest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rng": None}, {"rng": {"python": [3, None], "numpy": []}}, {"counters": {"steps": 4}},
+        {"counters": {"step": "4"}}, {"counters": {"best": {"value": 1.0, "step": 1, "file": "../secret"}}},
+        {"counters": {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}},
+    ],
+)  # fmt: skip
+def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+    model, optimiser, window = run(tmp_path)
+    rewrite(tmp_path, **changes)
+    with Checkpoints(tmp_path, print) as checkpoints:
+        last = checkpoints.latest()
+    assert last is not None
+    before = np.random.get_state()[1]
+    with pytest.raises(ValueError, match="the checkpoint is of another version, or damaged"):
+        restore(model, optimiser, window, {}, last[1], last[0])
+    assert before is not None
+
+
+def test_lines_of_metrics_that_no_number_holds_are_left_out(tmp_path: Path) -> None:
+    lines = ['{"step": 1}', '{"step": ' + "9" * 5000 + "}", "[" * 100_000, '{"step": 2}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
