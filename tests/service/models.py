@@ -77,6 +77,11 @@ class Running:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
+    def megabytes(self) -> float:
+        """What it holds of memory (MiB) without the files that it maps, which come and go; /proc tells."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return round(sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "VmSwap"))) / 1024, 1)
+
     def until(self, event: str) -> None:
         """Wait for a line of the log."""
         for _ in range(600):
