@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +92,11 @@ class Running:
 
 
 @contextmanager
-def serving(log: Path, *arguments: str | Path, **environment: str) -> Iterator[Running]:
+def serving(
+    log: Path, *arguments: str | Path, python: Sequence[str] = (sys.executable,), **environment: str
+) -> Iterator[Running]:
     """`manyheads serve` with these arguments, on a free port."""
-    command = [sys.executable, "-m", "manyheads", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
+    command = [*python, "-m", "manyheads", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
     try:
