@@ -54,13 +54,20 @@ def sent(url: str, data: bytes, then: str, rude: bool) -> str:
                 raw.sendall(data)
         except OSError:
             pass  # the service has hung up; it may have said why
-        raw.settimeout(LEAVING if then == LEAVE else PATIENCE)
-        try:
-            answer = raw.recv(4096)
-        except TimeoutError:
-            return "left" if then == LEAVE else "none"
-        except OSError:
-            return "closed"
+        answer = None
+        for seconds in (
+            [LEAVING] if then == LEAVE else [PATIENCE / 3] * 3
+        ):  # a machine that stands still takes one of them
+            raw.settimeout(seconds)
+            try:
+                answer = raw.recv(4096)
+                break
+            except TimeoutError:
+                pass
+            except OSError:
+                return "closed"
+    if answer is None:
+        return "left" if then == LEAVE else "none"
     return answer.split()[1].decode("latin-1") if answer.startswith(b"HTTP/") else "closed"
 
 
@@ -151,6 +158,7 @@ def attack(requests: int, minutes: float, examples: int, seed: int, folder: Path
         time.sleep(2)  # for what is closed late
         files_left = _open_files(running) - files
         status = running.stop()
+        said = [line for line in running.log.read_text().splitlines() if not line.startswith("{")]
         asked = [line for line in running.lines() if line["event"] == "request"]
         return {
             "attack": f"{requests:,} malformed requests" + f" in {minutes:g} minutes" * (minutes > 0),
@@ -161,7 +169,7 @@ def attack(requests: int, minutes: float, examples: int, seed: int, folder: Path
             "good": {"before": clients.between(quiet, began), "while": clients.between(began, ended),
                      "wrong": clients.wrong[:20], "wrong_count": len(clients.wrong)},
             "memory_mib": memory, "files_left_open": files_left,
-            "stopped_with": status, "faults": running.log.read_text().count("Traceback"),
+            "stopped_with": status, "faults": running.log.read_text().count("Traceback"), "other_lines": said[1:],
             "commit": commit(), "hardware": hardware(),
         }  # fmt: skip
 
@@ -222,6 +230,7 @@ def faults_of(record: dict[str, Any]) -> list[str]:
         f"{silent} requests were never answered": silent, f"answers of status {', '.join(failed)}": failed,
         f"{record['files_left_open']} files were left open": record["files_left_open"] > 0,
         f"{record['faults']} tracebacks in the log": record["faults"],
+        f"lines of the log that are no JSON: {record.get('other_lines', [])[:3]}": record.get("other_lines"),
         f"good clients: {record['good']['wrong']}": record["good"]["wrong_count"],
         f"schemathesis: {record['schemathesis']['told']}": record["schemathesis"]["rc"],
         f"the service stopped with {record['stopped_with']}": record["stopped_with"],
