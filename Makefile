@@ -1,5 +1,6 @@
 # make demo: train a small translator in minutes and use it.   make test: the test suite.   make check: format, lint, types.
 # make docs: the site, in build/docs/html.   make evidence: for some minutes, the next runs that show what is claimed.
+# make image: the service, in a container.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
@@ -9,8 +10,11 @@ SITE := build/docs
 MINUTES ?= 9
 DEVICE ?= cpu
 RUNS ?= runs/evidence
+# of make image: what builds it, the first of these that answers, and its name
+BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
+IMAGE ?= manyheads
 
-.PHONY: demo test test-slow check format results evidence docs clean
+.PHONY: demo test test-slow check format results evidence docs image clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -49,6 +53,10 @@ docs: $(STAMP)-docs
 	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
 	$(BIN)/python -m scripts.check_site $(SITE)/html
+
+image:
+	@test -n "$(BUILDER)" || { echo "make: an image needs docker (with its daemon), podman or buildah" >&2; exit 2; }
+	BUILDAH_FORMAT=docker $(BUILDER) build --file deploy/Dockerfile --tag $(IMAGE) .
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache

@@ -14,7 +14,7 @@ from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.recipes.table import RECIPES
 from manyheads.results import describe, duration, groups, records, scores
-from scripts import complexity_page, evidence_page, survival_page
+from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import HUNGER, HUNGRY, forward_flops, hunger
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
@@ -257,6 +257,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/inside.md": (probe_table,),
     "docs/evidence.md": evidence_page.PARTS,
     "docs/survival.md": survival_page.PARTS,
+    "docs/serving.md": service_page.PARTS,
     "docs/speed.md": (speed_table, precision_table),
     "docs/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),

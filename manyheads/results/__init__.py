@@ -1,6 +1,6 @@
 """What was measured, as JSON records: `runs/` (`result.json` of a run), `probes/`, `bench/`, `survival/` (kills and
-faults), `planning/` (a plan beside what was measured), and `peers/`: a recipe of ours, run by another library. All
-scores shown are theirs."""
+faults), `planning/` (a plan beside what was measured), `service/` (attacks on one), and `peers/`: a recipe of ours, run
+by another library. All scores shown are theirs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from manyheads.service.watching import Runs
 class Limits:
     """What one client, or all of them, may ask for.
 
-    body          bytes of a request
+    body          bytes of a request; `keyed_body`: of one that is read before it is known who asks
     characters    of all its texts
     body_seconds  until its body has arrived; `deadline` until it is answered
     most_waiting  texts that wait for a model; more are refused with 429
@@ -37,6 +37,7 @@ class Limits:
     """
 
     body: int = 4 * 2**20
+    keyed_body: int = 2**16
     characters: int = 100_000
     body_seconds: float = 20.0
     deadline: float = 300.0
@@ -184,14 +185,21 @@ def application(service: Service) -> Any:
 
 
 async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
-    asked, allowed = None, request.scope["state"]["allowed"]
+    asked, allowed, limits = None, request.scope["state"]["allowed"], service.limits
+
+    def opens(key: str) -> bool:
+        return endpoint.form and service.token is not None and same(service.token, key)
+
     if endpoint.asks is not None:
-        body = await body_of(request, service.limits.body, service.limits.body_seconds)
+        allowed = allowed or opens(request.query_params.get("api_key", ""))
+        most, hint = limits.body, ""
+        if not allowed:
+            most, hint = min(most, limits.keyed_body), ": a larger one needs its key in a header, Authorization: Bearer"
+        body = await body_of(request, most, limits.body_seconds, hint)
         content_type = request.headers.get("content-type", "")
         if endpoint.method == "POST" or body:
             asked = parsed(endpoint.asks, body, content_type, form=endpoint.form)
-        key = getattr(asked, "api_key", None) or request.query_params.get("api_key", "")
-        allowed = allowed or (service.token is not None and endpoint.form and same(service.token, key))
+        allowed = allowed or opens(getattr(asked, "api_key", None) or "")
     if not allowed and not without_token(endpoint.path):
         raise unknown()
     given = await endpoint.handler(service, asked, request)

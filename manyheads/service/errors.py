@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 LIBRETRANSLATE = ("/translate", "/languages", "/detect")
-CLOSE = {"Connection": "close"}  # after a request of which a part was not read
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -40,4 +39,6 @@ def busy(seconds: float) -> Refused:
 
 
 def leaving() -> Refused:
-    return Refused(503, "the service is shutting down", code="shutting_down", headers={"Retry-After": "5", **CLOSE})
+    return Refused(
+        503, "the service is shutting down", code="shutting_down", headers={"Retry-After": "5", "Connection": "close"}
+    )

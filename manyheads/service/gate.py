@@ -36,12 +36,21 @@ class Gate:
         if scope["type"] != "http":
             return await self._inner(scope, receive, send)
         began, number, status = time.monotonic(), secrets.token_hex(8), LEFT
+        unread = _announces_body(scope)
+
+        async def receiving() -> Any:
+            nonlocal unread
+            message = await receive()
+            unread = message.get("more_body", False)
+            return message
 
         async def sending(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = (b"x-request-id", number.encode()), (b"x-content-type-options", b"nosniff")
+                own = [(b"x-request-id", number.encode()), (b"x-content-type-options", b"nosniff")]
+                if unread:  # nobody reads what is left of it
+                    own.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *own]
             await send(message)
 
@@ -50,7 +59,7 @@ class Gate:
         scope.setdefault("state", {})["about"] = about
         try:
             self._check(scope)
-            await self._inner(scope, receive, sending)
+            await self._inner(scope, receiving, sending)
         except Gone:
             pass
         except Refused as refused:
@@ -89,6 +98,11 @@ class Gate:
         asks_itself = scope["path"] in LIBRETRANSLATE  # clients there send it with the body
         if not scope["state"]["allowed"] and not without_token(scope["path"]) and not asks_itself:
             raise unknown()
+
+
+def _announces_body(scope: Any) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
 def without_token(path: str) -> bool:

@@ -23,10 +23,11 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Ours and uvicorn's. uvicorn tells of every malformed head: that is no warning to whoever runs the service."""
+    """Ours, uvicorn's and asyncio's. These tell of every malformed head, and of every client that left while it was
+    written to: no warnings to whoever runs the service."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
-    for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR")):
+    for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(least)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from manyheads.service.errors import CLOSE, Refused
+from manyheads.service.errors import Refused
 from manyheads.service.schemas import Body, StreamOptions
 
 T = TypeVar("T")
@@ -23,9 +23,9 @@ class Gone(Exception):
     """The client has left: nobody waits for an answer."""
 
 
-async def body_of(request: Request, most: int, seconds: float) -> bytes:
-    """The body of a request, refused as soon as it is known to be too large or too slow."""
-    large = Refused(413, f"the body is larger than {most:,} bytes", code="too_large", headers=CLOSE)
+async def body_of(request: Request, most: int, seconds: float, hint: str = "") -> bytes:
+    """The body of a request, refused as soon as it is known to be too large (`hint`: what helps) or too slow."""
+    large = Refused(413, f"the body is larger than {most:,} bytes{hint}", code="too_large")
     stated = request.headers.get("content-length", "0")
     if not stated.isdecimal() or int(stated[:20]) > most:
         raise large
@@ -44,7 +44,7 @@ async def body_of(request: Request, most: int, seconds: float) -> bytes:
                     return b"".join(parts)
     except TimeoutError:
         slow = f"the body did not arrive within {seconds:g} seconds"
-        raise Refused(408, slow, code="timeout", headers=CLOSE) from None
+        raise Refused(408, slow, code="timeout") from None
 
 
 def parsed(kind: type[B], body: bytes, content_type: str, *, form: bool = False) -> B:

@@ -25,6 +25,7 @@ from manyheads.service.app import Limits, Service, application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
+from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
 from manyheads.service.registry import VERBS, Registry, Served, stamp_of, warm
 from manyheads.service.watching import Runs
@@ -81,7 +82,7 @@ def run(settings: Settings) -> None:
     configure(settings.log_level)
     with _socket(settings.host, settings.port) as listening:
         if settings.workers == 1:
-            _work(settings, listening, lambda: _tell_where(settings, listening))
+            _work(settings, listening, lambda: _tell_where(settings, listening), Pulse())
         else:
             _supervise(settings, listening)
 
@@ -104,6 +105,7 @@ def _tell_where(settings: Settings, listening: socket.socket) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     models = ", ".join([*settings.models, *(f"the curves of {name}" for name in settings.watched)])
     print(f"serving {models} on http://{host}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+    notify(READY)
 
 
 def service_of(settings: Settings) -> Service:
@@ -156,13 +158,23 @@ class _Server(uvicorn.Server):
     """Told to stop, it finishes what has begun; told again by Ctrl-C, it stops."""
 
     service: Service
+    pulse: Pulse | None = None  # of the process that its manager knows
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.pulse is not None:
+            self.pulse.beat()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = self.service.draining = True
+        if self.pulse is not None:
+            notify(STOPPING)
 
 
-def _work(settings: Settings, listening: socket.socket, started: Callable[[], None]) -> None:
+def _work(
+    settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
+) -> None:
     """One process: until it is told to stop."""
     early: list[int] = []  # SIGHUPs while models are loaded: what came after may be newer
     if hasattr(signal, "SIGHUP"):
@@ -176,7 +188,7 @@ def _work(settings: Settings, listening: socket.socket, started: Callable[[], No
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )  # fmt: skip
     server = _Server(config)
-    server.service = service
+    server.service, server.pulse = service, pulse
     if hasattr(signal, "SIGHUP"):
 
         def take_over(*_: Any) -> None:
@@ -262,7 +274,9 @@ def _supervise(settings: Settings, listening: socket.socket) -> None:
                     raise ValueError(fault)
             if not told:
                 _tell_where(settings, listening)
+            pulse = Pulse()
             while not told:
+                pulse.beat()
                 dead = wait([process.sentinel for process in running], timeout=0.5)
                 for process in [p for p in running if p.sentinel in dead]:
                     fault = _last_word(running.pop(process))
@@ -273,6 +287,7 @@ def _supervise(settings: Settings, listening: socket.socket) -> None:
                     if not told:
                         start()
         finally:
+            notify(STOPPING)
             until = time.monotonic() + settings.grace + PATIENCE
             for process in running:
                 if process.is_alive():

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,11 @@ class Running:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
+    def megabytes(self) -> float:
+        """What it holds of memory (MiB) without the files that it maps, which come and go; /proc tells."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return round(sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "VmSwap"))) / 1024, 1)
+
     def until(self, event: str) -> None:
         """Wait for a line of the log."""
         for _ in range(600):
@@ -87,9 +92,11 @@ class Running:
 
 
 @contextmanager
-def serving(log: Path, *arguments: str | Path, **environment: str) -> Iterator[Running]:
+def serving(
+    log: Path, *arguments: str | Path, python: Sequence[str] = (sys.executable,), **environment: str
+) -> Iterator[Running]:
     """`manyheads serve` with these arguments, on a free port."""
-    command = [sys.executable, "-m", "manyheads", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
+    command = [*python, "-m", "manyheads", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
     try:

@@ -1,0 +1,67 @@
+"""The table of docs/serving.md: what attacked services answered, what their good clients noticed, what they kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from manyheads.results import records
+
+Record = dict[str, Any]
+WORDS = {"left": "the client had left", "closed": "closed without one", "none": "none came"}
+
+
+def _answers(record: Record) -> str:
+    counts: Counter[str] = sum(map(Counter, record["malformed"].values()), Counter())
+    return ", ".join(f"{WORDS.get(what, what)}: {count:,}" for what, count in sorted(counts.items()))
+
+
+def _failures(record: Record) -> str:
+    return str(sum(count for status, count in record["by_status"].items() if status[0] == "5"))
+
+
+def _tried(record: Record) -> str:
+    return str(record["schemathesis"]["told"]).splitlines()[-1]
+
+
+def _good(what: str) -> Callable[[Record], str]:
+    def figures(record: Record) -> str:
+        good = record["good"][what]
+        return f"{good['p50']:,.0f}, {good['p99']:,.0f} ({good['requests']:,} requests)"
+
+    return figures
+
+
+def _wrong(record: Record) -> str:
+    return str(record["good"]["wrong_count"])
+
+
+def _memory(record: Record) -> str:
+    return ", ".join(f"{size:,.0f}" for size in record["memory_mib"])
+
+
+FIGURES: dict[str, Callable[[Record], str]] = {
+    "answers to malformed requests, by status": _answers,
+    "schemathesis, meanwhile": _tried,
+    "answers of 500 or more, of all": _failures,
+    "good clients before, ms: half below, 99 of 100 below": _good("before"),
+    "the same while it was attacked": _good("while"),
+    "their answers that were other than before": _wrong,
+    "memory of its own, MiB, minute by minute": _memory,
+}
+
+
+def attacks() -> str:
+    """A column for each recorded attack."""
+    found = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
+    if not found:
+        return "Nothing is recorded yet."
+    rows = [["", *(record["attack"] for record in found)], ["---", *["---"] * len(found)]]
+    rows += [[name, *(figure(record) for record in found)] for name, figure in FIGURES.items()]
+    hardware = found[0]["hardware"]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{table}\n\nThe service and those who asked shared {hardware['cores']} cores of an {hardware['cpu']}."
+
+
+PARTS = (attacks,)
