@@ -16,6 +16,7 @@ from torch import nn
 
 from manyheads import directory
 from manyheads.interop.tokenizer import read_tokenizers
+from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.vocabularies import foreign_tokenizers
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
 from manyheads.models.vit import ViT, ViTConfig
@@ -149,3 +150,9 @@ def test_lines_of_metrics_that_no_number_holds_are_left_out(tmp_path: Path) -> N
     lines = ['{"step": 1}', '{"step": ' + "9" * 5000 + "}", "[" * 100_000, '{"step": 2}']
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_vocabulary_that_is_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="expected a file, got a pipe or a device"):
+        read_vocabulary(tmp_path / "vocab.txt")
