@@ -139,6 +139,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 
     Raises ValueError, in one line, where ids are missing or a special token is.
     """
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file}: expected a file, got {'a directory' if file.is_dir() else 'a pipe or a device'}")
     try:
         text = file.read_text(encoding="utf-8")
         content: Any = parse_json(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")

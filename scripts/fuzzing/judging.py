@@ -141,7 +141,7 @@ class Judge:
     """Uses inputs in a folder of its own and says what became of them."""
 
     folder: Path
-    use: Callable[[Path], None]
+    use: Callable[[Path], object]
     readable: tuple[str, ...] = ()
     watch: Watch = field(default_factory=Watch)
     deadly: bool = False  # whether a hang ends the process

@@ -62,7 +62,7 @@ def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
     except Exception:  # a parser given garbage raises whatever it stumbles upon
         raise _not_opened(data) from None
     mode, plain = image.mode, _upright(image, notes, most)
-    if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data):
+    if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data, image.size):
         raise ImageFault("a PNG image that is truncated or corrupt (it holds fewer rows than it says)")
     return Decoded(plain, mode, notes)
 
@@ -144,10 +144,13 @@ def _may_lack_rows(image: Image.Image) -> bool:
     return getattr(image, "n_frames", 1) == 1 and not all(row.any() for row in end)
 
 
-def _lacks_rows(png: bytes) -> bool:
+def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
     """Whether the pixels of a PNG are fewer bytes than its header says (PNG specification, sections 7.2, 8.2 and 9)."""
     width, height, depth, colour, interlaced = struct.unpack(">IIBBxxB", png[16:29])
-    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+    if (width, height) != size or colour not in channels:  # a second header has told Pillow something else
+        return True
+    bits = depth * channels[colour]
     passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     expected = 0
     for left, top, across, down in passes if interlaced else ((0, 0, 1, 1),):

@@ -1,11 +1,13 @@
 """Images are decoded once; what that told is remembered; those without files of their own lie in one that is mapped."""
 
 import gc
+import io
 import os
 import pickle
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,3 +251,14 @@ def test_damaged_pages_of_a_table_are_told(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"c\.parquet.*; write it again"):
         read_images(file)
+
+
+def test_a_png_with_a_second_header_is_corrupt() -> None:
+    made = io.BytesIO()
+    Image.new("L", (4, 4)).save(made, "PNG")  # black: its rows are counted
+    content = made.getvalue()
+    for width, colour in ((2**32 - 1, 0), (4, 5)):
+        data = b"IHDR" + struct.pack(">IIBBBBB", width, width, 8, colour, 0, 0, 0)
+        chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+        with pytest.raises(ValueError, match="a PNG image that is truncated or corrupt"):
+            open_image(content[:8] + chunk + content[8:])
