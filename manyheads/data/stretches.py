@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,19 +61,21 @@ class Stretches:
             head, *tail = _BETWEEN.split(text)
             heads.append(head)
             tails.append(tail)
-        counts = Counter(chain.from_iterable(tails))
-        unknown = [stretch for stretch in counts if stretch not in self._known]
-        if len(unknown) * _DEARER > counts.total():
-            self._learn([stretch for stretch in unknown if counts[stretch] > 1 and len(stretch) <= _LONGEST])
+        found = [list(map(self._known.get, tail)) for tail in tails]
+        places = [[i for i, ids in enumerate(each) if ids is None] for each in found]
+        unknown = Counter(tail[i] for tail, missing in zip(tails, places, strict=True) for i in missing)
+        if len(unknown) * _DEARER > sum(map(len, tails)):
+            self._learn([stretch for stretch, count in unknown.items() if count > 1 and len(stretch) <= _LONGEST])
             return self._encode(texts)
-        self._learn(unknown)
-        firsts = [each.tobytes() for each in self._encode(heads)]
-        joined = [
-            first + b"".join(map(self._known.__getitem__, tail)) for first, tail in zip(firsts, tails, strict=True)
-        ]
+        self._learn([*unknown])
+        for tail, each, missing in zip(tails, found, places, strict=True):
+            for i in missing:
+                each[i] = self._known[tail[i]]
         for stretch in unknown:
             if len(stretch) > _LONGEST:
                 del self._known[stretch]
+        firsts = [ids.tobytes() for ids in self._encode(heads)]
+        joined = [first + b"".join(filter(None, each)) for first, each in zip(firsts, found, strict=True)]
         return [np.frombuffer(each, self._dtype) for each in joined]
 
     def _learn(self, stretches: list[str]) -> None:
