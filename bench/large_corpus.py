@@ -4,9 +4,10 @@
 
 The corpus is generated in FOLDER, half of it as JSONL, three eighths as text, an eighth as JSONL compressed by zstd,
 which holds more than twice as much: random words, whose frequencies follow Zipf's law. A run reads it, learns its
-vocabulary, tokenises and trains a few steps; then a new process opens the same run, and is asked for a batch of the
-beginning, the middle and the end of the epoch. Memory is VmHWM and RssAnon of /proc/PID/status, sampled ten times a
-second. Going on after an interruption is as simple as calling it again; a corpus that is there is used.
+vocabulary, tokenises, trains a few steps, is asked to end, and goes on; then a new process opens the same run, and is
+asked for a batch of the beginning, the middle and the end of the epoch. Memory is VmHWM and RssAnon of
+/proc/PID/status, sampled ten times a second. Going on after an interruption is as simple as calling it again; a corpus
+that is there is used.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ from typing import Any
 import numpy as np
 
 from bench import tell
+from manyheads.training.progress import read_metrics
 from manyheads.training.record import commit, hardware
 
 SHARD = 250_000_000  # bytes
 FORMS = (*["jsonl", "txt"] * 3, "jsonl", "jsonl.zst")
 STEPS = 20
-RECIPE = ["language-modelling", "tokenizer=byte-bpe", "vocabulary=512", "share=0.00001", f"training.steps={STEPS}"]
+MEMORY = ("VmHWM", "RssAnon", "RssFile", "RssShmem")
+RECIPE = [
+    "language-modelling",
+    "tokenizer=byte-bpe",
+    "vocabulary=512",
+    "share=0.00001",
+    f"training.steps={STEPS}",
+    "training.log_every=1",
+]
 
 FIRST_BATCH = """
 import json, sys, time
@@ -96,22 +106,57 @@ def _rows(size: int) -> Iterator[str]:
         yield text
 
 
-def watched(command: list[str]) -> tuple[dict[str, float], float]:
-    """(the greatest memory of a process in MiB, by kind; its seconds)."""
-    began, peaks = time.perf_counter(), dict.fromkeys(("VmHWM", "RssAnon", "RssFile", "RssShmem"), 0.0)
-    with subprocess.Popen(command) as process:
-        while process.poll() is None:
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
+def watched(command: list[str], log: Path, out: Path, step: int) -> float:
+    """Run until it tells the `step` of its training, and then ask it to end. Every ten seconds what it has held most of
+    since the last time, in MiB, goes to `log`, behind what the runs before have left there. Gives the seconds from its
+    start to the first step that it tells."""
+    began, peaks, told = time.perf_counter(), dict.fromkeys(MEMORY, 0.0), 0.0
+    first, before = 0.0, at(out)
+    with log.open("a", encoding="utf-8") as lines, subprocess.Popen(command) as process:
+        while True:
+            ended, seconds = process.poll() is not None, time.perf_counter() - began
+            for name, held in _held(process.pid).items():
+                peaks[name] = max(peaks[name], held)
+            if ended or seconds - told >= 10:
+                lines.write(json.dumps({"seconds": round(seconds, 1), **peaks}) + "\n")
+                lines.flush()
+                peaks, told = dict.fromkeys(MEMORY, 0.0), seconds
+            if ended:
                 break
-            for name in peaks:
-                if found := re.search(rf"{name}:\s+(\d+)", status):
-                    peaks[name] = max(peaks[name], int(found[1]) / 1024)
+            first = first or (seconds if at(out) > before else 0.0)
+            if at(out) >= step:
+                process.terminate()
+                process.wait()
             time.sleep(0.1)
-    if process.returncode:
+    if process.returncode not in (0, 130):
         raise SystemExit(f"{' '.join(command)}: {process.returncode}")
-    return peaks, time.perf_counter() - began
+    return first
+
+
+def at(out: Path) -> int:
+    """The last step that a run has told."""
+    return max((entry.get("step", 0) for entry in read_metrics(out / "metrics.jsonl")), default=0)
+
+
+def _held(process: int) -> dict[str, float]:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return {}
+    return {
+        name: round(int(found[1]) / 1024, 1) for name in MEMORY if (found := re.search(rf"{name}:\s+(\d+)", status))
+    }
+
+
+def timeline(log: Path) -> list[dict[str, float]]:
+    """The lines of `log`, whose seconds go on from one run to the next."""
+    before, last, lines = 0.0, 0.0, []
+    for line in map(json.loads, log.read_text().splitlines()):
+        if line["seconds"] < last:
+            before += last
+        last = line["seconds"]
+        lines.append({**line, "seconds": round(before + last, 1)})
+    return lines
 
 
 def measure(folder: Path, gigabytes: float, threads: int) -> dict[str, Any]:
@@ -120,17 +165,24 @@ def measure(folder: Path, gigabytes: float, threads: int) -> dict[str, Any]:
     generate(data, gigabytes * 1e9)
     files = list(data.iterdir())
     train = [sys.executable, "-m", "manyheads", "train", *RECIPE, f"data={data}", "threads=1", "--out", str(out)]
-    peaks, seconds = watched([*train, *(["--resume"] if (out / "state").exists() else [])])
+    log = folder / "memory.jsonl"
+    resume = [*train, "--resume"]
+    if at(out) < STEPS // 2:
+        watched(resume if (out / "state").exists() else train, log, out, STEPS // 2)
+    resumed_after = at(out)
+    to_a_step = watched(resume, log, out, STEPS)
     restarts = []
     for place in (0, 0.5, 1):
         command = [sys.executable, "-c", FIRST_BATCH, str(data), str(out), str(place)]
         restarts.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    tokens = restarts[0]["tokens"]
+    tokens, held = restarts[0]["tokens"], timeline(log)
     return {
         "bench": ["large-corpus"],
         "disk_bytes": sum(file.stat().st_size for file in files), "files": len(files),
         "text_bytes": sum(json.loads(file.read_text())["bytes"] for file in (out / "state" / "tokens").glob("*.facts")),
-        "tokens": tokens, "peak_mib": peaks, "seconds": seconds, "tokeniser_threads": threads,
+        "tokens": tokens, "peak_mib": {name: max(line[name] for line in held) for name in MEMORY}, "memory": held,
+        "seconds": held[-1]["seconds"], "tokeniser_threads": threads,
+        "resumed": {"after_step": resumed_after, "seconds_to_the_next_step": to_a_step},
         "recipe": RECIPE, "restarts": restarts, "hardware": hardware(), "commit": commit(),
     }  # fmt: skip
 

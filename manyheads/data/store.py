@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.stretches import encoder
 from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
 from manyheads.files import WriteError, fingerprint, replacing
@@ -161,11 +162,12 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
     largest = max(tokenizer.get_vocab().values(), default=0)
     dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
     partial, journal = path.with_suffix(".partial"), path.with_suffix(".journal")
+    encode, begin = encoder(tokenizer, dtype), np.array([] if end is None else [end], dtype)
 
     def ids(parts: list[Part]) -> NDArray[Any]:
-        encodings = tokenizer.encode_batch_fast([part.content for part in parts], add_special_tokens=False)
-        firsts = [[end] if part.first and end is not None else [] for part in parts]
-        arrays = [np.array(first + each.ids, dtype) for first, each in zip(firsts, encodings, strict=True)]
+        arrays = list[NDArray[Any]]()
+        for part, encoded in zip(parts, encode([part.content for part in parts]), strict=True):
+            arrays += [begin, encoded] if part.first else [encoded]
         return np.concatenate(arrays)
 
     header = _header(dtype, 0)

@@ -1,0 +1,83 @@
+"""Running text encoded by GPT-2's tokenizer, of which what recurs is encoded once.
+
+Byte-level BPE merges within words alone, and a blank between two characters that are none begins a word, whatever they
+are (Radford et al. 2019, section 2.2; the expression in their code). So a text falls into stretches that know nothing
+of one another, and most of them have come before: a look into a table takes a tenth of the time of encoding them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+_BETWEEN = re.compile(r" (?<=\S )(?=\S)")
+REMEMBERED = 2**18  # stretches; what is longer than a word is not remembered
+_LONGEST = 32  # characters
+_DEARER = 6  # times what a stretch costs within its text it costs by itself
+
+Encode = Callable[[Sequence[str]], list[NDArray[Any]]]
+
+
+def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
+    """What gives the ids of each text, without special tokens."""
+
+    def encode(texts: Sequence[str]) -> list[NDArray[Any]]:
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype) for encoding in encodings]
+
+    return Stretches(encode, dtype) if falls_apart(tokenizer) else encode
+
+
+def falls_apart(tokenizer: Tokenizer) -> bool:
+    """Whether the ids of a text are those of its stretches."""
+    told = json.loads(tokenizer.to_str())
+    before, model = told["pre_tokenizer"] or {}, told["model"]
+    plain = all(told[name] is None for name in ("normalizer", "truncation", "padding"))
+    by_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
+    sure = model["type"] == "BPE" and not model["dropout"]  # dropout throws dice each time
+    hidden = tokenizer.encode_special_tokens and all(token["special"] for token in told["added_tokens"])
+    return bool(plain and by_words and sure and hidden)  # an added token may have blanks inside
+
+
+class Stretches:
+    """The same ids as `encode` gives."""
+
+    def __init__(self, encode: Encode, dtype: np.dtype[Any]) -> None:
+        self._encode, self._dtype = encode, dtype
+        self._known: dict[str, bytes] = {}  # the ids of a stretch behind a blank
+
+    def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        heads, tails = list[str](), list[list[str]]()
+        for text in texts:
+            head, *tail = _BETWEEN.split(text)
+            heads.append(head)
+            tails.append(tail)
+        found = [list(map(self._known.get, tail)) for tail in tails]
+        places = [[i for i, ids in enumerate(each) if ids is None] for each in found]
+        unknown = Counter(tail[i] for tail, missing in zip(tails, places, strict=True) for i in missing)
+        if len(unknown) * _DEARER > sum(map(len, tails)):
+            self._learn([stretch for stretch, count in unknown.items() if count > 1 and len(stretch) <= _LONGEST])
+            return self._encode(texts)
+        self._learn([*unknown])
+        for tail, each, missing in zip(tails, found, places, strict=True):
+            for i in missing:
+                each[i] = self._known[tail[i]]
+        for stretch in unknown:
+            if len(stretch) > _LONGEST:
+                del self._known[stretch]
+        firsts = [ids.tobytes() for ids in self._encode(heads)]
+        joined = [first + b"".join(filter(None, each)) for first, each in zip(firsts, found, strict=True)]
+        return [np.frombuffer(each, self._dtype) for each in joined]
+
+    def _learn(self, stretches: list[str]) -> None:
+        ids = self._encode([f" {stretch}" for stretch in stretches])
+        self._known.update(zip(stretches, (each.tobytes() for each in ids), strict=True))

@@ -1,0 +1,116 @@
+"""What is encoded a stretch at a time has the ids that the library gives to the whole text."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from manyheads.data import stretches
+from manyheads.data.stretches import Stretches, encoder, falls_apart
+from manyheads.data.tokenizers import train_bpe, train_byte_bpe
+
+WORDS = [
+    "the",
+    "cat's",
+    "don't",
+    "it'll",
+    "x_y",
+    "3.14",
+    "½",
+    "Grüße",
+    "世界",
+    "é",
+    "<|endoftext|>",
+    "!?",
+    "'s",
+    "a" * 50,
+]
+BLANKS = [
+    " ",
+    " ",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    " \n",
+    "\n ",
+    "\t",
+    "\x0b",
+    "\x1c",
+    "\x85",
+    "\xa0",
+    " \u3000",
+    "\u200b",
+    "\u180e",
+    "",
+]
+DTYPE = np.dtype(np.uint16)
+
+
+def texts(seed: int, count: int = 40) -> list[str]:
+    dice = Random(seed)
+    return ["".join(dice.choice(WORDS) + dice.choice(BLANKS) for _ in range(dice.randrange(80))) for _ in range(count)]
+
+
+TOKENIZER = train_byte_bpe(texts(0), 400)
+
+
+def test_ids_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretches, "REMEMBERED", 30)  # and what is known is forgotten now and then
+    encode = encoder(TOKENIZER, DTYPE)
+    assert isinstance(encode, Stretches)
+    for seed in range(60):
+        given = texts(seed)
+        assert [ids.tolist() for ids in encode(given)] == [TOKENIZER.encode(text).ids for text in given]
+
+
+def test_every_short_text_of_what_the_expression_tells_apart() -> None:
+    encode = encoder(TOKENIZER, DTYPE)
+    given = ["".join(letters) for letters in product("a1' \n.\xa0s", repeat=5)]
+    for _ in range(2):  # of the second time all is known
+        assert [ids.tolist() for ids in encode(given)] == [each.ids for each in TOKENIZER.encode_batch(given)]
+
+
+def test_what_is_known_is_not_encoded_again() -> None:
+    calls = list[str]()
+
+    def encode(given: list[str]) -> list[np.ndarray]:
+        calls.extend(given)
+        return [np.array(TOKENIZER.encode(text).ids, DTYPE) for text in given]
+
+    known = Stretches(encode, DTYPE)  # type: ignore[arg-type]
+    text = "the cat sat on the mat " * 20 + "the end"
+    for _ in range(2):
+        assert known([text])[0].tolist() == TOKENIZER.encode(text).ids
+    assert calls[-1] == "the"  # the head alone
+    assert sum(map(len, calls)) < len(text)
+
+
+def test_a_tokenizer_whose_texts_do_not_fall_apart_is_left_alone() -> None:
+    assert falls_apart(TOKENIZER)
+
+    def changed(**parts: object) -> Tokenizer:
+        copy = Tokenizer.from_str(TOKENIZER.to_str())
+        copy.encode_special_tokens = True
+        for name, part in parts.items():
+            setattr(copy, name, part)
+        return copy
+
+    named = changed()
+    named.add_tokens([AddedToken("the cat", special=False)])
+    cut = changed()
+    cut.enable_truncation(5)
+    dropping = changed()
+    dropping.model.dropout = 0.1
+    others = [
+        changed(encode_special_tokens=False),
+        changed(normalizer=normalizers.NFC()),
+        changed(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        changed(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)),
+        Tokenizer(models.BPE()), train_bpe(texts(0), 200), named, cut, dropping,
+    ]  # fmt: skip
+    assert not any(map(falls_apart, others))
