@@ -10,11 +10,11 @@ import io
 import os
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from manyheads.data.stretches import encoder
 from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
 from manyheads.files import WriteError, fingerprint, replacing
+
+T = TypeVar("T")
 
 _FORMAT = "tokens-1"  # change it with the layout below
 _CHUNK = 100_000  # texts encoded at a time
@@ -73,11 +75,8 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         identity  what stands for a tokenizer that cannot be written as tokenizer.json.
         """
         path = cache / f"{fingerprint([_FORMAT, identity or tokenizer.to_str(), *texts])}.tokens"
-        if path.exists():
-            try:
-                return cls(path)
-            except ValueError as error:
-                warnings.warn(f"{error} (it is rebuilt now)", stacklevel=2)
+        if (kept := _kept(cls, path)) is not None:
+            return kept
         largest = max(tokenizer.get_vocab().values(), default=0)  # ids need not be without gaps
         dtype = np.uint16 if largest < 2**16 else np.int32
         chunks, lengths = [np.empty(0, dtype)], [0]
@@ -87,6 +86,17 @@ class TokenStore(Sequence[NDArray[np.int64]]):
             chunks.append(np.fromiter((i for ids in sequences for i in ids), dtype))
         _write(path, np.cumsum(lengths, dtype=np.int64), np.concatenate(chunks))
         return cls(path)
+
+
+def _kept(opened: Callable[[Path], T], path: Path) -> T | None:
+    """What is there and whole; else None, and a warning where it is not whole."""
+    if not path.exists():
+        return None
+    try:
+        return opened(path)
+    except ValueError as error:
+        warnings.warn(f"{error} (it is rebuilt now)", stacklevel=3)
+        return None
 
 
 def _write(path: Path, offsets: NDArray[np.int64], ids: NDArray[np.generic]) -> None:
@@ -140,12 +150,8 @@ class TokenStream:
             texts.facts.fingerprint,
         ]
         path = cache / f"{fingerprint(settings)}.tokens"
-        if path.exists():
-            try:
-                return cls(path)
-            except ValueError as error:
-                warnings.warn(f"{error} (it is rebuilt now)", stacklevel=2)
-                path.unlink()
+        if (kept := _kept(cls, path)) is not None:
+            return kept
         cache.mkdir(parents=True, exist_ok=True)
         try:
             _write_stream(path, texts, tokenizer, end)
