@@ -16,6 +16,7 @@ from manyheads.results import records
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
 TRAINING_PASSES = 3  # a backward pass costs two forward ones
 FIGURE = Path("docs/cifar10-widths.png")
+MEMORY = Path("docs/corpus-memory.png")
 HUNGER, HALTING = Path("docs/data-hunger.png"), Path("docs/universal-halting.png")
 HUNGRY = {"cifar10/resnet": "ResNet-20", "cifar10/vit": "a small ViT"}
 
@@ -101,6 +102,26 @@ def draw_halting(out: Path) -> Path | None:
     return out
 
 
+def draw_memory(out: Path) -> Path | None:
+    """What the training on a large corpus holds, over time; None where there is no record."""
+    from matplotlib.figure import Figure
+
+    record = next((bench for bench in records("bench") if bench.get("bench") == ["large-corpus"]), None)
+    if record is None:
+        return None
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axis = figure.subplots()
+    minutes = [line["seconds"] / 60 for line in record["memory"]]
+    for name, label in (("RssAnon", "its own"), ("RssFile", "of mapped files")):
+        axis.plot(minutes, [line[name] / 1024 for line in record["memory"]], label=label)
+    axis.axhline(record["disk_bytes"] / 2**30, color="grey", linestyle=":", label="the corpus, on disk")
+    axis.set(yscale="log", xlabel="minutes", ylabel="GiB resident")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
 if __name__ == "__main__":
-    for path in filter(None, (draw(FIGURE), draw_hunger(HUNGER), draw_halting(HALTING))):
+    for path in filter(None, (draw(FIGURE), draw_hunger(HUNGER), draw_halting(HALTING), draw_memory(MEMORY))):
         print(path)

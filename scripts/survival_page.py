@@ -67,6 +67,51 @@ def checkpoints() -> str:
     )
 
 
+def ranks() -> str:
+    """Losses of several processes beside those of one, and what became of a run of which one is killed."""
+    record = next((record for record in records("survival") if record["survival"] == "ranks"), None)
+    if record is None:
+        return ""
+    columns = [(dtype, world) for dtype, found in record["differences"].items() for world in found]
+    rows = [["losses of 50 steps, the largest relative difference", *(f"{dtype}, {world}" for dtype, world in columns)]]
+    rows += [["---", *["--:"] * len(columns)]]
+    families = list(dict.fromkeys(name for dtype, world in columns for name in record["differences"][dtype][world]))
+    for name in families:
+        apart = [record["differences"][dtype][world].get(name) for dtype, world in columns]
+        rows.append([name, *("" if each is None else f"{each:.0e}" for each in apart)])
+    table = _markdown(rows)
+    if (killed := record["killed"]) is None:
+        return table
+    victims, seconds = killed["kills"], sorted(killed["seconds_to_the_next_step"])
+    ends = "the very same weights" if killed["equal"] else "other weights"
+    middle, least, most = seconds[len(seconds) // 2], seconds[0], seconds[-1]
+    return (
+        f"{table}\n\nOf two processes, rank 0 was killed {victims['0']} times and rank 1 {victims['1']} times, by "
+        f"SIGKILL; `torchrun --max-restarts` started both anew each time, and the run ended with {ends}. From a kill "
+        f"to the next step it took {middle:.0f} s ({least:.0f} to {most:.0f}), on two cores with other work on them."
+    )
+
+
+def large_corpus() -> str:
+    """A corpus larger than memory may be: what its training holds, and how soon it goes on."""
+    record = next((bench for bench in records("bench") if bench.get("bench") == ["large-corpus"]), None)
+    if record is None:
+        return ""
+    rows = [["place in the epoch", "first batch after", "of which importing"], ["---", "--:", "--:"]]
+    for restart in record["restarts"]:
+        place = f"batch {restart['batch']:,} of {restart['batches']:,}"
+        whole = restart["seconds"] + restart["import_seconds"]
+        rows.append([place, f"{whole:.1f} s", f"{restart['import_seconds']:.1f} s"])
+    resumed, peak = record["resumed"], record["peak_mib"]["VmHWM"] / 1024
+    return (
+        f"{_markdown(rows)}\n\nA corpus of {record['disk_bytes'] / 1e9:.1f} GB on disk, "
+        f"{record['text_bytes'] / 1e9:.1f} GB of text, {record['tokens'] / 1e9:.2f} billion tokens: reading, "
+        f"tokenising and training held {peak:.2f} GiB at most. `--resume` after step {resumed['after_step']} told its "
+        f"next step {resumed['seconds_to_the_next_step']:.1f} s after it was started.\n\n"
+        "![Resident memory over time](corpus-memory.png)"
+    )
+
+
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
     rows = [["a step of each process", "processes", "GiB planned", "measured", "", "seconds planned", "measured", ""]]
@@ -95,4 +140,4 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-PARTS = (kills, faults, fuzzing, checkpoints, plans)
+PARTS = (kills, ranks, faults, fuzzing, checkpoints, large_corpus, plans)
