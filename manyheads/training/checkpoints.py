@@ -127,38 +127,61 @@ class Checkpoints:
                     path.unlink()
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Content and tensors of the last checkpoint that is whole; None if there never was one."""
+        """Content and tensors of the last checkpoint that is whole; None if there never was one.
+
+        Where none is whole, the last one that lacks but weights beside it: `files` of its content is without them.
+        """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
-        last: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+        whole: list[tuple[Path, dict[str, Any]]] = []
+        lacking: list[tuple[Path, dict[str, Any]]] = []
         for path in paths:
             try:
-                content = self._verified(path)
-                tensors = load_file(path.with_suffix(".safetensors")) if last is None else {}
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                content, lost = self._verified(path)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 self.say(f"warning: {path} cannot be used: {error}")
                 continue
+            for reason in lost:
+                self.say(f"warning: {path} cannot be used as it is: {reason}")
+            (lacking if lost else whole).append((path, content))
+        if not paths:
+            return None
+        usable = whole or lacking
+        if not usable:
+            raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
+        for path, content in usable:
             self._good[content["step"]] = {path.name, *content["files"]}
             self._digests |= content["files"]
-            if last is None:
-                last, self._saved = (content, tensors), content["step"]
-        if paths and last is None:
-            raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
-        if last and not paths[0].name.endswith(f"-{last[0]['step']:08d}.json"):
-            self.say(f"warning: using the previous good checkpoint, of step {last[0]['step']}")
-        return last
+        path, content = usable[0]
+        self._saved = content["step"]
+        if not whole:
+            self.say(f"warning: no checkpoint is whole: using that of step {self._saved} without what it lacks")
+        elif path != paths[0]:
+            self.say(f"warning: using the previous good checkpoint, of step {self._saved}")
+        try:
+            return content, load_file(path.with_suffix(".safetensors"))
+        except SafetensorError as error:  # its SHA-256 is right: nobody's accident
+            raise ValueError(f"{path.with_suffix('.safetensors')}: no safetensors file ({error})") from error
 
-    def _verified(self, path: Path) -> dict[str, Any]:
+    def _verified(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
+        """Its content, and what is wrong with the weights beside it, which `files` of the content then lacks."""
         saved = parse_json(_regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
         if _digest(content) != saved["sha256"]:
             raise ValueError("its content does not match its SHA-256")
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
             raise ValueError("its step is no number, or its files are not in its own directory")
-        for file, expected in dict(content["files"]).items():
-            with open(_regular(self.directory / file), "rb") as opened:
-                if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
-                    raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
-        return content
+        lost: list[Exception] = []
+        for file, expected in list(content["files"].items()):
+            try:
+                with open(_regular(self.directory / file), "rb") as opened:
+                    if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
+                        raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
+            except (OSError, ValueError) as error:
+                if file == path.with_suffix(".safetensors").name:
+                    raise
+                del content["files"][file]
+                lost.append(error)
+        return content, lost
 
 
 def _regular(file: Path) -> Path:

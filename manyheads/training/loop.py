@@ -134,6 +134,8 @@ def _train(
     if checkpoint:
         content, tensors = checkpoint
         counters = restore(model, optimiser, window, moving, tensors, content)
+        for lost in counters.forget_lost(content["files"]):
+            say(f"warning: {lost}; the run may end with other weights than without this damage")
         _warn_of_another_environment(content["environment"], identity["environment"])
         say(f"{out}: resuming after step {counters.step:,}")
     else:

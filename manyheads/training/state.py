@@ -1,7 +1,7 @@
 """What a run is at a step: tensors (model, optimiser, random generators) and counters, put back bit for bit."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +33,22 @@ class Counters:
 
     def needed_files(self) -> list[dict[str, Any]]:
         return [*self.snapshots, *([self.best] if self.best else [])]
+
+    def forget_lost(self, files: Collection[str]) -> list[str]:
+        """Go on without the weights whose files are not among these; what that means for the run, in words."""
+        told = [
+            f"the weights of step {snapshot['step']:,} are lost, for a mean at the end, too"
+            for snapshot in self.snapshots
+            if snapshot["file"] not in files
+        ]
+        self.snapshots = [snapshot for snapshot in self.snapshots if snapshot["file"] in files]
+        if self.best and self.best["file"] not in files:
+            told.append(
+                f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best of those "
+                "from here on are kept instead"
+            )
+            self.best, self.without_best = None, 0
+        return told
 
 
 def seed_all(seed: int) -> None:

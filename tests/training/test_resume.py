@@ -93,13 +93,14 @@ def test_metrics_are_complete_and_without_doubles(whole):
     assert [entry["step"] for entry in whole[1] if "validation" in entry] == list(range(9, 61, 9))
 
 
+class Growing(ToyTask):
+    """Weights grow in training, so that the first validation is the best."""
+
+    def validate(self) -> dict[str, float]:
+        return {"loss": self.model.first.weight.abs().sum().item()}
+
+
 def test_early_stopping_resumes_with_its_state(tmp_path):
-    class Growing(ToyTask):
-        """Weights grow in training, so that the first validation is the best."""
-
-        def validate(self) -> dict[str, float]:
-            return {"loss": self.model.first.weight.abs().sum().item()}
-
     config = TrainingConfig(**{**SETTINGS, "steps": 400, "validate_every": 4, "patience": 5, "checkpoint_every": 7})
     run(tmp_path / "whole", task=Growing(), config=config)
     expected = outcome(tmp_path / "whole")
@@ -262,6 +263,34 @@ def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, capsy
     run(tmp_path, resume=True)
     assert "weights-00000010.safetensors is truncated or altered" in capsys.readouterr().err
     assert outcome(tmp_path) == whole
+
+
+@pytest.mark.parametrize("damage", [flip, os.unlink])
+def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp_path, capsys, damage):
+    settings = {**SETTINGS, "steps": 30, "average": 1}
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 66, task=Growing(), config=TrainingConfig(**settings))  # after step 24
+    damage(tmp_path / "run" / "state" / "weights-00000009.safetensors")
+    run(tmp_path / "run", task=Growing(), config=TrainingConfig(**settings), resume=True)
+    told = capsys.readouterr().err
+    assert told.count("checkpoint-00000024.json cannot be used as it is: ") == 1
+    assert "using that of step 24 without what it lacks" in told
+    assert "the best weights (step 9, " in told
+    assert "resuming after step 24" in told
+    # from there on the weights are those of a run that nothing happened to, and the first validation is the best again
+    run(tmp_path / "whole", task=Growing(), config=TrainingConfig(**{**settings, "steps": 27, "metric": None}))
+    assert outcome(tmp_path / "run")[2]["weights"] == "best (step 27)"
+    assert outcome(tmp_path / "run")[0] == outcome(tmp_path / "whole")[0]
+
+
+def test_weights_to_average_that_all_checkpoints_lack_are_told_and_left_out(tmp_path, capsys):
+    settings = {**SETTINGS, "steps": 39, "average": 4, "metric": None}
+    with pytest.raises(Crash):
+        run(tmp_path, 85, config=TrainingConfig(**settings))  # after step 32
+    flip(tmp_path / "state" / "weights-00000020.safetensors")
+    run(tmp_path, config=TrainingConfig(**settings), resume=True)
+    assert "the weights of step 20 are lost" in capsys.readouterr().err
+    assert outcome(tmp_path)[2]["weights"] == "mean of 3"  # of steps 10, 30 and 39
 
 
 def test_only_damaged_checkpoints_are_an_error(tmp_path):

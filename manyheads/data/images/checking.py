@@ -22,6 +22,7 @@ from PIL import Image
 from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
+from manyheads.data.images.tar import Member
 from manyheads.data.labelled import label_name
 from manyheads.data.splits import half_character
 from manyheads.files import parse_json
@@ -121,7 +122,7 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
 
 
 def open_image(
-    source: Stored | Path | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
+    source: Stored | Path | Member | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
 ) -> Image.Image:  # fmt: skip
     """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError, also for a
     file of more than `most` pixels, before it is decoded."""
@@ -136,7 +137,7 @@ def open_image(
     try:
         return decode(content(source), most).image
     except ImageFault as error:
-        place = f"{source}: " if isinstance(source, Path) else ""
+        place = f"{source}: " if isinstance(source, Path) else f"{source.tar}: " if isinstance(source, Member) else ""
         raise ValueError(f"{place}{error.fault}; {error.remedy}") from None
 
 
@@ -144,26 +145,31 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
 
-def _stamp(source: bytes | Path) -> str:
+def _stamp(source: bytes | Path | Member) -> str:
     if isinstance(source, bytes):
         return blake2b(source, digest_size=16).hexdigest()
+    file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
-        status = source.stat()
+        status = file.stat()
     except (OSError, ValueError):  # opening it says why
         return ""
-    described = f"{source.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
+    described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
 
 
-def content(source: bytes | Path) -> bytes:
+def content(source: bytes | Path | Member) -> bytes:
     """The bytes of an image's file. Raises ImageFault."""
     if isinstance(source, bytes):
         return source
     try:
+        if isinstance(source, Member):
+            return source.read()
         if source.exists() and not source.is_file() and not source.is_dir():
             raise ImageFault("no regular file (a pipe or a device)", "give the path of an image")
         return source.read_bytes()
     except FileNotFoundError:
+        if isinstance(source, Member):
+            raise ImageFault("no such file any more", "leave it where it is during a run") from None
         link = f"a broken link, to {source.readlink()}" if source.is_symlink() else "no such file"
         raise ImageFault(link, "give the path of an image") from None
     except IsADirectoryError:

@@ -4,8 +4,12 @@
                                links are followed
     FILE.parquet               a column `image` (or `img`, `bytes`) of bytes or of {bytes, path}, and a column `label`
     FILE.jsonl, .csv, .tsv     a row an image, as {"image": "cat/1.png", "label": "cat"}; paths are relative to the file
+    FILE.tar                   items as WebDataset has them (`tar.py`)
     train-images-idx3-ubyte    and train-labels-idx1-ubyte beside it (MNIST's form), or both with .gz
     hub:NAME[@REVISION]#SPLIT  of the Hugging Face Hub, by the library `datasets`
+
+A corpus may be several of these, joined by commas, as train-00000-of-00002.parquet and train-00001-of-00002.parquet
+are when a folder holds them: they are read one after the other.
 
 Labels may be numbers; a `labels.txt` beside a file (or the Hub) says what 0, 1, ... are called, one name a line.
 """
@@ -18,6 +22,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.images.decoding import ImageFault
+from manyheads.data.images.tar import Member, samples
 from manyheads.data.rows import TABLES, table
 from manyheads.data.source import HUB
 from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
@@ -32,7 +38,8 @@ from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _LARGEST_IDX = 2**31  # bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
-_FORMS = f"a folder with a folder for each class, a {', '.join(TABLES)} or IDX file (...-images-idx3-ubyte)"
+_FILES = (*TABLES, ".tar")
+_FORMS = f"a folder with a folder for each class, a {', '.join(_FILES)} or IDX file (...-images-idx3-ubyte)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Entry(NamedTuple):
     """An image with its label, or why there is none."""
 
     place: str  # as an error names it
-    source: bytes | Path | NDArray[np.uint8] | None  # an encoded image, its file, or its pixels (Y, X)
+    source: bytes | Path | Member | NDArray[np.uint8] | None  # an encoded image, its file, or its pixels (Y, X)
     label: Any = None
     fault: ImageFault | None = None
 
@@ -63,6 +70,8 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
     if str(path).startswith(HUB):
         return _hub(str(path), columns)
     file = Path(path)
+    if not file.exists() and "," in str(path):
+        return _shards([entries(part.strip(), columns, images=images) for part in str(path).split(",")], str(path))
     if not file.exists():
         raise FileNotFoundError(f"{file}: no such file or directory; give {_FORMS}")
     if file.is_dir():
@@ -71,6 +80,8 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
         raise ValueError(f"{file}: no regular file (a pipe or a device); give {_FORMS}")
     if file.suffix in TABLES:
         return _table(file, columns, images), _names_beside(file)
+    if file.suffix == ".tar":
+        return _tar(file, columns), _names_beside(file)
     if _is_idx(file.name):
         return _idx(file, images), _names_beside(file)
     raise ValueError(f"{file}: cannot tell what it is: expected {_FORMS}; unpack an archive first")
@@ -102,15 +113,15 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
 
 def _splits_of(folder: Path) -> Splits:
-    inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in TABLES or _is_idx(path.name)]
+    inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in _FILES or _is_idx(path.name)]
     folders = [path for path in inside if path.is_dir()]
     named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
     files = [path.name for path in inside if not path.is_dir()]
     mnist = [str(folder / name) for name in files if name.startswith("t10k")]
-    split_files = mnist or splits_among(folder, files) != (None, None, [])
+    split_files = mnist or splits_among(folder, files, sharded=True) != (None, None, [])
     if len(named) < len(folders) and not split_files and not any(map(_holds_folders, named)):
         return Splits(str(folder), None, [])  # the class folders themselves, be one called `train` or `test_card`
-    splits = splits_among(folder, [*files, *(path.name for path in named)])
+    splits = splits_among(folder, [*files, *(path.name for path in named)], sharded=not named)
     if splits.train is not None and Path(splits.train).is_dir() and not _holds_folders(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
         raise ValueError(f"{splits.train}: no class folders in it; {expected}")
@@ -227,6 +238,19 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
 def _without(place: object, column: str, names: Iterable[str]) -> str:
     named = ", ".join(map(repr, names))
     return f"{place}: no column {column!r}: it has {named}; rename one, or name it: columns.image=, columns.label="
+
+
+def _tar(file: Path, columns: Columns) -> Iterator[Entry]:
+    for sample in samples(file, PICTURES, columns.label or "label"):
+        yield Entry(f"{file}:{sample.key}", sample.image, sample.label, sample.fault)
+
+
+def _shards(
+    shards: list[tuple[Iterator[Entry], tuple[str, ...]]], path: str
+) -> tuple[Iterator[Entry], tuple[str, ...]]:
+    if len({names for _, names in shards}) > 1:
+        raise ValueError(f"{path}: the labels.txt beside them differ; write the same beside all")
+    return chain.from_iterable(entries for entries, _ in shards), shards[0][1]
 
 
 def _is_idx(name: str) -> bool:

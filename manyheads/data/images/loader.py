@@ -21,6 +21,7 @@ from manyheads.data.images.checking import listed, open_image
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.store import Stored
+from manyheads.data.images.tar import Member
 
 _AHEAD = 2  # batches that each worker has before it
 
@@ -45,7 +46,7 @@ class ImageBatch:
 class _Maker:
     """Makes any batch of any epoch; workers have a copy, but for the images, which stay in their files."""
 
-    sources: list[Path | Stored | NDArray[np.uint8]]
+    sources: list[Path | Member | Stored | NDArray[np.uint8]]
     labels: NDArray[np.int64]
     classes: int
     preprocessing: Preprocessing

@@ -23,6 +23,7 @@ from manyheads.data.images.checking import checked, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
+from manyheads.data.images.tar import Member
 from manyheads.data.labelled import label_name, label_order
 from manyheads.data.splits import SplitData, held_out
 
@@ -33,7 +34,7 @@ _MEMORY = "checked.jsonl"  # file of the folder `kept`
 class Item(NamedTuple):
     """An image with its label."""
 
-    source: Path | Stored | NDArray[np.uint8]
+    source: Path | Member | Stored | NDArray[np.uint8]
     label: str
     key: str  # a hash of its pixels: the same for copies, however they are encoded
     size: tuple[int, int]  # (width, height), upright
@@ -119,7 +120,7 @@ def read_images(
             if check.stamp not in known:
                 fresh.append(check._replace(pixels=None))
             assert entry.source is not None
-            source = entry.source if isinstance(entry.source, Path) else encoded.add(entry.source)
+            source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:

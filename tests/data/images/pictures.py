@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,23 @@ def as_idx(folder: Path, suffix: str = "") -> Path:
 
 def as_idx_gz(folder: Path) -> Path:
     return as_idx(folder, ".gz")
+
+
+def tar_of(file: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(file, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file
+
+
+def as_tar(folder: Path) -> Path:
+    files: dict[str, bytes] = {}
+    for number, (png, label) in enumerate(zip(PNGS, LABELS, strict=True)):
+        in_json = {"cls": label.encode()} if number % 2 else {"json": json.dumps({"label": label}).encode()}
+        files |= {f"a/{number}.{kind}": content for kind, content in {"png": png, **in_json, "txt": b"a text"}.items()}
+    return tar_of(folder / "c.tar", {**files, "a/._0.png": b"hidden"})
 
 
 def noise(mode: str, size: tuple[int, int] = (7, 5)) -> Image.Image:

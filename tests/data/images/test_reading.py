@@ -29,13 +29,14 @@ from tests.data.images.pictures import (
     as_idx_gz,
     as_jsonl,
     as_parquet,
+    as_tar,
     encoded,
     many,
     noise,
 )
 
 
-@pytest.mark.parametrize("form", [as_folder, as_parquet, as_bytes_and_numbers, as_jsonl, as_idx, as_idx_gz])
+@pytest.mark.parametrize("form", [as_folder, as_parquet, as_bytes_and_numbers, as_jsonl, as_idx, as_idx_gz, as_tar])
 @pytest.mark.parametrize("decoded", [True, False])
 def test_every_form_gives_the_same(
     tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
