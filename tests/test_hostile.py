@@ -132,8 +132,8 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     "changes",
     [
         {"rng": None}, {"rng": {"python": [3, None], "numpy": []}}, {"counters": {"steps": 4}},
-        {"counters": {"step": "4"}}, {"counters": {"best": {"value": 1.0, "step": 1, "file": "../secret"}}},
-        {"counters": {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}},
+        {"counters": {"step": "4"}}, {"counters": {"best": {"value": 1.0, "file": "../secret"}}},
+        {"counters": {"snapshots": [{"step": 1}]}},
     ],
 )  # fmt: skip
 def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -144,6 +144,21 @@ def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict
     assert last is not None
     with pytest.raises(ValueError, match="the checkpoint is of another version, or damaged"):
         restore(model, optimiser, window, {}, last[1], last[0])
+
+
+@pytest.mark.parametrize(
+    "counters",
+    [{"best": {"value": 1.0, "step": 1, "file": "../secret"}}, {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}],
+)
+def test_weights_that_a_checkpoint_does_not_keep_are_not_asked_for(tmp_path: Path, counters: dict[str, Any]) -> None:
+    model, optimiser, window = run(tmp_path)
+    rewrite(tmp_path, counters=counters)
+    with Checkpoints(tmp_path, print) as checkpoints:
+        last = checkpoints.latest()
+    assert last is not None
+    restored = restore(model, optimiser, window, {}, last[1], last[0])
+    assert len(restored.forget_lost(last[0]["files"])) == 1
+    assert restored.needed_files() == []
 
 
 def test_lines_of_metrics_that_no_number_holds_are_left_out(tmp_path: Path) -> None:

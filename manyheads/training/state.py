@@ -175,6 +175,7 @@ def _restored(
             torch.cuda.set_rng_state(tensors[f"rng.cuda.{index}"].clone(), index)
     counters = Counters(**content["counters"])
     checked(counters)
-    if unknown := {needed["file"] for needed in counters.needed_files()} - set(content["files"]):
-        raise ValueError(f"it needs {', '.join(sorted(map(str, unknown)))}, which its directory need not have")
+    for needed in counters.needed_files():
+        if not {"file", "step"} <= needed.keys() or not isinstance(needed.get("value", 0.0), float | int):
+            raise ValueError("of weights beside it, it does not tell the file, the step and the value")
     return counters
