@@ -150,8 +150,9 @@ def here() -> Ranks:
         "cpu:gloo,cuda:nccl" if gpus else "gloo", store=_of_this_attempt(store), rank=ranks.rank,
         world_size=ranks.world, timeout=FOREVER,
     )  # fmt: skip
-    _Watch(ranks).start()
-    atexit.register(_leave)
+    watch = _Watch(ranks)
+    watch.start()
+    atexit.register(_leave, watch)
     return ranks
 
 
@@ -162,9 +163,11 @@ def _of_this_attempt(store: Any) -> Any:
     return PrefixStore(f"manyheads/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _leave() -> None:
+def _leave(watch: _Watch) -> None:
     import torch.distributed as dist
 
+    watch.over.set()
+    watch.join(SILENCE * BEAT)  # a thread that Python ends within a call of the store takes the process down with it
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -179,6 +182,7 @@ class _Watch(threading.Thread):
         import torch.distributed as dist
 
         super().__init__(daemon=True)
+        self.over = threading.Event()
         self._ranks = ranks
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         self._store = _of_this_attempt(store)
@@ -192,7 +196,8 @@ class _Watch(threading.Thread):
         parent = os.getppid()
         pool = ThreadPoolExecutor(1)
         for beat in range(1, sys.maxsize):
-            time.sleep(BEAT)
+            if self.over.wait(BEAT):
+                return
             answer = pool.submit(self._exchange, beat)
             if not _answered(answer) or answer.exception():
                 _end("the process that holds the run together cannot be reached any more")
