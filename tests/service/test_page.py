@@ -216,6 +216,28 @@ def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
     assert browser.texts("#state") == ["Stopped"]
     assert not browser.run("document.querySelector('#stop').offsetParent")
     browser.wait("document.querySelector('#told').hidden")
+    told_too_long(browser)
+
+
+def told_too_long(browser: ServiceBrowser) -> None:
+    """A text that is written fast may become longer than what is shown: it is asked for once, and told."""
+    assert len(browser.failures) <= 1
+    if browser.failures:
+        assert "400" in browser.failures.pop()
+        browser.wait("!document.querySelector('#note').hidden")
+        assert re.search("the model takes 128|at most 256", browser.texts("#note")[0])
+
+
+def test_a_text_too_long_to_look_at_is_asked_for_once(browser: ServiceBrowser, running: Running) -> None:
+    browser.visit(address(running, model="lm"))
+    browser.type("#field-text", "the")
+    browser.type("#field-tokens", "300")
+    browser.type("#field-temperature", "0")
+    browser.click("#run")
+    browser.wait("document.querySelector('#state').textContent === 'Done'")
+    browser.wait("!document.querySelector('#note').hidden")
+    assert len(browser.failures) == 1
+    told_too_long(browser)
 
 
 def test_an_image_is_dropped(browser: ServiceBrowser, running: Running, folder: Path) -> None:

@@ -19,9 +19,9 @@ export class Attention {
     this.room.replaceChildren(el("p", { className: "hint" }, hint));
   }
 
-  /** Show an input of a model. `live`: it still grows, and the view is at its last token. `told(answer)` afterwards. */
-  show(body, { live = false, told = () => {} } = {}) {
-    this.waiting = { body, live, told };
+  /** Show an input of a model. `live`: it still grows, and the view is at its last token. Then `told(answer)` or `refused()`. */
+  show(body, { live = false, told = () => {}, refused = () => {} } = {}) {
+    this.waiting = { body, live, told, refused };
     this.running ??= this.work();
     return this.running;
   }
@@ -29,7 +29,7 @@ export class Attention {
   async work() {
     const { signal } = (this.abort = new AbortController());
     while (this.waiting && !signal.aborted) {
-      const { body, live, told } = this.waiting;
+      const { body, live, told, refused } = this.waiting;
       this.waiting = null;
       try {
         const answer = await ask("attend", body, signal);
@@ -43,6 +43,8 @@ export class Attention {
         if (signal.aborted) return;
         this.note.textContent = `Where the heads look is not shown: ${error.message}`;
         this.note.hidden = false;
+        if (live && this.waiting?.live) this.waiting = null; // the same text, longer
+        refused();
       }
     }
     if (!signal.aborted) this.running = null;

@@ -77,14 +77,15 @@ export const VERBS = {
       const prompt = String(text), written = el("span", { className: "written" }), next = el("div", {});
       desk.show(said(el("span", { className: "given" }, prompt), written), next);
       const told = ({ next: ranked }) => next.replaceChildren(ranking("What may come next", ranked.map(({ token, probability }) => ({ name: token, value: probability }))));
-      const look = (live) => desk.look({ text: prompt + written.textContent }, { live, told });
+      let shown = true; // until the text is longer than what is shown: to ask again with more of it would be in vain
+      const look = () => { if (shown) desk.look({ text: prompt + written.textContent }, { live: true, told, refused: () => { shown = false; } }); };
       const body = { model: card.id, prompt, max_tokens: Number(tokens), temperature: Number(temperature), seed: Number(seed) };
       for await (const piece of desk.stream("v1/completions", body)) {
         if (!piece) continue;
         written.append(piece);
-        look(true);
+        look();
       }
-      look(true);
+      look();
     },
   },
   embed: {
