@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,7 +36,8 @@ MOST_CHARACTERS = 10**8  # of an algorithm's strings
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales."""
+    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. `kept` is a
+    directory for what does not fit into memory (`read_parallel`)."""
 
     kind = "parallel"
     unit = "pairs"
@@ -46,9 +47,12 @@ class ParallelSource(Source[Pairs]):
     source: str = "en"
     target: str = "de"
     size: int = 30_000
+    kept: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
-        return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return read_parallel(
+            corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
 
     def embedded(self) -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
@@ -58,8 +62,8 @@ class ParallelSource(Source[Pairs]):
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
         return hold_out(train, train.sources, what="source sentence")
 
-    def content(self, data: Pairs, split: str) -> list[str]:
-        return [*data.sources, *data.targets]
+    def content(self, data: Pairs, split: str) -> Iterable[str]:
+        return chain(data.sources, data.targets)
 
     def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)

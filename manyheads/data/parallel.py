@@ -29,20 +29,23 @@ class Pairs(Dataset):
     """Aligned sentences; `files` are the one table, or the source's and the target's file."""
 
     columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
+    large: ClassVar[tuple[str, ...]] = columns
 
-    sources: list[str]
-    targets: list[str]
+    sources: Sequence[str]
+    targets: Sequence[str]
     files: list[Path] = field(default_factory=list)
 
 
 def read_parallel(
-    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None
-) -> Pairs:
+    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Pairs:  # fmt: skip
     """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy. `skip_bad_lines` leaves faulty
     rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
-    how many pairs are read at most.
+    how many pairs are read at most. More than 64 million characters of a side are not held in memory but in a file
+    without a name in the directory `kept`, or in that of the system's temporary files.
     """
     files = locate(str(path), source, target)
     for file in files:
@@ -59,7 +62,7 @@ def read_parallel(
             else:
                 skips[f"{row.file}: blank on both sides"] += 1
 
-    pairs = Pairs.collect(islice(usable(), limit), files[0], skips, "no usable pair of sentences")
+    pairs = Pairs.collect(islice(usable(), limit), files[0], skips, "no usable pair of sentences", folder=kept)
     return replace(pairs, files=files)
 
 

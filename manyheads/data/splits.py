@@ -42,7 +42,7 @@ class Data(Protocol):
 
     def __len__(self) -> int: ...
 
-    def subset(self, chosen: Sequence[int], /) -> Self: ...
+    def subset(self, chosen: Sequence[int] | NDArray[np.int64], /) -> Self: ...
 
 
 D = TypeVar("D", bound=Data)
@@ -129,19 +129,30 @@ def hold_out(
     if labels is not None:
         known = {label for row in kept for label in labels[row]}
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
-        kept = sorted([*kept, *(row for row in held if keys[row] in unknown)])
-        held = [row for row in held if keys[row] not in unknown]
-        if not held:
+        back = np.array([keys[row] in unknown for row in held], bool)
+        if back.all():
             raise ValueError("too few items of each label to hold some out; give validation data")
+        kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
     return data.subset(kept), data.subset(held)
 
 
-def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
+def held_out(
+    keys: Iterable[str], fraction: float = 0.05, *, what: str = "item"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
     else the corpus holds and in whatever order. At least one key is held out, and one kept."""
-    hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) for key in keys]
-    held = below_share(np.array(hashes, dtype=np.uint64), fraction, what=what)
-    return np.flatnonzero(~held).tolist(), np.flatnonzero(held).tolist()
+    held = below_share(hashes_of(keys), fraction, what=what)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
+    """(N,) of each."""
+    return np.fromiter(map(hash_of, keys), np.uint64)
+
+
+def hash_of(key: str) -> int:
+    """64 bits, by which millions are told apart."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:

@@ -228,7 +228,7 @@ def test_hold_out_keeps_copies_together_and_does_not_depend_on_the_rest() -> Non
     pairs = Pairs(sources, [str(i) for i in range(3000)])
     kept, held = hold_out(pairs, pairs.sources, what="sentence")
     assert not set(kept.sources) & set(held.sources)
-    assert sorted(kept.targets + held.targets) == sorted(pairs.targets)
+    assert sorted([*kept.targets, *held.targets]) == sorted(pairs.targets)
     assert 0.03 < len(held) / len(pairs) < 0.07
     backwards = hold_out(Pairs(sources[::-1], pairs.targets[::-1]), sources[::-1], what="sentence")[1]
     assert set(backwards.sources) == set(held.sources)
