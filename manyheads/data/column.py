@@ -47,13 +47,16 @@ class Column(Sequence[str]):
 
 
 class Joined:
-    """Texts one behind the other, each time that they are gone through."""
+    """The texts of several columns one behind the other, each time that they are gone through."""
 
-    def __init__(self, *columns: Iterable[str]) -> None:
+    def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._columns = columns
 
     def __iter__(self) -> Iterator[str]:
-        return chain(*self._columns)
+        return chain.from_iterable(self._columns)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._columns))
 
 
 class Gathering:

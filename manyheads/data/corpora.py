@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from manyheads.data import conll, squad
 from manyheads.data.class_folders import class_folder_splits
+from manyheads.data.column import Joined
 from manyheads.data.conll import Tagged, read_conll
 from manyheads.data.documents import Documents, read_documents
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
@@ -63,7 +64,7 @@ class ParallelSource(Source[Pairs]):
         return hold_out(train, train.sources, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
-        return chain(data.sources, data.targets)
+        return Joined((data.sources, data.targets))
 
     def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)
@@ -253,7 +254,8 @@ class TextSource(Source[Texts]):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSource(Source[Documents]):
-    """Documents, in `column` of tables; without data, the standard library's documentation. No test data."""
+    """Documents, in `column` of tables; without data, the standard library's documentation. No test data. `kept` is a
+    directory for what does not fit into memory (`read_documents`)."""
 
     kind = "documents"
     unit = "documents"
@@ -261,9 +263,12 @@ class DocumentSource(Source[Documents]):
     report = staticmethod(document_report)
 
     column: str = "text"
+    kept: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
-        return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return read_documents(
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
 
     def embedded(self) -> SplitData[Documents]:
         from manyheads.data.embedded.standard_library import documentation

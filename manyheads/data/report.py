@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from manyheads.data.column import Joined
 from manyheads.data.conll import Tagged
 from manyheads.data.documents import Documents
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData, hash_of
+from manyheads.data.splits import SplitData, hash_of, hashes_of
 from manyheads.data.squad import Questions
 from manyheads.data.texts import Texts
 
@@ -221,10 +222,10 @@ def text_report(splits: SplitData[Texts]) -> str:
 def document_report(splits: SplitData[Documents]) -> str:
     """Of documents of sentences."""
     report = Report(splits.known, "documents")
-    report.row("sentences", lambda data: f"{sum(map(len, data.documents)):,}")
-    report.row("characters", lambda data: f"{sum(len(line) for document in data.documents for line in document):,}")
-    report.row(
-        "distinct sentences", lambda data: f"{len({line for document in data.documents for line in document}):,}"
-    )
-    report.repetitions(lambda data: data.texts)
+    sentences = {id(data): hashes_of(Joined(data.documents)) for data in splits.known.values()}
+    texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}
+    report.row("sentences", lambda data: f"{len(sentences[id(data)]):,}")
+    report.row("characters", lambda data: f"{sum(map(len, Joined(data.documents))):,}")
+    report.row("distinct sentences", lambda data: f"{len(np.unique(sentences[id(data)])):,}")
+    report.repeated_hashes(lambda data: texts[id(data)])
     return str(report)

@@ -91,7 +91,8 @@ class Source(ABC, Generic[D]):
 
     def content(self, data: D, split: str) -> Iterable[str]:
         """The texts and labels of a split, for its fingerprint."""
-        return list(data.texts)
+        texts: Iterable[str] = data.texts
+        return texts
 
     def fingerprint(self, data: D, split: str) -> str:
         """Of the content of a split."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.column import Joined
 from manyheads.data.stretches import encoder
 from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
@@ -73,7 +74,9 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         return f"TokenStore({len(self):,} sequences, {self._total:,} {self._dtype} ids, {self.path})"
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path, *, identity: str | None = None) -> TokenStore:
+    def of(
+        cls, texts: Sequence[str] | Joined, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
+    ) -> TokenStore:
         """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew.
 
         identity  what stands for a tokenizer that cannot be written as tokenizer.json.

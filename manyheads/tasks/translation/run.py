@@ -106,7 +106,7 @@ def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, T
             )
         learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
         if config.joint:
-            return learn(Joined(pairs.sources, pairs.targets), sizes[0]), None
+            return learn(Joined((pairs.sources, pairs.targets)), sizes[0]), None
         return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
 
 
