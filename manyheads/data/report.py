@@ -128,8 +128,9 @@ class _Measured:
 
     def __init__(self, pairs: Pairs) -> None:
         self.skips = pairs.skips
-        counts = [("source words", int), ("target words", int), ("source characters", int), ("target characters", int)]
-        kinds = np.dtype([*counts, ("copied", bool), ("source", np.uint64), ("pair", np.uint64)])
+        counts = ("source words", "target words", "source characters", "target characters")
+        hashes = [("source", np.uint64), ("pair", np.uint64)]
+        kinds = np.dtype([*((name, np.int32) for name in counts), ("copied", bool), *hashes])
         sides = zip(pairs.sources, pairs.targets, strict=True)
         self.of = np.fromiter(
             (
