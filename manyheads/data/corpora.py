@@ -28,7 +28,7 @@ from manyheads.data.report import (
 )  # fmt: skip
 from manyheads.data.rows import TABLES
 from manyheads.data.source import FIRST, MOST, ClassSource, Source
-from manyheads.data.splits import SplitData, Splits, below_share, hold_out, only_test, splits_among
+from manyheads.data.splits import NUMBERED, PARTS, SplitData, Splits, below_share, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, examined, read_texts
 
@@ -68,6 +68,9 @@ class ParallelSource(Source[Pairs]):
 
     def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)
+
+    def splits_in(self, folder: Path) -> Splits:
+        return splits_among(folder, self.corpora(folder), shards=PARTS)
 
     def check_exists(self, corpus: str) -> None:
         locate(corpus, self.source, self.target)
@@ -242,14 +245,14 @@ class TextSource(Source[Texts]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no `train` is for training."""
-        splits = splits_among(Path(data), self.corpora(Path(data)), sharded=True)
+        splits = splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED)
         if splits.train is None:
             splits = Splits(data, None, [])
         return splits.given(validation, test)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""
-        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), sharded=True).test) or data
+        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED).test) or data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,6 +152,7 @@ def _setting(folder: Path) -> None:
 
 
 def _caches(folder: Path) -> list[Files]:
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "a.tokens").open("wb") as file:
         np.save(file, np.array([0, 2, 5], np.int64))
         np.save(file, np.arange(5, dtype=np.uint16))
