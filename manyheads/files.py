@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def fingerprint(parts: Sequence[str | bytes | Path]) -> str:
+def fingerprint(parts: Iterable[str | bytes | Path]) -> str:
     """32 hexadecimal digits that depend on the parts and their boundaries; a Path stands for that file's content."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:

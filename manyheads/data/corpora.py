@@ -12,6 +12,7 @@ import numpy as np
 
 from manyheads.data import conll, squad
 from manyheads.data.class_folders import class_folder_splits
+from manyheads.data.column import Joined
 from manyheads.data.conll import Tagged, read_conll
 from manyheads.data.documents import Documents, read_documents
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
@@ -27,7 +28,7 @@ from manyheads.data.report import (
 )  # fmt: skip
 from manyheads.data.rows import TABLES
 from manyheads.data.source import FIRST, MOST, ClassSource, Source
-from manyheads.data.splits import SplitData, Splits, below_share, hold_out, only_test, splits_among
+from manyheads.data.splits import NUMBERED, PARTS, SplitData, Splits, below_share, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, examined, read_texts
 
@@ -36,7 +37,8 @@ MOST_CHARACTERS = 10**8  # of an algorithm's strings
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales."""
+    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. `kept` is a
+    directory for what does not fit into memory (`read_parallel`)."""
 
     kind = "parallel"
     unit = "pairs"
@@ -46,9 +48,12 @@ class ParallelSource(Source[Pairs]):
     source: str = "en"
     target: str = "de"
     size: int = 30_000
+    kept: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
-        return read_parallel(corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return read_parallel(
+            corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
 
     def embedded(self) -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
@@ -58,11 +63,14 @@ class ParallelSource(Source[Pairs]):
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
         return hold_out(train, train.sources, what="source sentence")
 
-    def content(self, data: Pairs, split: str) -> list[str]:
-        return [*data.sources, *data.targets]
+    def content(self, data: Pairs, split: str) -> Iterable[str]:
+        return Joined((data.sources, data.targets))
 
     def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)
+
+    def splits_in(self, folder: Path) -> Splits:
+        return splits_among(folder, self.corpora(folder), shards=PARTS)
 
     def check_exists(self, corpus: str) -> None:
         locate(corpus, self.source, self.target)
@@ -237,19 +245,20 @@ class TextSource(Source[Texts]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no `train` is for training."""
-        splits = splits_among(Path(data), self.corpora(Path(data)), sharded=True)
+        splits = splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED)
         if splits.train is None:
             splits = Splits(data, None, [])
         return splits.given(validation, test)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""
-        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), sharded=True).test) or data
+        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED).test) or data
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSource(Source[Documents]):
-    """Documents, in `column` of tables; without data, the standard library's documentation. No test data."""
+    """Documents, in `column` of tables; without data, the standard library's documentation. No test data. `kept` is a
+    directory for what does not fit into memory (`read_documents`)."""
 
     kind = "documents"
     unit = "documents"
@@ -257,9 +266,12 @@ class DocumentSource(Source[Documents]):
     report = staticmethod(document_report)
 
     column: str = "text"
+    kept: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
-        return read_documents(corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return read_documents(
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
 
     def embedded(self) -> SplitData[Documents]:
         from manyheads.data.embedded.standard_library import documentation

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
+from manyheads.data.batching import Lazy
 from manyheads.data.compressed import kind
 from manyheads.data.corpus import text_rows
 from manyheads.data.dataset import Dataset
@@ -31,16 +32,21 @@ _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“
 
 @dataclass(frozen=True, repr=False)
 class Documents(Dataset):
-    """Documents as lists of sentences."""
+    """Documents, each a text that has its sentences as lines."""
 
-    columns: ClassVar[tuple[str, ...]] = ("documents",)
+    columns: ClassVar[tuple[str, ...]] = ("texts",)
+    large: ClassVar[tuple[str, ...]] = columns
 
-    documents: list[Document]
+    texts: Sequence[str]
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> Documents:
+        return cls(list(map("\n".join, documents)))
 
     @property
-    def texts(self) -> list[str]:
-        """A document each, its sentences as lines."""
-        return ["\n".join(document) for document in self.documents]
+    def documents(self) -> Sequence[Document]:
+        """As lists of sentences."""
+        return Lazy(self.texts, lambda text: text.split("\n"))
 
 
 def sentences(text: str) -> Document:
@@ -50,12 +56,15 @@ def sentences(text: str) -> Document:
 
 
 def read_documents(
-    data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None
-) -> Documents:
+    data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Documents:  # fmt: skip
     """Every document of a corpus (forms above), in the order of files and rows; blank ones are left out.
 
     column  of a table that holds the text
     limit   how many documents are read at most
+    kept    directory for a file without a name, where there is more than 64 million characters of text, which are not
+            held in memory then; None: that of the system's temporary files
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
     """
@@ -67,7 +76,7 @@ def read_documents(
             raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
     skips: Counter[str] = Counter()
 
-    def rows() -> Iterator[Row[tuple[Document]]]:
+    def rows() -> Iterator[Row[tuple[str]]]:
         for file in files:
             if not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
@@ -75,10 +84,10 @@ def read_documents(
             texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
             for row in sift(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
-                    yield Row(file, row.number, (document,))
+                    yield Row(file, row.number, ("\n".join(document),))
 
     remedy = "expected documents separated by blank lines, or one a row"
-    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy)
+    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy, folder=kept)
 
 
 def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:

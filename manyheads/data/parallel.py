@@ -7,7 +7,9 @@ One corpus is given as a string:
   `corpus.csv`      the same; cells may be quoted
   `corpus.jsonl`    {"de": ..., "en": ...}, {"source": ..., "target": ...} or {"translation": {"de": ..., "en": ...}}
   `corpus.parquet`  the same names as columns
-A directory holds one such corpus per split: `train`, `val`|`valid`|`validation`|`dev`, `test*`.
+  `a.jsonl,b.jsonl` several such tables are one corpus
+All but Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory holds one such corpus per split: `train`,
+`val`|`valid`|`validation`|`dev`, `test*`; a table may be in parts there, such as train-00000-of-00003.parquet.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
+from manyheads.data.compressed import COMPRESSED, kind, opened
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
 from manyheads.data.splits import UTF8, lines
@@ -26,49 +29,55 @@ from manyheads.data.splits import UTF8, lines
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Dataset):
-    """Aligned sentences; `files` are the one table, or the source's and the target's file."""
+    """Aligned sentences; `files` are the source's and the target's file, or one for both."""
 
     columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
+    large: ClassVar[tuple[str, ...]] = columns
 
-    sources: list[str]
-    targets: list[str]
+    sources: Sequence[str]
+    targets: Sequence[str]
     files: list[Path] = field(default_factory=list)
 
 
 def read_parallel(
-    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None
-) -> Pairs:
+    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Pairs:  # fmt: skip
     """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
 
     Raises FileNotFoundError or a one-line ValueError that names file, line and remedy. `skip_bad_lines` leaves faulty
     rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
-    how many pairs are read at most.
+    how many pairs are read at most. More than 64 million characters of a side are not held in memory but in a file
+    without a name in the directory `kept`, or in that of the system's temporary files.
     """
     files = locate(str(path), source, target)
     for file in files:
         if file.stat().st_size == 0:
             raise ValueError(f"{file}: the file is empty; expected one sentence or row a line")
-    rows = _two_files(*files) if len(files) == 2 else _table(files[0], source, target)
+    tables = kind(files[0]) in TABLES
+    rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
     def usable() -> Iterator[Row[Sides]]:
-        checked = parsed(rows, lambda row: _checked(row.cells, files, (source, target)))
+        checked = parsed(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
         for row in sift(checked, skips, skip=skip_bad_lines):
             if any(row.cells):
                 yield row
             else:
                 skips[f"{row.file}: blank on both sides"] += 1
 
-    pairs = Pairs.collect(islice(usable(), limit), files[0], skips, "no usable pair of sentences")
-    return replace(pairs, files=files)
+    place = Path(path) if tables else files[0]
+    pairs = Pairs.collect(islice(usable(), limit), place, skips, "no usable pair of sentences", folder=kept)
+    return replace(pairs, files=[place] if tables else files)
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
     """Names in a directory that are corpora: tables, and prefixes that have both suffixes."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    prefixes = {name.removesuffix(f".{source}") for name in names if name.endswith(f".{source}")}
-    tables = {name for name in names if Path(name).suffix in TABLES}
-    corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in names})
+    plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
+    prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
+    tables = {name for name in names if kind(name) in TABLES}
+    corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in plain})
     for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
         if not corpora and one in names:
             raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
@@ -76,17 +85,19 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
 
 
 def locate(path: str, source: str, target: str) -> list[Path]:
-    """The one table, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
+    """The tables, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
     whole = Path(path)
-    if whole.suffix in TABLES and (whole.is_file() or "," not in path):
-        if whole.is_file():
-            return [whole]
-        raise FileNotFoundError(f"{whole}: no such file; give an existing {whole.suffix} file")
+    parts = [whole] if whole.is_file() else [Path(part.strip()) for part in path.split(",")]
+    if all(kind(part) in TABLES for part in parts):
+        for part in parts:
+            if not part.is_file():
+                raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
+        return parts
     if whole.is_dir():
         raise ValueError(f"{whole}: is a directory; name one corpus in it, such as {whole / 'train'}")
-    files = [Path(f"{path}.{language}") for language in (source, target)]
+    files = [_side(path, language) for language in (source, target)]
     if "," in path and not files[0].is_file():
-        files = [Path(part.strip()) for part in path.split(",")]
+        files = parts
         if len(files) != 2:
             raise ValueError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
     for file in files:
@@ -96,13 +107,19 @@ def locate(path: str, source: str, target: str) -> list[Path]:
     return files
 
 
+def _side(prefix: str, language: str) -> Path:
+    """The file of a language, compressed where that is what is there."""
+    files = [Path(f"{prefix}.{language}{ending}") for ending in ("", *COMPRESSED)]
+    return next((file for file in files if file.is_file()), files[0])
+
+
 Sides = tuple[Any, Any]
 
 
 def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
     counts = []
     for file in (source_file, target_file):
-        with file.open("rb") as content:
+        with opened(file) as content:
             counts.append(sum(1 for _ in content))
     if counts[0] != counts[1]:
         raise ValueError(

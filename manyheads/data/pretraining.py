@@ -6,17 +6,19 @@ of copies. What an epoch holds depends on the texts, the settings, the seed and 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.batching import Lazy
+from manyheads.data.column import Joined
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import encode_all
 
@@ -114,6 +116,20 @@ class Span(NamedTuple):
     follows: bool | None
 
 
+class Spans(Sequence[Span]):
+    """Of an epoch, from where they are (`PretrainingData.places`)."""
+
+    def __init__(self, places: NDArray[np.int32]) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Span:  # type: ignore[override]  # no slices
+        a, middle, b, end, follows = self._places[index].tolist()
+        return Span(a, middle, b, end, None if follows < 0 else bool(follows))
+
+
 class TokenisedDocuments:
     """Tokenised sentences, in the order of the text.
 
@@ -123,35 +139,36 @@ class TokenisedDocuments:
 
     def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
         self.sentences = sentences
-        self.lengths: list[int] = np.asarray(lengths).tolist()
-        self.starts: list[int] = np.asarray(starts).tolist()
+        self.lengths: NDArray[np.int64] = np.asarray(lengths)
+        self.starts: NDArray[np.int64] = np.asarray(starts)
         assert self.starts[0] == 0
         assert self.starts[-1] == len(sentences) == len(self.lengths)
-        assert all(first < last for first, last in zip(self.starts, self.starts[1:], strict=False))
-        assert min(self.lengths, default=1) > 0
+        assert (np.diff(self.starts) > 0).all()
+        assert (self.lengths > 0).all()
 
     @classmethod
     def of(
         cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
     ) -> TokenisedDocuments:
         """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
-        texts = [sentence for document in documents for sentence in document]
+        texts = Joined(documents)
         encoded: Sequence[ArrayLike]
         if cache is None:
-            encoded = encode_all(tokenizer, texts)
+            encoded = encode_all(tokenizer, list(texts))
             lengths = np.array([len(ids) for ids in encoded])
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
         lengths = lengths - 2  # without [CLS] and [SEP]
-        document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+        document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
-        starts = [0, *(np.flatnonzero(np.diff(document_of[kept])) + 1).tolist(), len(kept)]
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(document_of[kept])) + 1, [len(kept)]])
 
         def bare(index: int) -> NDArray[np.int64]:
             return np.asarray(encoded[index], dtype=np.int64)[1:-1]
 
-        return cls(Lazy(kept.tolist(), bare), lengths[kept], starts)
+        rows: Any = kept if len(kept) < len(lengths) else range(len(kept))
+        return cls(Lazy(rows, bare), lengths[kept], starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -162,10 +179,11 @@ class Epoch(Sequence[Example]):
 
     def __init__(self, data: PretrainingData, number: int) -> None:
         self._data, self._number = data, number
-        self.spans = data.spans(number)
-        room = data.room
-        tokens = [data.tokens_in(span.a, span.middle) + data.tokens_in(span.b, span.end) for span in self.spans]
-        self.lengths: NDArray[np.int64] = np.minimum(tokens, room) + data.rules.length - room
+        places = data.places(number)
+        self.spans = Spans(places)
+        a, middle, b, end = (data.tokens_before[places[:, column]] for column in range(4))
+        tokens = middle - a + end - b
+        self.lengths: NDArray[np.int64] = np.minimum(tokens, data.room) + data.rules.length - data.room
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -199,7 +217,7 @@ class PretrainingData:
         self.documents, self.rules, self.special, self.vocabulary = documents, rules, special, vocabulary
         self.seed, self.inner = seed, inner
         self.room = rules.length - (3 if rules.next_sentence else 2)
-        self._tokens_before = np.cumsum([0, *documents.lengths]).tolist()
+        self.tokens_before: NDArray[np.int64] = np.concatenate([[0], np.cumsum(documents.lengths)])
 
     def epoch(self, number: int) -> Epoch:
         """One pass over all documents."""
@@ -208,19 +226,23 @@ class PretrainingData:
     def random(self, *place: int) -> Random:
         return Random("/".join(map(str, (self.seed, *place))))
 
-    def tokens_in(self, first: int, last: int) -> int:
-        """Of sentences [first, last)."""
-        return int(self._tokens_before[last] - self._tokens_before[first])
-
-    def spans(self, epoch: int) -> list[Span]:
+    def spans(self, epoch: int) -> Spans:
         """Where the examples of an epoch come from, document after document."""
-        draw = self.random(epoch)
-        return [span for document in range(len(self.documents)) for span in self._spans_of(document, draw)]
+        return Spans(self.places(epoch))
+
+    def places(self, epoch: int) -> NDArray[np.int32]:
+        """(N, 5) those of all spans, with 1 or 0 for whether what stands there follows, and -1 for none."""
+        draw, numbers = self.random(epoch), array("i")
+        for document in range(len(self.documents)):
+            for span in self._spans_of(document, draw):
+                numbers.extend((*span[:4], -1 if span.follows is None else span.follows))
+        return np.frombuffer(numbers, np.int32).reshape(-1, 5)
 
     def _spans_of(self, document: int, draw: Random) -> list[Span]:
         """Sentences are taken until they reach the target length or the document ends: a chunk. A is its beginning, up
         to a random sentence; B is the rest, or a span of another document, and then the rest begins the next chunk."""
-        begin, end = self.documents.starts[document : document + 2]
+        begin, end = self.documents.starts[document : document + 2].tolist()
+        before = self.tokens_before[begin : end + 1].tolist()
         least = 2 if self.rules.next_sentence else 1
         short = draw.random() < self.rules.short
         target = draw.randint(least, self.room) if short else self.room
@@ -228,7 +250,7 @@ class PretrainingData:
         first = last = begin
         while first < end:
             last += 1
-            if last < end and self.tokens_in(first, last) < target:
+            if last < end and before[last - begin] - before[first - begin] < target:
                 continue
             if not self.rules.next_sentence:
                 spans.append(Span(first, last, last, last, None))
@@ -239,7 +261,7 @@ class PretrainingData:
                 spans.append(Span(first, middle, middle, last, True))
                 first = last
             else:
-                wanted = target - self.tokens_in(first, middle)
+                wanted = target - (before[middle - begin] - before[first - begin])
                 spans.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
                 first = last = middle  # what was not used is put back
         return spans
@@ -251,11 +273,10 @@ class PretrainingData:
             other = draw.randrange(len(self.documents))
             if other != document:
                 break
-        begin, end = self.documents.starts[other : other + 2]
+        begin, end = self.documents.starts[other : other + 2].tolist()
         first = draw.randrange(begin, end)
-        last = first + 1
-        while last < end and self.tokens_in(first, last) < wanted:
-            last += 1
+        enough = self.tokens_before[first] + wanted
+        last = int(np.searchsorted(self.tokens_before[first + 1 : end], enough)) + first + 1
         return first, last
 
     def example(self, span: Span, draw: Random) -> Example:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from manyheads.data.column import Joined
 from manyheads.data.conll import Tagged
 from manyheads.data.documents import Documents
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.parallel import Pairs
-from manyheads.data.splits import Data, SplitData
+from manyheads.data.splits import SplitData, hash_of, hashes_of
 from manyheads.data.squad import Questions
 from manyheads.data.texts import Texts
 
@@ -27,7 +28,16 @@ _OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away
 _SHOWN = 6  # labels
 
 
-S = TypeVar("S", bound=Data)
+class Counted(Protocol):
+    """What a report is of; `skips` says why items were left out: the reason, and how many."""
+
+    @property
+    def skips(self) -> dict[str, int]: ...
+
+    def __len__(self) -> int: ...
+
+
+S = TypeVar("S", bound=Counted)
 
 
 class Report(Generic[S]):
@@ -48,7 +58,7 @@ class Report(Generic[S]):
         """A row of counts, and what share of the split's items each is."""
         self.row(name, lambda split: _share(count(split), len(split)))
 
-    def lengths(self, name: str, lengths: Callable[[S], Sequence[int]]) -> None:
+    def lengths(self, name: str, lengths: Callable[[S], Sequence[int] | NDArray[np.int64]]) -> None:
         """A row of the mean, the length that 1% exceed, and the greatest."""
         self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
 
@@ -67,12 +77,12 @@ class Report(Generic[S]):
         overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
         self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
 
-    def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]]) -> None:
+    def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
         """As `repetitions`, of so many items that they are told apart by 64 bits of each."""
         train, *others = self.splits
         known = np.unique(hashes(self.splits[train]))
         overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
-        self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, self.unit)
+        self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, what or self.unit)
 
     def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
         self.share(f"duplicate {what}", repeated)
@@ -102,7 +112,7 @@ def _share(count: int, items: int) -> str:
     return f"{count:,} ({count / max(items, 1):.1%})"
 
 
-def _statistics(lengths: Sequence[int]) -> str:
+def _statistics(lengths: Sequence[int] | NDArray[np.int64]) -> str:
     if not len(lengths):
         return ""
     array = np.asarray(lengths)
@@ -113,43 +123,53 @@ def _words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
+class _Measured:
+    """What a report says of pairs, of which there may be more than fit into memory: they are gone through once."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.skips = pairs.skips
+        counts = ("source words", "target words", "source characters", "target characters")
+        hashes = [("source", np.uint64), ("pair", np.uint64)]
+        kinds = np.dtype([*((name, np.int32) for name in counts), ("copied", bool), *hashes])
+        sides = zip(pairs.sources, pairs.targets, strict=True)
+        self.of = np.fromiter(
+            (
+                (len(a.split()), len(b.split()), len(a), len(b), a == b, hash_of(a), hash_of(f"{len(a)} {a}{b}"))
+                for a, b in sides
+            ),
+            kinds, len(pairs),
+        )  # fmt: skip
+        sources, targets = self.of["source characters"], self.of["target characters"]
+        ratios = np.log((targets + 1) / (sources + 1))  # + 1: a pair of one and two characters is no outlier
+        self.ratio = float(np.median(ratios))  # its logarithm
+        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER)).sum())
+        self.copied = int(self.of["copied"].sum())
+        self.repeated = len(self) - len(np.unique(self.of["pair"]))
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
 def parallel_report(splits: SplitData[Pairs]) -> str:
     """Of parallel text, with pairs whose lengths differ by far, and those whose target is the source."""
-    report = Report(splits.known, "pairs")
-    report.lengths("source words", lambda pairs: _words(pairs.sources))
-    report.lengths("target words", lambda pairs: _words(pairs.targets))
-    report.lengths("source characters", lambda pairs: [len(text) for text in pairs.sources])
-    report.lengths("target characters", lambda pairs: [len(text) for text in pairs.targets])
-    report.row("target characters per source character (median)", lambda pairs: f"{math.exp(_ratios(pairs)[0]):.2f}")
-    report.share("ratio outliers", lambda pairs: _ratios(pairs)[1])
-    report.share("copied", _copied)
-    report.share("duplicate pairs", _repeated)
-    report.repetitions(lambda pairs: pairs.sources, "sources")
-    train = splits.train
-    for count, fault in ((_ratios(train)[1], "differ in length by far"), (_copied(train), "are copied verbatim")):
+    measured = {name: _Measured(pairs) for name, pairs in splits.known.items()}
+    report = Report(measured, "pairs")
+    for lengths in ("source words", "target words", "source characters", "target characters"):
+        report.lengths(lengths, lambda pairs, name=lengths: pairs.of[name])  # type: ignore[misc]
+    report.row("target characters per source character (median)", lambda pairs: f"{math.exp(pairs.ratio):.2f}")
+    report.share("ratio outliers", lambda pairs: pairs.outliers)
+    report.share("copied", lambda pairs: pairs.copied)
+    report.share("duplicate pairs", lambda pairs: pairs.repeated)
+    report.repeated_hashes(lambda pairs: pairs.of["source"], "sources")
+    train = measured["train"]
+    for count, fault in ((train.outliers, "differ in length by far"), (train.copied, "are copied verbatim")):
         if count > 0.05 * len(train):
             report.warnings.append(
                 f"{count:,} of {len(train):,} training pairs {fault}: are the files aligned and in order?"
             )
-    if (repeated := _repeated(train)) > 0.2 * len(train):
-        report.warnings.append(f"{repeated:,} of {len(train):,} training pairs repeat an earlier one")
+    if train.repeated > 0.2 * len(train):
+        report.warnings.append(f"{train.repeated:,} of {len(train):,} training pairs repeat an earlier one")
     return str(report)
-
-
-def _ratios(pairs: Pairs) -> tuple[float, int]:
-    """(the median of log(target characters / source characters); how many pairs are far from it)."""
-    sources, targets = (np.array([len(text) for text in texts]) for texts in (pairs.sources, pairs.targets))
-    ratios = np.log((targets + 1) / (sources + 1))  # + 1: a pair of one and two characters is no outlier
-    median = float(np.median(ratios))
-    return median, int((np.abs(ratios - median) > math.log(_OUTLIER)).sum())
-
-
-def _copied(pairs: Pairs) -> int:
-    return sum(source == target for source, target in zip(pairs.sources, pairs.targets, strict=True))
-
-
-def _repeated(pairs: Pairs) -> int:
-    return len(pairs) - len(set(zip(pairs.sources, pairs.targets, strict=True)))
 
 
 def labelled_report(splits: SplitData[Labelled]) -> str:
@@ -203,10 +223,10 @@ def text_report(splits: SplitData[Texts]) -> str:
 def document_report(splits: SplitData[Documents]) -> str:
     """Of documents of sentences."""
     report = Report(splits.known, "documents")
-    report.row("sentences", lambda data: f"{sum(map(len, data.documents)):,}")
-    report.row("characters", lambda data: f"{sum(len(line) for document in data.documents for line in document):,}")
-    report.row(
-        "distinct sentences", lambda data: f"{len({line for document in data.documents for line in document}):,}"
-    )
-    report.repetitions(lambda data: data.texts)
+    sentences = {id(data): hashes_of(Joined(data.documents)) for data in splits.known.values()}
+    texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}
+    report.row("sentences", lambda data: f"{len(sentences[id(data)]):,}")
+    report.row("characters", lambda data: f"{sum(map(len, Joined(data.documents))):,}")
+    report.row("distinct sentences", lambda data: f"{len(np.unique(sentences[id(data)])):,}")
+    report.repeated_hashes(lambda data: texts[id(data)])
     return str(report)

@@ -10,7 +10,7 @@ source_of(record).named("other.csv")         # other data, read in the same way
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -89,9 +89,10 @@ class Source(ABC, Generic[D]):
     def report(self, splits: SplitData[D]) -> str:
         """What the data are like."""
 
-    def content(self, data: D, split: str) -> list[str]:
+    def content(self, data: D, split: str) -> Iterable[str]:
         """The texts and labels of a split, for its fingerprint."""
-        return list(data.texts)
+        texts: Iterable[str] = data.texts
+        return texts
 
     def fingerprint(self, data: D, split: str) -> str:
         """Of the content of a split."""

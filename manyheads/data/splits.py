@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from manyheads.data.compressed import opened
 
+NUMBERED = re.compile(r"\d+")  # train-0.txt
+PARTS = re.compile(r"-\d+-of-\d+")  # train-00000-of-00003.parquet
 VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
 LONGEST_LINE = 2**26  # bytes of a line, of any file: it is held in memory
@@ -42,7 +44,7 @@ class Data(Protocol):
 
     def __len__(self) -> int: ...
 
-    def subset(self, chosen: Sequence[int], /) -> Self: ...
+    def subset(self, chosen: Sequence[int] | NDArray[np.int64], /) -> Self: ...
 
 
 D = TypeVar("D", bound=Data)
@@ -71,35 +73,35 @@ class SplitData(NamedTuple, Generic[D]):
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 
 
-def splits_among(folder: Path, names: Iterable[str], *, sharded: bool = False) -> Splits:
+def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] | None = None) -> Splits:
     """The splits among the corpora of a directory, by how their names begin: `train.txt`, `dev-v1.1.json`, `test_b`.
 
-    sharded  a corpus may be several files, such as train-00000-of-00002.parquet, which are joined by commas
+    shards  what the names of the files of one corpus may differ in, `NUMBERED` or `PARTS`; they are joined by commas
 
     Raises ValueError where several could be the training data, or the validation data.
     """
     names = sorted(names)
     train = [name for name in names if is_split(name, ("train",))]
     validation = [name for name in names if is_split(name, VALIDATION)]
-    if sharded:
-        train, validation = _joined(train), _joined(validation)
+    if shards:
+        train, validation = _joined(train, shards), _joined(validation, shards)
     for role, candidates in (("training", train), ("validation", validation)):
         if len(candidates) > 1:
             raise ValueError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
     tests = [name for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
-    if sharded:
-        tests = _joined(tests)
+    if shards:
+        tests = _joined(tests, shards)
 
     def path(name: str) -> str:
-        return ",".join(str(folder / part) for part in name.split(",")) if sharded else str(folder / name)
+        return ",".join(str(folder / part) for part in name.split(",")) if shards else str(folder / name)
 
     first = [path(names[0]) if names else None for names in (train, validation)]
     return Splits(first[0], first[1], [path(name) for name in tests])
 
 
-def _joined(names: list[str]) -> list[str]:
-    """Shards as one corpus, joined by commas: names that differ in their numbers alone."""
-    alike = len({re.sub(r"\d+", "0", name) for name in names}) == 1 and not any("," in name for name in names)
+def _joined(names: list[str], shards: re.Pattern[str]) -> list[str]:
+    """Shards as one corpus, joined by commas: names that differ in nothing else."""
+    alike = len({shards.sub("", name) for name in names}) == 1 and not any("," in name for name in names)
     return [",".join(names)] if alike else names
 
 
@@ -129,19 +131,30 @@ def hold_out(
     if labels is not None:
         known = {label for row in kept for label in labels[row]}
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
-        kept = sorted([*kept, *(row for row in held if keys[row] in unknown)])
-        held = [row for row in held if keys[row] not in unknown]
-        if not held:
+        back = np.array([keys[row] in unknown for row in held], bool)
+        if back.all():
             raise ValueError("too few items of each label to hold some out; give validation data")
+        kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
     return data.subset(kept), data.subset(held)
 
 
-def held_out(keys: Sequence[str], fraction: float = 0.05, *, what: str = "item") -> tuple[list[int], list[int]]:
+def held_out(
+    keys: Iterable[str], fraction: float = 0.05, *, what: str = "item"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
     else the corpus holds and in whatever order. At least one key is held out, and one kept."""
-    hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest()) for key in keys]
-    held = below_share(np.array(hashes, dtype=np.uint64), fraction, what=what)
-    return np.flatnonzero(~held).tolist(), np.flatnonzero(held).tolist()
+    held = below_share(hashes_of(keys), fraction, what=what)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
+    """(N,) of each."""
+    return np.fromiter(map(hash_of, keys), np.uint64)
+
+
+def hash_of(key: str) -> int:
+    """64 bits, by which millions are told apart."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:

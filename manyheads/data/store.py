@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.column import Joined
 from manyheads.data.stretches import encoder
 from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
@@ -28,7 +29,7 @@ from manyheads.files import WriteError, fingerprint, replacing
 T = TypeVar("T")
 
 _FORMAT = "tokens-1"  # change it with the layout below
-_CHUNK = 100_000  # texts encoded at a time
+_CHUNK = 20_000  # texts encoded at a time
 _STREAM = "stream-1"
 _CHARACTERS = 2**21  # of a stream that are encoded at a time
 _HEADER = 128  # bytes
@@ -52,9 +53,10 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         whole = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
         if size != expected or not whole or (np.diff(offsets) < 0).any():
             raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
-        self._offsets = offsets
-        self._ids = np.memmap(path, dtype, "r", start, (length,)) if length else np.empty(0, dtype)
+        self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
         self.lengths: NDArray[np.int64] = np.diff(offsets)
+        self._file = os.open(path, os.O_RDONLY)  # read, not mapped: what was mapped counts as memory of the process
+        weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -63,28 +65,40 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"sequence {index} of {len(self):,}")
         index %= len(self)
-        return self._ids[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
+        first, last = self._offsets[index : index + 2].tolist()
+        width = self._dtype.itemsize
+        content = os.pread(self._file, (last - first) * width, self._start + first * width)
+        return np.frombuffer(content, self._dtype).astype(np.int64)
 
     def __repr__(self) -> str:
-        return f"TokenStore({len(self):,} sequences, {len(self._ids):,} {self._ids.dtype} ids, {self.path})"
+        return f"TokenStore({len(self):,} sequences, {self._total:,} {self._dtype} ids, {self.path})"
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, cache: Path, *, identity: str | None = None) -> TokenStore:
+    def of(
+        cls, texts: Sequence[str] | Joined, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
+    ) -> TokenStore:
         """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew.
 
         identity  what stands for a tokenizer that cannot be written as tokenizer.json.
         """
-        path = cache / f"{fingerprint([_FORMAT, identity or tokenizer.to_str(), *texts])}.tokens"
+        path = cache / f"{fingerprint(chain([_FORMAT, identity or tokenizer.to_str()], texts))}.tokens"
         if (kept := _kept(cls, path)) is not None:
             return kept
         largest = max(tokenizer.get_vocab().values(), default=0)  # ids need not be without gaps
-        dtype = np.uint16 if largest < 2**16 else np.int32
-        chunks, lengths = [np.empty(0, dtype)], [0]
-        for first in range(0, len(texts), _CHUNK):
-            sequences = encode_all(tokenizer, texts[first : first + _CHUNK])
-            lengths += map(len, sequences)
-            chunks.append(np.fromiter((i for ids in sequences for i in ids), dtype))
-        _write(path, np.cumsum(lengths, dtype=np.int64), np.concatenate(chunks))
+        dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
+        ends, waiting = np.zeros(len(texts) + 1, np.int64), iter(texts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, 0))  # as large as they will be
+            row = 0
+            while sequences := encode_all(tokenizer, list(islice(waiting, _CHUNK))):
+                after = row + len(sequences)
+                ends[row + 1 : after + 1] = ends[row] + np.cumsum([len(ids) for ids in sequences])
+                file.write(np.fromiter(chain.from_iterable(sequences), dtype).tobytes())
+                row = after
+            assert row == len(texts)
+            file.seek(0)
+            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, int(ends[-1])))
         return cls(path)
 
 
@@ -97,13 +111,6 @@ def _kept(opened: Callable[[Path], T], path: Path) -> T | None:
     except ValueError as error:
         warnings.warn(f"{error} (it is rebuilt now)", stacklevel=3)
         return None
-
-
-def _write(path: Path, offsets: NDArray[np.int64], ids: NDArray[np.generic]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, offsets)
-        np.save(file, ids)
 
 
 class TokenStream:
@@ -121,7 +128,7 @@ class TokenStream:
         size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
         if size != expected:
             raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
-        self._file = os.open(path, os.O_RDONLY)  # read, not mapped: what was mapped counts as memory of the process
+        self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ import io
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,19 +55,19 @@ def train_wordpiece(
 
     `encode(a)` gives [CLS] a [SEP], `encode(a, b)` gives [CLS] a [SEP] b [SEP] with segments (`type_ids`) 0 and 1.
     """
-    texts = _texts(texts)
+    pieces = _Texts(texts)
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     # The trainer numbers "##a" as it meets it, in the order of a randomly seeded hash table, and breaks ties by number.
-    inner = [f"##{c}" for c in _characters(texts, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
+    inner = [f"##{c}" for c in _characters(pieces, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(vocabulary, 0),
         min_frequency=min_frequency,
         special_tokens=[*BERT_TOKENS, *inner],
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(pieces, trainer)
     _check(tokenizer.get_vocab_size(), vocabulary, "special tokens and every character, at a word's start and inside")
     # anew, because the trainer has made "##a" a special token, which decoding would leave out
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
@@ -98,7 +98,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.train_from_iterator(_Texts(texts), trainer)
     tokenizer.add_special_tokens([END_OF_TEXT])
     _check(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
     return _text_is_text(tokenizer)
@@ -118,7 +118,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
         special_tokens=[END, UNKNOWN],
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.train_from_iterator(_Texts(texts), trainer)
     tokenizer.add_special_tokens([PAD])
     characters = f"three special tokens and {tokenizer.get_vocab_size() - 3:,} different characters"
     _check(tokenizer.get_vocab_size(), vocabulary, characters)
@@ -134,7 +134,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     words = Counter(
-        word for text in _texts(texts) for word, _ in SPLITTER.pre_tokenize_str(NORMALIZER.normalize_str(text))
+        word for text in _Texts(texts) for word, _ in SPLITTER.pre_tokenize_str(NORMALIZER.normalize_str(text))
     )
     needed = len(set().union(*words)) + 3
     if needed > vocabulary:
@@ -161,7 +161,7 @@ def train_character(texts: Iterable[str]) -> Tokenizer:
 
     decode(encode(x)) == x for texts of known characters; any other character becomes one <unk>.
     """
-    tokens = [END_OF_TEXT, UNKNOWN, *sorted(set().union(*_texts(texts)))]
+    tokens = [END_OF_TEXT, UNKNOWN, *sorted(_alphabet(_Texts(texts)))]
     return character_tokenizer(tokens, special=[END_OF_TEXT, UNKNOWN])
 
 
@@ -188,7 +188,7 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
     trainer = trainers.WordLevelTrainer(
         vocab_size=max(vocabulary, 3), special_tokens=list(BERT_TOKENS[:2]), show_progress=False
     )
-    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.train_from_iterator(_Texts(texts), trainer)
     _check(tokenizer.get_vocab_size(), vocabulary, "two special tokens and a word")
     return _text_is_text(tokenizer)
 
@@ -209,7 +209,7 @@ def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: 
     trainer = trainers.WordLevelTrainer(
         vocab_size=max(vocabulary, len(WORD_TOKENS) + 1), special_tokens=list(WORD_TOKENS), show_progress=False
     )
-    trained.train_from_iterator(_texts(texts), trainer)
+    trained.train_from_iterator(_Texts(texts), trainer)
     _check(trained.get_vocab_size(), vocabulary, "four special tokens and a word")
     return word_tokenizer(trained.get_vocab(), language, begin=begin)
 
@@ -243,12 +243,18 @@ def _for_translation(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
-def _texts(texts: Iterable[str]) -> list[str]:
-    """The texts, cut inside words of more than `LONGEST_WORD` characters: trainers take quadratic time in a word."""
-    texts = list(texts)
-    if not any(text.strip() for text in texts):
-        raise ValueError(f"a vocabulary needs text to be learned from: got {len(texts):,} texts, all of them empty")
-    return [piece for text in texts for piece in _pieces(text)]
+class _Texts:
+    """The texts, cut inside words of more than `LONGEST_WORD` characters: trainers take quadratic time in a word. They
+    are gone through anew each time, so that they need not be in memory."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = list(texts) if isinstance(texts, Iterator) else texts
+        if not any(text.strip() for text in self._texts):
+            count = sum(1 for _ in self._texts)
+            raise ValueError(f"a vocabulary needs text to be learned from: got {count:,} texts, all of them empty")
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece for text in self._texts for piece in _pieces(text))
 
 
 def _pieces(text: str) -> list[str]:
@@ -258,9 +264,16 @@ def _pieces(text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise(cuts) if start < end]
 
 
-def _characters(texts: list[str], normalizer: normalizers.Normalizer) -> list[str]:
+def _alphabet(texts: Iterable[str]) -> set[str]:
+    known: set[str] = set()
+    for text in texts:
+        known.update(text)
+    return known
+
+
+def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
     """Every character of the normalised texts, in order."""
-    return sorted({c for raw in set().union(*texts) for c in normalizer.normalize_str(raw)})
+    return sorted({c for raw in _alphabet(texts) for c in normalizer.normalize_str(raw)})
 
 
 def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:

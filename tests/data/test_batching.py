@@ -82,7 +82,7 @@ def test_padding_is_small_and_batching_fast(budget: int) -> None:
 
 
 def test_padding_on_multi30k(multi30k: Pairs) -> None:
-    tokenizer = train_bpe(multi30k.sources + multi30k.targets, 10_000)
+    tokenizer = train_bpe([*multi30k.sources, *multi30k.targets], 10_000)
     german, english = (
         np.array([len(ids) for ids in encode_all(tokenizer, side)]) for side in (multi30k.sources, multi30k.targets)
     )

@@ -65,7 +65,7 @@ def test_round_trip() -> None:
 
 
 def test_multi30k_round_trip_and_size(multi30k: Pairs) -> None:
-    texts = multi30k.sources + multi30k.targets
+    texts = [*multi30k.sources, *multi30k.targets]
     tokenizer = train_bpe(texts, 10_000)
     assert tokenizer.get_vocab_size() == 10_000
     expected = [unicodedata.normalize("NFC", re.sub(r"[ \t]+", " ", t).strip()) for t in texts]

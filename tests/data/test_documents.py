@@ -45,15 +45,15 @@ def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
     with (tmp_path / "d.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["text"], *([text] for text in texts)])
     for name in ("a.txt", "b.jsonl", "c.parquet", "d.csv"):
-        assert read_documents(tmp_path / name).documents == expected
+        assert [*read_documents(tmp_path / name).documents] == expected
     (tmp_path / "notes.md").write_text("not read")
-    assert read_documents(tmp_path).documents == expected * 4
+    assert [*read_documents(tmp_path).documents] == expected * 4
     assert len(read_documents(tmp_path, limit=3)) == 3
 
 
 def test_another_column(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", review=["One.", "Two."])
-    assert read_documents(tmp_path / "a.parquet", column="review").documents == [["One."], ["Two."]]
+    assert [*read_documents(tmp_path / "a.parquet", column="review").documents] == [["One."], ["Two."]]
     with pytest.raises(ValueError, match=r"a\.parquet: no column 'text': it has 'review'"):
         read_documents(tmp_path / "a.parquet")
 
@@ -87,7 +87,7 @@ def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.parquet:2: no text in 'text'"):
         read_documents(tmp_path / "a.parquet")
     documents = read_documents(tmp_path / "a.parquet", skip_bad_lines=True)
-    assert (documents.documents, list(documents.skips.values())) == ([["One."], ["Three."]], [1])
+    assert ([*documents.documents], list(documents.skips.values())) == ([["One."], ["Three."]], [1])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

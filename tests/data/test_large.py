@@ -24,7 +24,7 @@ from manyheads.data.blocks import LISTED, Groups, block_starts
 from manyheads.data.compressed import kind, opened
 from manyheads.data.corpora import TextSource
 from manyheads.data.corpus import cut
-from manyheads.data.splits import LONGEST_LINE, lines, splits_among
+from manyheads.data.splits import LONGEST_LINE, NUMBERED, lines, splits_among
 from manyheads.data.store import TokenStream
 from manyheads.data.texts import Texts, read_texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
@@ -129,7 +129,7 @@ def test_shards_are_one_corpus(tmp_path: Path) -> None:
     assert source.describe(splits)["data"].count("train-") == len(TEXTS)
     names = ["train-0.txt", "train-1.txt", "train-extra.txt"]
     with pytest.raises(ValueError, match="several training corpora"):
-        splits_among(tmp_path, names, sharded=True)
+        splits_among(tmp_path, names, shards=NUMBERED)
     listed = ",".join(str(tmp_path / f"train-{number:05}-of-00008.jsonl.zst") for number in (2, 0))
     assert read_texts(listed).texts == [TEXTS[2], TEXTS[0]]
 

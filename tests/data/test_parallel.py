@@ -1,5 +1,6 @@
 """Parallel text in every form; every fault named by file and line."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,25 @@ def write_two(folder: Path) -> str:
 
 def write_crlf(folder: Path) -> str:
     return str(two_files(folder, b"\xef\xbb\xbf" + "\r\n".join(GERMAN).encode() + b"\r\n", "\r\n".join(ENGLISH)))
+
+
+def write_compressed(folder: Path) -> str:
+    prefix = write_prefix(folder)
+    for language in ("de", "en"):
+        file = Path(f"{prefix}.{language}")
+        Path(f"{file}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    return prefix
+
+
+def write_tables(folder: Path) -> str:
+    """One of them compressed."""
+    first = folder / "a.tsv"
+    first.write_text("\t".join(ROWS[0]) + "\n", encoding="utf-8")
+    second = folder / "b.jsonl.gz"
+    rows = (json.dumps({"de": a, "en": b}) + "\n" for a, b in ROWS[1:])
+    second.write_bytes(gzip.compress("".join(rows).encode()))
+    return f"{first},{second}"
 
 
 def write_tsv(folder: Path) -> str:
@@ -80,6 +100,8 @@ FORMS = [
     write_crlf,
     write_tsv,
     write_csv,
+    write_compressed,
+    write_tables,
     write_tsv_header,
     write_jsonl,
     write_parquet,
@@ -195,6 +217,32 @@ def test_directory_of_splits(tmp_path: Path, held: str) -> None:
     assert data.test.sources == ["test_2016"]
 
 
+def test_parts_of_tables_are_one_corpus(tmp_path: Path) -> None:
+    for part, rows in enumerate((ROWS[:1], ROWS[1:])):
+        table = pyarrow.Table.from_pylist([{"translation": {"de": a, "en": b}} for a, b in rows])
+        pyarrow.parquet.write_table(table, tmp_path / f"train-{part:05}-of-00002.parquet")
+    (tmp_path / "test_2016.tsv").write_text("a\tb\n")
+    source = ParallelSource(data=str(tmp_path), source="de", target="en")
+    splits = source.splits()
+    assert splits.train == ",".join(str(tmp_path / f"train-0000{part}-of-00002.parquet") for part in (0, 1))
+    pairs = source.read_one(splits.train)
+    assert list(zip(pairs.sources, pairs.targets, strict=True)) == ROWS
+    assert source.describe(source.read())["data"] == splits.train
+    with (tmp_path / "train-00001-of-00002.parquet").open("r+b") as file:
+        file.truncate(30)
+    with pytest.raises(ValueError, match=r"train-00001-of-00002\.parquet: not a Parquet file"):
+        source.read()
+
+
+def test_a_fault_is_named_by_its_table(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n")
+    (tmp_path / "b.tsv").write_text("c\td\ne\t \n")
+    with pytest.raises(ValueError, match=r"/b\.tsv:2: blank on the en side only"):
+        read_parallel(f"{tmp_path / 'a.tsv'},{tmp_path / 'b.tsv'}", "de", "en")
+    with pytest.raises(FileNotFoundError, match=r"/c\.tsv: no such file; give an existing \.tsv file"):
+        read_parallel(f"{tmp_path / 'a.tsv'},{tmp_path / 'c.tsv'}", "de", "en")
+
+
 def test_a_name_that_only_begins_like_test_is_no_split(tmp_path: Path) -> None:
     for name in ("train", "testimonials", "test2016"):
         two_files(tmp_path, name, name, name)
@@ -228,7 +276,7 @@ def test_hold_out_keeps_copies_together_and_does_not_depend_on_the_rest() -> Non
     pairs = Pairs(sources, [str(i) for i in range(3000)])
     kept, held = hold_out(pairs, pairs.sources, what="sentence")
     assert not set(kept.sources) & set(held.sources)
-    assert sorted(kept.targets + held.targets) == sorted(pairs.targets)
+    assert sorted([*kept.targets, *held.targets]) == sorted(pairs.targets)
     assert 0.03 < len(held) / len(pairs) < 0.07
     backwards = hold_out(Pairs(sources[::-1], pairs.targets[::-1]), sources[::-1], what="sentence")[1]
     assert set(backwards.sources) == set(held.sources)

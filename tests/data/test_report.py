@@ -99,10 +99,10 @@ def test_questions() -> None:
 
 @pytest.mark.parametrize(
     ("report", "make"),
-    [(text_report, Texts), (document_report, lambda texts: Documents([[text] for text in texts]))],
+    [(text_report, Texts), (document_report, Documents)],
 )
 def test_running_text(report: Callable[..., str], make: Callable[[list[str]], Any]) -> None:
-    text = report(SplitData(make(["ab\n", "ab\n", "c"]), make(["c", "d"]), None))
+    text = report(SplitData(make(["ab.", "ab.", "c"]), make(["c", "d"]), None))
     assert rows(text)["characters"] == ["7", "2"]
     assert next(cells for name, cells in rows(text).items() if "duplicate" in name) == ["1 (33.3%)", "0 (0.0%)"]
     assert "1 of 2 validation" in warnings(text)[0]

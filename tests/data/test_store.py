@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from manyheads.data.store import TokenStore, TokenStream, _write
+from manyheads.data.store import TokenStore, TokenStream
 from manyheads.data.tokenizers import encode_all, train_bpe
 
 TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
@@ -21,7 +21,7 @@ def test_ids_and_lengths_are_the_tokenizers(tmp_path: Path) -> None:
     assert list(store.lengths) == [len(ids) for ids in expected]
     assert len(store) == len(TEXTS)
     assert store[-1].dtype == np.int64
-    assert store._ids.dtype == np.uint16
+    assert "uint16 ids" in repr(store)
     with pytest.raises(IndexError):
         store[len(TEXTS)]
     assert len(TokenStore.of([], TOKENIZER, tmp_path)) == 0
@@ -92,6 +92,8 @@ def test_what_a_header_states_is_not_allocated(tmp_path: Path, shape: str) -> No
 
 
 def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
-    _write(tmp_path / "a", np.array([0, 5, 2, 3], np.int64), np.arange(3, dtype=np.uint16))
+    with (tmp_path / "a").open("wb") as file:
+        np.save(file, np.array([0, 5, 2, 3], np.int64))
+        np.save(file, np.arange(3, dtype=np.uint16))
     with pytest.raises(ValueError, match="delete the file to have it built again"):
         TokenStore(tmp_path / "a")

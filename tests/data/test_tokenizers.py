@@ -241,7 +241,7 @@ def test_a_word_of_many_thousand_characters_takes_no_minutes(name: str) -> None:
 
 
 def test_text_without_long_words_is_not_cut() -> None:
-    assert tokenizers._texts(["a " * 5000, "b"]) == ["a " * 5000, "b"]
+    assert [*tokenizers._Texts(["a " * 5000, "b"])] == ["a " * 5000, "b"]
     long = "x" * 1200 + " y"
-    assert "".join(tokenizers._texts([long])) == long
-    assert [len(piece) for piece in tokenizers._texts([long])] == [500, 500, 202]
+    assert "".join(tokenizers._Texts([long])) == long
+    assert [len(piece) for piece in tokenizers._Texts([long])] == [500, 500, 202]

@@ -34,7 +34,7 @@ class Clips:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def subset(self, chosen: Sequence[int]) -> Clips:
+    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> Clips:
         return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
 
 

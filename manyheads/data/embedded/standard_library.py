@@ -36,7 +36,7 @@ def documentation() -> Documents:
         known.update(new)
         if new:
             distinct.append(new)
-    return Documents(distinct)
+    return Documents.of(distinct)
 
 
 def _prose(texts: Iterable[str]) -> Document:

@@ -33,7 +33,7 @@ from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
 from manyheads.data.rows import TABLES, table
 from manyheads.data.source import HUB
-from manyheads.data.splits import VALIDATION, Splits, is_split, lines_of, splits_among
+from manyheads.data.splits import NUMBERED, VALIDATION, Splits, is_split, lines_of, splits_among
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _LARGEST_IDX = 2**31  # bytes of pixels
@@ -118,10 +118,10 @@ def _splits_of(folder: Path) -> Splits:
     named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
     files = [path.name for path in inside if not path.is_dir()]
     mnist = [str(folder / name) for name in files if name.startswith("t10k")]
-    split_files = mnist or splits_among(folder, files, sharded=True) != (None, None, [])
+    split_files = mnist or splits_among(folder, files, shards=NUMBERED) != (None, None, [])
     if len(named) < len(folders) and not split_files and not any(map(_holds_folders, named)):
         return Splits(str(folder), None, [])  # the class folders themselves, be one called `train` or `test_card`
-    splits = splits_among(folder, [*files, *(path.name for path in named)], sharded=not named)
+    splits = splits_among(folder, [*files, *(path.name for path in named)], shards=None if named else NUMBERED)
     if splits.train is not None and Path(splits.train).is_dir() and not _holds_folders(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
         raise ValueError(f"{splits.train}: no class folders in it; {expected}")

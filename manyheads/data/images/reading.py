@@ -71,7 +71,7 @@ class ImageData:
     def keys(self) -> list[str]:
         return [item.key for item in self.items]
 
-    def subset(self, chosen: Sequence[int]) -> ImageData:
+    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> ImageData:
         return replace(self, items=[self.items[i] for i in chosen])
 
     def place(self, index: int) -> str:

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
+from manyheads.data.column import Joined
 from manyheads.data.corpora import DocumentSource
 from manyheads.data.documents import BREAK, Documents
 from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
@@ -27,7 +28,7 @@ from manyheads.tasks.masked_words.task import MaskedLMTask
 
 
 def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
-    source = DocumentSource(**located(config, run), column=config.column)
+    source = DocumentSource(**located(config, run), column=config.column, kept=run.out / "state" / "tokens")
 
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else start_bert(run, _head(config))[0]
@@ -68,8 +69,7 @@ def _head(config: PretrainingConfig) -> Head:
 def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], route: Route) -> MaskedLMTask:
     """Vocabulary and model: new ones, or those of the model to start from."""
     if run.init is None:
-        texts = (sentence for document in splits.train.documents for sentence in document)
-        tokenizer = wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
+        tokenizer = wordpiece(Joined(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
         # as the documents are read: whoever fine-tunes the model gives it whole texts
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])

@@ -218,10 +218,11 @@ class Translator(ModelWithTokenizer):
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
     ) -> TranslationOutcome:
         """Translate the sources and score against the targets; `language` is the target's."""
-        outputs = self.translate(pairs.sources, beam=beam, alpha=alpha, truncate=truncate)
-        metrics = translation_metrics(outputs, pairs.targets, language)
-        quality = sentence_chrf(outputs, pairs.targets)
-        return TranslationOutcome(pairs.sources, outputs, pairs.targets, quality, metrics, unit="chrF")
+        sources, targets = list(pairs.sources), list(pairs.targets)
+        outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
+        metrics = translation_metrics(outputs, targets, language)
+        quality = sentence_chrf(outputs, targets)
+        return TranslationOutcome(sources, outputs, targets, quality, metrics, unit="chrF")
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """On the run's test data, or on `data`, decoded as the run's recipe says."""

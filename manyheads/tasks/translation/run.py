@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
+from manyheads.data.column import Joined
 from manyheads.data.corpora import ParallelSource
 from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
@@ -38,7 +39,10 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     if run.init is not None:
         dropouts(run)
 
-    source = ParallelSource(**located(config, run), source=config.source, target=config.target, size=config.size)
+    source = ParallelSource(
+        **located(config, run), source=config.source, target=config.target, size=config.size,
+        kept=run.out / "state" / "tokens",
+    )  # fmt: skip
 
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else _started(run)[0]
@@ -102,7 +106,7 @@ def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, T
             )
         learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
         if config.joint:
-            return learn([*pairs.sources, *pairs.targets], sizes[0]), None
+            return learn(Joined((pairs.sources, pairs.targets)), sizes[0]), None
         return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
 
 

@@ -14,7 +14,6 @@ from manyheads.data.images.checking import remembered
 from manyheads.data.recorded import KINDS, source_of
 from manyheads.data.source import UNRECORDED
 from manyheads.data.store import TokenStore, TokenStream
-from manyheads.data.store import _write as write_store
 from manyheads.data.texts import read_texts
 from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.recipes.table import RECIPES
@@ -153,7 +152,10 @@ def _setting(folder: Path) -> None:
 
 
 def _caches(folder: Path) -> list[Files]:
-    write_store(folder / "a.tokens", np.array([0, 2, 5], np.int64), np.arange(5, dtype=np.uint16))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "a.tokens").open("wb") as file:
+        np.save(file, np.array([0, 2, 5], np.int64))
+        np.save(file, np.arange(5, dtype=np.uint16))
     np.save(folder / "b.npy", np.arange(5, dtype=np.uint16))
     (folder / "b.npy").rename(folder / "b.stream")
     (folder / "checked.jsonl").write_text('["a1", [2, 3], "RGB", 18, [], "stamp"]\n')

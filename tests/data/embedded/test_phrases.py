@@ -25,7 +25,7 @@ def test_sizes_and_one_target_a_source(corpus: SplitData[Pairs]) -> None:
     sources = [s for part in corpus.known.values() for s in part.sources]
     assert len(set(sources)) == len(sources)
     for part in corpus.known.values():
-        for text in part.sources + part.targets:
+        for text in (*part.sources, *part.targets):
             assert text == " ".join(text.split())
             assert not set(text) & set("\u00a0\u202f\u2009")
 

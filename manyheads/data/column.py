@@ -1,0 +1,117 @@
+"""Texts of a corpus that need not fit into memory: a list, or a file of which only what is asked for is read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyheads.files import WriteError
+
+HELD = 2**26  # characters of a column that are held in memory
+_WRITTEN = 2**20  # bytes that are written at a time
+
+
+class Column(Sequence[str]):
+    """Texts in a file that no other process sees, and that is gone with the last column that reads it."""
+
+    def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
+        """ends  (N + 1,) where in the file the texts end, 0 first
+        rows     (M,) which of them are these; None: all"""
+        self._file, self._ends, self._rows = file, ends, rows
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1 if self._rows is None else len(self._rows)
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"text {index} of {len(self):,}")
+        row = index % len(self) if self._rows is None else self._rows[index]
+        start, end = self._ends[row : row + 2].tolist()
+        return os.pread(self._file.fileno(), end - start, start).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
+
+    def chosen(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
+        """Those at the rows, in that order."""
+        rows = np.asarray(rows, np.int64)
+        return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
+
+
+class Joined:
+    """The texts of several columns one behind the other, each time that they are gone through."""
+
+    def __init__(self, columns: Iterable[Sequence[str]]) -> None:
+        self._columns = columns
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._columns)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._columns))
+
+
+class Gathering:
+    """Texts as they are read; more than `HELD` characters of them go into a file.
+
+    folder  for that file; None: that of the system's temporary files
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._texts: list[str] = []
+        self._characters = 0
+        self._file: BinaryIO | None = None
+        self._ends = array("q", [0])
+        self._unwritten = bytearray()
+
+    def append(self, text: str) -> None:
+        if self._file is None:
+            self._texts.append(text)
+            self._characters += len(text)
+            if self._characters > HELD:
+                self._file = self._opened()
+                texts, self._texts = self._texts, []
+                for held in texts:
+                    self.append(held)
+        else:
+            content = text.encode()
+            self._unwritten += content
+            self._ends.append(self._ends[-1] + len(content))
+            if len(self._unwritten) >= _WRITTEN:
+                self._write(self._file)
+
+    def gathered(self) -> list[str] | Column:
+        """All of them; nothing is appended afterwards."""
+        if self._file is None:
+            return self._texts
+        self._write(self._file)
+        return Column(self._file, np.frombuffer(self._ends, np.int64))
+
+    def _opened(self) -> BinaryIO:
+        try:
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            return cast(BinaryIO, tempfile.TemporaryFile(dir=self._folder))
+        except OSError as error:
+            raise self._fault(error) from error
+
+    def _write(self, file: BinaryIO) -> None:
+        try:
+            file.write(self._unwritten)
+            file.flush()
+        except OSError as error:
+            raise self._fault(error) from error
+        self._unwritten.clear()
+
+    def _fault(self, error: OSError) -> WriteError:
+        folder = self._folder or tempfile.gettempdir()
+        return WriteError(f"{folder}: cannot write the texts there: {error.strerror}; make room")
