@@ -18,8 +18,10 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--against", nargs="*", metavar="PEER",
                       help=f"{', '.join(PEERS)} (all that are installed unless named)")  # fmt: skip
     verb.add_argument("--repeats", type=whole(1, 1000), metavar="N",
-                      help="rounds (5, or as many as fit in 3 minutes for each NAME)")  # fmt: skip
-    verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="of every side (as many as PyTorch takes)")
+                      help="rounds (default: 5, or as many as fit in 3 minutes for each NAME)")  # fmt: skip
+    verb.add_argument(
+        "--threads", type=whole(1, 1024), metavar="N", help="of every side (default: as many as PyTorch takes)"
+    )
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -14,10 +14,12 @@ def add(verbs: Verbs) -> None:
                       "state_dict of the PyTorch tutorial's translator, Seq2SeqTransformer"),
                      ("OUT", "a new directory"))  # fmt: skip
     of_file = verb.add_argument_group("of a state_dict")
-    of_file.add_argument("--heads", type=whole(1, 4096), metavar="N", help="its attention heads (8)")
+    of_file.add_argument("--heads", type=whole(1, 4096), metavar="N", help="its attention heads (default: 8)")
     of_file.add_argument("--vocabularies", type=_two, metavar="SOURCE,TARGET",
                          help="files: JSON, a list of words or a mapping to ids, or text, a word a line")  # fmt: skip
-    of_file.add_argument("--languages", type=_two, metavar="SOURCE,TARGET", help="whose words they are (de,en)")
+    of_file.add_argument(
+        "--languages", type=_two, metavar="SOURCE,TARGET", help="whose words they are (default: de,en)"
+    )
 
 
 def _two(text: str) -> tuple[str, str]:

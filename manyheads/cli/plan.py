@@ -33,7 +33,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--length", type=whole(1, 2**24), metavar="T",
                       help="tokens of a text, of source and target (default: 32, or the recipe's block)")  # fmt: skip
     verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P", default="float32",
-                      help=" or ".join(TRAINING_PRECISIONS))  # fmt: skip
+                      help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
     verb.add_argument("--checkpointing", action="store_true", help="compute blocks twice, and keep less")
 
 

@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--max-minutes", type=number("a positive number", lambda value: value > 0), metavar="M",
                       help="stop after M minutes, resumable")  # fmt: skip
     verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P",
-                      help=" or ".join(TRAINING_PRECISIONS))  # fmt: skip
+                      help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
     verb.add_argument(
         "--skip-bad-lines", action="store_true", help="leave out and count faulty lines or images of the data"
     )

@@ -36,7 +36,7 @@ class Run:
 
     given        what the user has set, by dotted key; `overrides`: what of it differs from the recipe, as `result.json`
                  keeps it
-    precision    "float32", "bf16", or None: what the recipe prefers
+    precision    "float32" or "bf16"; None: float32
     max_minutes  stop after so long, resumable; never shapes a schedule
     processes    of this machine, that the command was asked for
     whole        the run that this one is a part of, which is what the user resumes
