@@ -37,7 +37,7 @@ from manyheads.cli import (
 )
 from manyheads.cli.parser import Parser, Verbs
 from manyheads.training.faults import no_memory
-from manyheads.training.ranks import complain, is_rank
+from manyheads.training.ranks import complain, here, is_rank
 
 # in the order of --help
 VERBS = (
@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.given = given
         if sys.stdout is None:
             raise ValueError("standard output is closed: there is nowhere to print results")
+        if is_rank() and not hasattr(options, "processes"):
+            here()  # so that one speaks for all
+            raise ValueError(f"{options.name} is not spread over processes: start it without torchrun")
         options.verb(options)
         sys.stdout.flush()
         return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from manyheads.cli.lines import lines_of, one_line
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 
@@ -23,6 +23,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--null-threshold", type=number("a finite number", lambda _: True), metavar="T",
                       help="allow no answer (an empty line): where it beats the best span by more than T")  # fmt: skip
     add_precision(verb)
+    add_processes(verb)
 
 
 def _answer(options: argparse.Namespace) -> None:

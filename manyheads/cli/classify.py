@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 
@@ -29,6 +29,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--skip-bad-lines", action="store_true",
                       help="leave images that cannot be used without labels and go on with the others")  # fmt: skip
     add_precision(verb)
+    add_processes(verb)
 
 
 def _classify(options: argparse.Namespace) -> None:

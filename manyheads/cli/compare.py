@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
@@ -18,6 +18,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
     add_precision(verb)
+    add_processes(verb)
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 
@@ -21,6 +21,7 @@ def add(verbs: Verbs) -> None:
                           help="of --data, for texts with labels (and pair=NAME; default: as in training)")  # fmt: skip
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
     add_precision(verb)
+    add_processes(verb)
 
 
 def _columns(given: str) -> dict[str, str]:

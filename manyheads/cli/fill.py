@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 
@@ -21,6 +21,7 @@ def add(verbs: Verbs) -> None:
                       help="the N likeliest words of every line, as line number, probability, word, text "
                       "(default: the text with the likeliest; with --json 5)")  # fmt: skip
     add_precision(verb)
+    add_processes(verb)
 
 
 def _fill(options: argparse.Namespace) -> None:

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.training.ranks import is_rank
 
 if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
@@ -37,11 +38,14 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--stop", action="append", default=[], metavar="STRING", help="ends a text before it; repeatable")
     verb.add_argument("--stream", action="store_true", help="write every piece of text as it comes")
     add_precision(verb)
+    add_processes(verb)
 
 
 def _generate(options: argparse.Namespace) -> None:
     if options.stream and options.json:
         raise ValueError("--stream writes pieces of text, --json one document: give one of them")
+    if options.stream and (options.processes > 1 or is_rank()):
+        raise ValueError("--stream writes one text after the other: it goes with one process")
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)

@@ -34,6 +34,12 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 def stdin() -> Iterator[list[str]]:
     """The lines of stdin in chunks of what has arrived, so that a slow writer is answered line by line."""
+    from manyheads.training.division import read_once
+
+    return read_once(_read())
+
+
+def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
         raise ValueError("standard input is closed: give the texts as arguments")
     rest, number = b"", 0

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
 from manyheads.models.presets import PRESETS, nearest
+from manyheads.training.ranks import is_rank
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
     """The option of all verbs that compute with a loaded model."""
     about = "float32, bf16, int8, or auto: the fastest that stays near float32 (default: float32)"
     verb.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="P", help=about)
+
+
+def add_processes(verb: argparse.ArgumentParser) -> None:
+    """The option of all verbs that predict for many items: each process computes whole batches, rank 0 writes."""
+    verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
+                      help="spread the batches over N processes of this machine")  # fmt: skip
+    verb.set_defaults(verb=partial(_spread, verb.get_default("verb")))
+
+
+def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+    if options.processes > 1 and not is_rank():
+        from manyheads.training.launch import launch
+
+        raise SystemExit(launch(options.processes, options.given))
+    from manyheads.training.division import divided
+
+    with divided():
+        verb(options)
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:

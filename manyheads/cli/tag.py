@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
 
@@ -21,6 +21,7 @@ def add(verbs: Verbs) -> None:
         "--words", action="store_true", help='texts are words already, with blanks between: "U.S." is one'
     )
     add_precision(verb)
+    add_processes(verb)
 
 
 def _tag(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, lines_of, one_line, stdin
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.tasks.translation import MOST_BEAMS
@@ -28,6 +28,7 @@ def add(verbs: Verbs) -> None:
                            help="score the lines of FILE as translations: score, log-probability")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
     add_precision(verb)
+    add_processes(verb)
 
 
 def _translate(options: argparse.Namespace) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad, token_batches
+from manyheads.training.division import each
 
 BATCH_TOKENS = 8192  # padded tokens that go through a model at once
 
@@ -33,10 +35,14 @@ def outputs(
              each token, those of the padding are among them.
     """
     lengths = [len(row) for row in ids]  # type: ignore[arg-type]
-    for rows in token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0):
+    batches = token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0)
+
+    def compute(rows: NDArray[np.int64]) -> Tensor:
         batch = [*padded([ids[i] for i in rows], padding)]
         if segments is not None:
             batch.append(padded([segments[i] for i in rows], 0)[0])
         with torch.inference_mode(), route.computing():
-            results = forward(*(tensor.to(route.device) for tensor in batch))
-        yield from zip(rows.tolist(), results.float().cpu(), strict=True)
+            return forward(*(tensor.to(route.device) for tensor in batch)).float().cpu()
+
+    for rows, results in zip(batches, each(batches, compute), strict=True):
+        yield from zip(rows.tolist(), results, strict=True)

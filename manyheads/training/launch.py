@@ -34,7 +34,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         if failure.exitcode < 0:
             print(
                 f"manyheads: rank {rank} (process {failure.pid}) was ended by {failure.signal_name()}, and the others "
-                "with it: --resume goes on from the last checkpoint",
+                "with it; a training goes on from its last checkpoint with --resume",
                 file=sys.stderr,
             )
             return 1

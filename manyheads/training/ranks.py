@@ -228,7 +228,10 @@ def _answered(answer: Future[Any]) -> bool:
 def _end(reason: str, quietly: bool = False) -> None:
     """From a thread: the others may be waiting for ever in a call that no exception reaches."""
     if not quietly and sys.__stderr__ is not None:
-        print(f"manyheads: {reason}: the run ends; --resume goes on from its last checkpoint", file=sys.__stderr__)
+        print(
+            f"manyheads: {reason}: all end; a training goes on from its last checkpoint with --resume",
+            file=sys.__stderr__,
+        )
         sys.__stderr__.flush()
     os._exit(1)
 
@@ -263,5 +266,7 @@ def told_losses() -> Iterator[None]:
     except RuntimeError as error:
         if here().world == 1 or not ("gloo" in str(error) or "Dist" in type(error).__name__):
             raise
-        reason = "another process of the run has ended: so does this one; --resume goes on from the last checkpoint"
+        reason = (
+            "another process has ended: so does this one; a training goes on from its last checkpoint with --resume"
+        )
         raise ConnectionAbortedError(reason) from error

@@ -17,6 +17,7 @@ from manyheads.data.parallel import Pairs
 from manyheads.generation import greedy
 from manyheads.tasks.evaluation import Metrics, Outcome
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
+from manyheads.training.division import each
 
 ROOM = 10  # tokens that an output may be longer than its input
 DECODED = 16_384  # source tokens that are decoded at once
@@ -68,28 +69,27 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
     ..._steps        the mean steps of positions, of a model that may halt
     """
     model.eval()
-    outputs: list[str] = []
-    forced, characters = 0, 0
-    steps: dict[str, list[Tensor]] = {}
     rows = max(1, DECODED // max(map(len, pairs.sources)))
-    for first in range(0, len(pairs), rows):
+
+    def compute(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, read, write, right = _padded(model, tokenizer, part, route)
         with route.computing():
             hidden, thoughts = model.think(source, lengths, read, right.sum(1))
-            for stack, ponder in thoughts.items():
-                steps.setdefault(stack, []).append(ponder.steps[ponder.real])
+            steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
-            forced += int(((logits.argmax(-1) == write) & right).sum())
-            characters += int(right.sum())
-            outputs += _decoded(model, tokenizer, source, lengths)
+            forced = int(((logits.argmax(-1) == write) & right).sum())
+            return _decoded(model, tokenizer, source, lengths), forced, int(right.sum()), steps
+
+    decoded, forced, characters, steps = zip(*each(range(0, len(pairs), rows), compute), strict=True)
+    outputs = [output for part in decoded for output in part]
     answers = list(zip(outputs, pairs.targets, strict=True))
     values = {
         "accuracy": sum(_placed(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
         "exact_match": sum(output == target for output, target in answers) / len(pairs),
-        "forced_accuracy": forced / characters,
-        **{f"{stack}_steps": float(torch.cat(counts).mean()) for stack, counts in steps.items()},
+        "forced_accuracy": sum(forced) / sum(characters),
+        **{f"{stack}_steps": float(torch.cat([part[stack] for part in steps]).mean()) for stack in steps[0]},
     }
     return values, outputs
 

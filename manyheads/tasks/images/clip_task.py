@@ -20,6 +20,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.tasks.evaluation import LabelOutcome, Metrics, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
 
 SCORED = 64  # clips that are scored at once
@@ -93,10 +94,13 @@ def label_numbers(clips: Clips, labels: tuple[str, ...]) -> Tensor:
 def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, route: Route) -> Tensor:
     """(N, L) float32 on the CPU."""
     model.eval()
-    parts = (clips.pixels[first : first + SCORED] for first in range(0, len(clips), SCORED))
-    with route.computing():
-        logits = [model(tensor(part, preprocessing).to(route.device)) for part in parts]  # (B, L) each
-    return torch.cat([each.float().log_softmax(-1).cpu() for each in logits])
+
+    def scores(first: int) -> Tensor:  # (B, L)
+        part = tensor(clips.pixels[first : first + SCORED], preprocessing)
+        with route.computing():
+            return model(part.to(route.device)).float().log_softmax(-1).cpu()
+
+    return torch.cat([*each(range(0, len(clips), SCORED), scores)])
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:

@@ -30,6 +30,7 @@ from manyheads.tasks.classification.predictor import Label, likeliest
 from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
+from manyheads.training.division import each
 
 LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # that a directory may ask for: its weights do not tell them
 
@@ -120,19 +121,24 @@ class ImageClassifier(ImageEncoder):
         if top < 1:
             raise ValueError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
-        for first in range(0, len(images), SCORED):
-            arrays = {}  # of the images that can be used, (C, Y, X)
+
+        def classified(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
+            arrays, bad = {}, {}  # of the images that can be used, (C, Y, X), and what is wrong with the others
             for i, image in enumerate(images[first : first + SCORED], first):
                 try:
                     arrays[i] = self.preprocessing.array(_plain(image))
                 except ValueError as error:
                     if faults is None:
                         raise
-                    faults[i] = str(error)
-            if arrays:
-                labels_of = self.classify_arrays(list(arrays.values()), top=top)
-                for i, ranked in zip(arrays, labels_of, strict=True):
-                    labels[i] = ranked
+                    bad[i] = str(error)
+            ranked = self.classify_arrays(list(arrays.values()), top=top) if arrays else []
+            return dict(zip(arrays, ranked, strict=True)), bad
+
+        for ranked, bad in each(range(0, len(images), SCORED), classified):
+            for i, of_image in ranked.items():
+                labels[i] = of_image
+            if faults is not None:
+                faults |= bad
         return labels
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:

@@ -18,6 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.images.distillation import Teacher
+from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
 
 TOP = 5  # the right label among so many is a success for `top5`
@@ -99,9 +100,12 @@ class ImageClassificationTask:
 def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
     """(N, L) float32 on the CPU, in the order of the images."""
     model.eval()
-    with route.computing():
-        batches = [model(torch.from_numpy(batch.images).to(route.device)) for batch in images.epoch()]  # (B, L) each
-    return torch.cat([logits.float().log_softmax(-1).cpu() for logits in batches])
+
+    def scores(batch: ImageBatch) -> Tensor:  # (B, L)
+        with route.computing():
+            return model(torch.from_numpy(batch.images).to(route.device)).float().log_softmax(-1).cpu()
+
+    return torch.cat([*each(images.epoch(), scores)])
 
 
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:

@@ -22,6 +22,7 @@ from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
+from manyheads.training.division import each
 
 GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
 MOST_TOKENS = 100_000  # that are added to a text
@@ -103,16 +104,16 @@ class LanguageModel(ModelWithTokenizer):
         longest = max(map(len, encoded), default=0)
         model, route = self.fast
         rows = max(1, GENERATED_TOKENS // min(context, longest + max_tokens))
-        continuations: list[Continuation] = []
-        for first in range(0, len(encoded), rows):
+
+        def written(first: int) -> list[Continuation]:
             group = range(first, min(first + rows, len(encoded)))
             texts = [TextStream(self.tokenizer, encoded[i], [*stops]) for i in group]
 
-            def tell(row: int, piece: str, first: int = first) -> None:
+            def tell(row: int, piece: str) -> None:
                 if stream is not None and piece:
                     stream(first + row, piece)
 
-            def over(row: int, token: int, texts: list[TextStream] = texts, tell: Tell = tell) -> bool:
+            def over(row: int, token: int) -> bool:
                 tell(row, texts[row].push(token))
                 return texts[row].stopped
 
@@ -122,13 +123,16 @@ class LanguageModel(ModelWithTokenizer):
             )  # fmt: skip
             with route.computing():
                 counts = Counter(row for step in given for row, _ in step)
+            continuations: list[Continuation] = []
             for row, text in enumerate(texts):
                 tell(row, text.finish())
                 reason: Literal["end", "stop", "length"] = (
                     "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
                 )
                 continuations.append(Continuation(prompts[first + row], text.text, counts[row], reason))
-        return continuations
+            return continuations
+
+        return [continuation for part in each(range(0, len(encoded), rows), written) for continuation in part]
 
     def attend(
         self,

@@ -23,6 +23,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import Metrics, values
+from manyheads.training.division import each
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
@@ -117,7 +118,8 @@ def token_losses(
     whole = [begin for begin in begins if begin + context <= total]
     rows = max(1, SCORED_TOKENS // context)
     groups = [whole[i : i + rows] for i in range(0, len(whole), rows)] + [[b] for b in begins[len(whole) :]]
-    for group in groups:
+
+    def read(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
         tokens = torch.from_numpy(windows).to(route.device)  # (B, T + 1)
@@ -125,9 +127,12 @@ def token_losses(
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
         of_group = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
-        for begin, row in zip(group, of_group.view(len(group), length).double().cpu().numpy(), strict=True):
+        return of_group.view(len(group), length).double().cpu().numpy()
+
+    for group, rows_of_group in zip(groups, each(groups, read), strict=True):
+        for begin, row in zip(group, rows_of_group, strict=True):
             first = context - stride if begin else 0
-            losses[begin + first : begin + length] = row[first:]
+            losses[begin + first : begin + len(row)] = row[first:]
     return losses
 
 

@@ -31,6 +31,7 @@ from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
+from manyheads.training.division import each
 
 TEXTS = 32  # that are filled at once
 MOST = 1000  # words for a mask: of two masks, their square is compared
@@ -75,9 +76,9 @@ class MaskedLanguageModel(TextPredictor):
             return self.fill([texts], top)[0]
         check_texts(texts, self._room)
         encoded = [self._encode(text, index) for index, text in enumerate(texts)]
-        fills: list[list[Fill]] = []
         model, route = self.fast
-        for first in range(0, len(texts), TEXTS):
+
+        def filled(first: int) -> list[list[Fill]]:
             ids = encoded[first : first + TEXTS]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
             masked = batch == self.special.mask
@@ -86,9 +87,12 @@ class MaskedLanguageModel(TextPredictor):
                 logits = model.words(states[masked]).float()  # (N, V), row after row
             chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))
             counts = masked.sum(1).tolist()
-            for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False):
-                fills.append([self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)])
-        return fills
+            return [
+                [self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)]
+                for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False)
+            ]
+
+        return [fills for part in each(range(0, len(texts), TEXTS), filled) for fills in part]
 
     def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """What each layer would say stands at each position, masked or not: the logit lens.

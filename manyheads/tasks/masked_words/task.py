@@ -7,8 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
+from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
 
 
@@ -136,7 +139,8 @@ class Score(NamedTuple):
 @torch.inference_mode()
 def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterator[Score]:
     """Of every example, in the order of batches. The model is in eval mode."""
-    for rows in token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0):
+
+    def compute(rows: NDArray[np.int64]) -> list[Score]:
         examples = [epoch[int(row)] for row in rows]
         batch = Batch.of(examples, model.config.pad).to(route.device)
         with route.computing():
@@ -148,10 +152,11 @@ def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterat
         if batch.follows is not None and model.next_sentence is not None:
             next_right = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
         counts = [len(example.answers) for example in examples]
-        for example, loss, words, follows in zip(
-            examples, losses.split(counts), best.split(counts), next_right, strict=True
-        ):
-            yield Score(example, float(loss.sum()), words.tolist(), follows)
+        of_each = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
+        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in of_each]
+
+    for scored in each(token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), compute):
+        yield from scored
 
 
 def mean_scores(scores: Sequence[Score]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation import MOST_BEAMS
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
+from manyheads.training.division import each
 
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
 MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
@@ -99,7 +100,8 @@ class Translator(ModelWithTokenizer):
         translations: list[list[Translation]] = [[Translation("", 0.0, 0.0)] for _ in texts]
         c = self.model.config
         model, route = self.fast
-        for rows in self._batches(sources, beam):
+
+        def translated(rows: list[int]) -> list[list[Translation]]:
             source, lengths = self._pad([sources[i] for i in rows])
             limits = torch.tensor([self._limit(len(sources[i])) for i in rows], device=source.device)
             with torch.inference_mode(), route.computing():
@@ -112,8 +114,12 @@ class Translator(ModelWithTokenizer):
                     hypotheses = [[h] for h in greedy(model.step, cache, **how)]
                 else:
                     hypotheses = beam_search(model.step, cache, **how, beam=beam, nbest=count)
-            for row, ranked in zip(rows, hypotheses, strict=True):
-                translations[row] = [self._translation(h) for h in ranked]
+            return [[self._translation(h) for h in ranked] for ranked in hypotheses]
+
+        batches = [*self._batches(sources, beam)]
+        for rows, results in zip(batches, each(batches, translated), strict=True):
+            for row, ranked in zip(rows, results, strict=True):
+                translations[row] = ranked
         return translations
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
@@ -132,13 +138,17 @@ class Translator(ModelWithTokenizer):
                 raise ValueError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
         model, route = self.fast
-        for rows in self._batches(encoded, 1):
+
+        def scored(rows: list[int]) -> list[Hypothesis]:
             padded, lengths = self._pad([encoded[i] for i in rows])
             chosen = [wanted[i] for i in rows]
             with torch.inference_mode(), route.computing():
                 cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
-                scored = score(model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha)
-            for row, h in zip(rows, scored, strict=True):
+                return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha)
+
+        batches = [*self._batches(encoded, 1)]
+        for rows, results in zip(batches, each(batches, scored), strict=True):
+            for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
         return translations
 
