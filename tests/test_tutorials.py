@@ -1,4 +1,4 @@
-"""What the tutorials read from the kept records is there: the site's cached notebooks would not notice that a record came."""
+"""What tutorials read from the kept records is there: the cached notebooks do not notice when a record is added."""
 
 import ast
 import re
