@@ -12,7 +12,9 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+import manyheads
 from manyheads import __version__
+from manyheads.files import fingerprint
 
 # a notebook that types `manyheads` gets the one of the environment that builds the site
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -31,9 +33,15 @@ nitpick_ignore_regex = [("py:(class|data|obj|attr)", ".*")]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-# Notebooks are Markdown, run at the first build and again when their code has changed.
+# Notebooks are Markdown, run at the first build, and again when their code, the package's or a record has changed.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(Path(__file__).parents[1] / "build" / "docs" / "cache")
+caches = Path(__file__).parents[1] / "build" / "docs" / "cache"
+package = Path(manyheads.__file__).parent
+state = fingerprint(path for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+for outdated in caches.glob("*"):
+    if outdated.name != state and outdated.is_dir():
+        shutil.rmtree(outdated)
+nb_execution_cache_path = str(caches / state)
 nb_execution_in_temp = True
 nb_execution_timeout = 900  # seconds a cell: on a busy machine, too
 nb_execution_raise_on_error = True

@@ -47,7 +47,7 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
     if not hasattr(predictor, verb):
         known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
         able = [name for name in known if hasattr(predictor, name)]
-        what = "predicts nothing that could be scored" if verb == "outcome" else f"cannot {verb}"
+        what = "predicts nothing that could be scored" if verb == "outcome" else f"is not for {verb}"
         raise ValueError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor
 

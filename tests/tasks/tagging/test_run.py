@@ -193,7 +193,7 @@ def test_a_model_of_another_kind(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["answer", str(run), "--question", "Who?", "--context", "Ann"]) == 2
-    assert "this model cannot answer: use it with manyheads tag" in capsys.readouterr().err
+    assert "this model is not for answer: use it with manyheads tag" in capsys.readouterr().err
 
 
 def test_a_warm_up_does_not_outlast_a_short_run(run: Path, corpus: Path, tmp_path: Path) -> None:
