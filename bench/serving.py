@@ -1,9 +1,10 @@
 """What company costs and brings: one client at a time beside 32 at once, of a service in a process of its own.
 
-    python -m bench.serving [--seconds 20] [--clients 32] [--threads 2] [--out FILE.json]
+    python -m bench.serving [--seconds 20] [--clients 32] [--threads 2] [--llama-server PROGRAM] [--out FILE.json]
 
-A tiny translator (transformer/tiny, random weights, sentences of some 12 words, beam 4) and the shapes of gpt2/124m (64
-tokens each, greedy). Clients ask anew as soon as they are answered. A ratio is of one service, in turn.
+A tiny translator (transformer/tiny, random weights, sentences of some 12 words, beam 4) and the shapes of gpt2/124m
+(64 tokens each, greedy). Clients ask anew as soon as they are answered. A ratio is of one service, in turn.
+llama.cpp's server (bench/llama_server.py) completes the same texts with the same weights, after ours.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import torch
 
-from bench import tell
+from bench import llama_server, tell
 from manyheads import directory
 from manyheads.data.tokenizers import END, END_OF_TEXT, PAD, train_bpe, train_byte_bpe
 from manyheads.models.presets import build, preset
@@ -78,23 +81,47 @@ async def load(url: str, path: str, body: dict[str, Any], clients: int, seconds:
     }  # fmt: skip
 
 
-async def measured(url: str, clients: int, seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+COMPLETION = {"model": "gpt2", "prompt": "the cat", "max_tokens": NEW, "temperature": 0, "seed": 1}
+
+
+async def translating(url: str, clients: int, seconds: float) -> dict[str, Any]:
     sentence = {"q": TEXTS[0][:50], "source": "en", "target": "de"}
     batch = {"q": [TEXTS[0][:50]] * clients, "source": "en", "target": "de"}
-    completion = {"model": "gpt2", "prompt": "the cat", "max_tokens": NEW, "temperature": 0, "seed": 1}
-    for name, path, body, unit in (
-        ("translate", "/translate", sentence, "requests_per_second"),
-        ("complete", "/v1/completions", completion, "tokens_per_second"),
-    ):
-        one = await load(url, path, body, 1, seconds)
-        many = await load(url, path, body, clients, seconds)
-        found[name] = {"one": one, "many": many, "throughput_ratio": round(many[unit] / one[unit], 2)}
-        if name == "translate":
-            whole = await load(url, path, batch, 1, seconds / 2)
-            found[name] |= {"unloaded_batch": whole,
-                            "p99_over_batch": round(many["p99_seconds"] / whole["median_seconds"], 2)}  # fmt: skip
-    return found
+    one = await load(url, "/translate", sentence, 1, seconds)
+    many = await load(url, "/translate", sentence, clients, seconds)
+    whole = await load(url, "/translate", batch, 1, seconds / 2)
+    return {
+        "one": one, "many": many, "unloaded_batch": whole,
+        "throughput_ratio": round(many["requests_per_second"] / one["requests_per_second"], 2),
+        "p99_over_batch": round(many["p99_seconds"] / whole["median_seconds"], 2),
+    }  # fmt: skip
+
+
+async def completing(url: str, clients: int, seconds: float, **more: Any) -> dict[str, Any]:
+    one = await load(url, "/v1/completions", COMPLETION | more, 1, seconds)
+    many = await load(url, "/v1/completions", COMPLETION | more, clients, seconds)
+    ratio = round(many["tokens_per_second"] / one["tokens_per_second"], 2)
+    return {"one": one, "many": many, "throughput_ratio": ratio}
+
+
+@contextmanager
+def ours(folders: list[Path], precision: str, threads: int) -> Iterator[str]:
+    """The address of our service of these directories."""
+    command = [sys.executable, "-m", "manyheads", "serve", *map(str, folders), "--port", "0",
+               "--threads", str(threads), "--precision", precision, "--log", "warning"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            told = ""
+            for line in service.stderr:
+                told += line
+                if found := re.search(r"on (http://\S+)$", line.strip()):
+                    yield found[1]
+                    break
+            else:
+                raise ValueError(told)
+        finally:
+            service.terminate()
 
 
 def main() -> None:
@@ -103,25 +130,20 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--llama-server", type=Path, metavar="PROGRAM")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "manyheads", "serve", *map(str, models(Path(folder))), "--port", "0",
-                   "--threads", str(options.threads), "--precision", options.precision, "--log", "warning"]  # fmt: skip
-        service = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        try:
-            assert service.stderr is not None
-            told = ""
-            for line in service.stderr:
-                told += line
-                if found := re.search(r"on (http://\S+)$", line.strip()):
-                    break
-            else:
-                raise ValueError(told)
-            results = asyncio.run(measured(found[1], options.clients, options.seconds))
-        finally:
-            service.terminate()
-            service.wait()
+        folders = models(Path(folder))
+        with ours(folders, options.precision, options.threads) as url:
+            results["translate"] = asyncio.run(translating(url, options.clients, options.seconds))
+            results["complete"] = asyncio.run(completing(url, options.clients, options.seconds))
+        if program := options.llama_server:
+            with llama_server.serving(program, folders[1], options.precision, options.clients, options.threads) as url:
+                results["complete_llama.cpp"] = asyncio.run(
+                    completing(url, options.clients, options.seconds, ignore_eos=True)
+                )
     tell({"bench": "serving", "clients": options.clients, "precision": options.precision, "threads": options.threads,
           **results, "hardware": hardware()}, options.out)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The table of docs/serving.md: what attacked services answered, what their good clients noticed, what they kept."""
+"""The tables of docs/serving.md: what many clients at once get; what attacked services answered, and what they kept."""
 
 from __future__ import annotations
 
@@ -64,4 +64,33 @@ def attacks() -> str:
     return f"{table}\n\nThe service and those who asked shared {hardware['cores']} cores of an {hardware['cpu']}."
 
 
-PARTS = (attacks,)
+def company() -> str:
+    """One client beside many at once, of each recorded service."""
+    found = [record for record in records("bench") if record.get("bench") == "serving"]
+    if not found:
+        return ""
+    clients, hardware = found[0]["clients"], found[0]["hardware"]
+    rows = [["", "one client", f"{clients} at once", "times", f"p99 with {clients}"], ["---", *["--:"] * 4]]
+    for record in found:
+        for key, what, unit in (
+            ("translate", "sentences/s, `transformer/tiny`, beam 4", "requests_per_second"),
+            ("complete", "tokens/s, `gpt2/124m`", "tokens_per_second"),
+            ("complete_llama.cpp", "the same of llama.cpp's server", "tokens_per_second"),
+        ):
+            if measured := record.get(key):
+                one, many = measured["one"][unit], measured["many"][unit]
+                seconds = f"{many / one:.1f}", f"{measured['many']['p99_seconds']:.2f} s"
+                rows.append([f"{what}, {record['precision']}", f"{one:,.1f}", f"{many:,.1f}", *seconds])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    batches = " and ".join(
+        f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in found
+    )
+    return (
+        f"**In company** each gets less than alone, and all together more (`python -m bench.serving`):\n\n{table}\n\n"
+        "Weights are random; a sentence has ten words, a completion 64 tokens. 99 of 100 sentences are answered within "
+        f"{batches} what one request with {clients} sentences takes. {hardware['threads']} threads of an "
+        f"{hardware['cpu']}, which the clients share."
+    )
+
+
+PARTS = (attacks, company)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from manyheads.results import records
@@ -92,6 +93,19 @@ def ranks() -> str:
     )
 
 
+def throughput() -> str:
+    """What more processes bring, where each has one thread."""
+    record = next((record for record in records("survival") if record["survival"] == "ranks"), {})
+    if "tokens_per_second" not in record:
+        return ""
+    alone = median(record["tokens_per_second"]["1"])
+    rows = [["processes of one thread each", "tokens/s, median of 5 (least to most)", "of one"], ["---", "--:", "--:"]]
+    for name, speeds in record["tokens_per_second"].items():
+        middle, least, most = (round(measure(speeds)) for measure in (median, min, max))
+        rows.append([name.replace(" ", ", "), f"{middle:,} ({least:,} to {most:,})", f"{middle / alone:.2f}"])
+    return f"{_markdown(rows)}\n\nA GPT of 4 layers of 256, in float32, on {record['hardware']['cpu']}."
+
+
 def large_corpus() -> str:
     """A corpus larger than memory may be: what its training holds, and how soon it goes on."""
     record = next((bench for bench in records("bench") if bench.get("bench") == ["large-corpus"]), None)
@@ -140,4 +154,4 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-PARTS = (kills, ranks, faults, fuzzing, checkpoints, large_corpus, plans)
+PARTS = (kills, ranks, throughput, faults, fuzzing, checkpoints, large_corpus, plans)

@@ -2,10 +2,11 @@
 
     python -m scripts.survival.ranks [--kills 20] [--families NAME ...] [--seed 1] --out FILE.json
 
-Every family is trained for 50 steps in one process, in 2 and in 4, replicated (DDP) and sharded (FSDP2), in float32 and
-float64; kept is the largest relative difference of a step's loss. Then one of two processes is killed by SIGKILL, again
-and again, torchrun starts both anew, and the weights in the end are compared, byte by byte, with those of a run of two
-processes that nobody disturbed; kept are the seconds from a kill to the next step. What is in FILE is not done again.
+Every family is trained for 50 steps in one process, in 2 and in 4, replicated (DDP) and sharded (FSDP2), in float32
+and float64; kept is the largest relative difference of a step's loss. Then one of two processes is killed by SIGKILL,
+again and again, torchrun starts both anew, and the weights in the end are compared, byte by byte, with those of a run
+of two processes that nobody disturbed; kept are the seconds from a kill to the next step. At last a GPT is trained by
+one process and by several, a thread each, in turns: kept are tokens a second. What is in FILE is not done again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 from shutil import copytree
+from statistics import median
 from typing import Any
 
 from manyheads.files import write_json
@@ -35,6 +37,10 @@ KILLED = (
     "-m", "manyheads", "train", "translation", "size=1000", "vocabulary=400", "batch_tokens=2000", "model.width=64",
     "model.encoder_layers=2", "model.decoder_layers=2", "threads=1", "training.steps=400", "training.average=1",
     "training.log_every=1", "training.checkpoint_every=10", "training.schedule=constant",
+)  # fmt: skip
+TIMED = (
+    "train", "language-modelling", "share=0.002", "model.layers=4", "model.width=256", "block=256", "rows=16",
+    "threads=1", "training.steps=30", "training.log_every=1",
 )  # fmt: skip
 
 
@@ -87,7 +93,7 @@ def differences(names: list[str], found: dict[str, Any], keep: Any) -> None:
 
 
 def processes(out: Path) -> dict[int, int]:
-    """The process of each rank that trains in a directory."""
+    """The process of each rank that works in a directory."""
     found = {}
     for process in Path("/proc").iterdir():
         try:
@@ -154,6 +160,28 @@ def _hash(out: Path) -> str:
     return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
 
 
+def speed(out: Path, *options: str) -> float:
+    """Tokens a second, of the median of the last 20 of 30 steps."""
+    command = (sys.executable, "-m", "manyheads", *TIMED, "--out", str(out), *options)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    entries = [entry for entry in read_metrics(out / "metrics.jsonl") if entry["step"] > 10]
+    return median(entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry)
+
+
+def throughput() -> dict[str, list[float]]:
+    """Of one process and of as many as there are cores (at most 4), replicated and sharded: five rounds of all."""
+    found: dict[str, list[float]] = {}
+    worlds = [world for world in WORLDS if world <= len(os.sched_getaffinity(0))]
+    for _ in range(5):
+        for world in (1, *worlds):
+            for spread in SPREADS if world > 1 else ("replicated",):
+                options = [] if world == 1 else ["--processes", str(world), f"training.shard={spread == 'sharded'}"]
+                with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+                    name = "1" if world == 1 else f"{world} {spread}"
+                    found.setdefault(name, []).append(speed(Path(folder) / "run", *map(str.lower, options)))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
@@ -174,6 +202,9 @@ def main() -> int:
         found["killed"] = kills(options.kills, random.Random(options.seed))
         keep()
     differences(options.families, found["differences"], keep)
+    if "tokens_per_second" not in found:
+        found["tokens_per_second"] = throughput()
+        keep()
     print(json.dumps(found, indent=1))
     return 0
 

@@ -22,6 +22,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.training.loss import in_tokens
 from manyheads.training.run_directory import run_status
+from scripts.survival.ranks import processes
 from tests.training.families import FAMILIES, STEPS, write_data
 
 ROOT = Path(__file__).parents[2]
@@ -200,20 +201,6 @@ def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left
 # life and death
 
 
-def ranks_of(out: Path) -> dict[int, int]:
-    """The process of each rank that trains in a directory."""
-    found = {}
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            given = dict(word.partition(b"=")[::2] for word in (process / "environ").read_bytes().split(b"\0"))
-        except (OSError, ValueError):
-            continue
-        if str(out).encode() in words and b"RANK" in given and b"torch.distributed.run" not in words:
-            found[int(given[b"RANK"])] = int(process.name)
-    return found
-
-
 def wait_for(what: Callable[[], Any], limit: float = LIMIT) -> Any:
     end = time.monotonic() + limit
     while not (found := what()):
@@ -287,7 +274,7 @@ def test_a_dead_process_ends_the_others_and_is_named(started: Any, tmp_path: Pat
     out = tmp_path / "out"
     process = started(*MANYHEADS, *RUN, "training.steps=5000", "--processes", "2", "--out", str(out))
     wait_for(lambda: steps(out)[1:])
-    pids = ranks_of(out)
+    pids = processes(out)
     assert set(pids) == {0, 1}
     os.kill(pids[victim], signal.SIGKILL)
     began = time.monotonic()
@@ -300,6 +287,21 @@ def test_a_dead_process_ends_the_others_and_is_named(started: Any, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+def test_a_dead_process_ends_a_translation(started: Any, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    assert manyheads(*RUN, "training.steps=10", "--out", model).returncode == 0
+    process = started(*MANYHEADS, "translate", str(model), *["March 5, 2031"] * 50_000, "--processes", "2")
+    pids = wait_for(lambda: len(found := processes(model)) == 2 and found)
+    time.sleep(10)
+    os.kill(pids[1], signal.SIGKILL)
+    printed, told = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (1, "")
+    assert f"rank 1 (process {pids[1]}) was ended by SIGKILL" in told
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_torchrun_restarts_from_the_last_checkpoint(started: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = started(
@@ -307,7 +309,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(started: Any, tmp_path: Path
         "training.steps=300", "--out", str(out),
     )  # fmt: skip
     wait_for(lambda: steps(out)[1:])
-    os.kill(ranks_of(out)[1], signal.SIGKILL)
+    os.kill(processes(out)[1], signal.SIGKILL)
     said = process.ended()
     assert process.returncode == 0, said
     assert "resuming after step" in said

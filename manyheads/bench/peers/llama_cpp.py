@@ -14,6 +14,7 @@ from manyheads.interop.gpt import GPT2
 from manyheads.models.gpt import GPT
 
 SETTINGS: Mapping[str, str] = {"q8_0": "int8"}
+KINDS: Mapping[str, str] = {"int8": "Q8_0", "float32": "F32"}  # of its tensors, by precision
 
 # transformers' names -> llama.cpp's, of tensors and of what stands in every layer
 NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
@@ -32,7 +33,7 @@ def decoder(model: GPT, rows: int, capacity: int, threads: int) -> tuple[Callabl
     llama.llama_log_set(_kept[-1], None)  # it tells pages of every file that it opens
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.gguf")
-        _write(file, model)
+        write(file, model, KINDS["int8"])
         how = llama.llama_model_default_params()
         how.use_mmap = False
         loaded = llama.llama_model_load_from_file(str(file).encode(), how)
@@ -67,11 +68,12 @@ def decoder(model: GPT, rows: int, capacity: int, threads: int) -> tuple[Callabl
     return forget, step
 
 
-def _write(file: Path, model: GPT) -> None:
+def write(file: Path, model: GPT, kind: str, tokenizer: Mapping[str, Any] | None = None) -> None:
+    """`tokenizer` is what a tokenizer.json of byte-level BPE holds; None: the file knows ids alone."""
     import gguf
 
     c = model.config
-    kind = gguf.GGMLQuantizationType.Q8_0
+    stored = gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(file, "gpt2")
     writer.add_context_length(c.max_positions)
     writer.add_embedding_length(c.width)
@@ -80,7 +82,20 @@ def _write(file: Path, model: GPT) -> None:
     writer.add_head_count(c.heads)
     writer.add_layer_norm_eps(c.norm_eps)
     writer.add_vocab_size(c.vocab)
-    writer.add_tokenizer_model("no_vocab")
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        assert c.end is not None, "it has no end of text"
+        added = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+        words = {**{number: word for word, number in tokenizer["model"]["vocab"].items()}, **added}
+        kinds = gguf.TokenType.NORMAL, gguf.TokenType.USER_DEFINED
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list([words[number] for number in range(c.vocab)])
+        writer.add_token_types([kinds[number in added] for number in range(c.vocab)])
+        writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+        writer.add_bos_token_id(c.end)
+        writer.add_eos_token_id(c.end)
     for name, tensor in GPT2.tensors_of(model).items():
         *parts, leaf = name.removeprefix("transformer.").split(".")
         if parts[0] == "h":
@@ -90,7 +105,7 @@ def _write(file: Path, model: GPT) -> None:
         matrix = tensor.ndim == 2 and parts[0] != "wpe"
         values = (tensor.T if matrix and parts[0] == "h" else tensor).contiguous().float().numpy()
         if matrix:
-            writer.add_tensor(named, gguf.quants.quantize(values, kind), raw_dtype=kind)
+            writer.add_tensor(named, gguf.quants.quantize(values, stored), raw_dtype=stored)
         else:
             writer.add_tensor(named, values)
     writer.write_header_to_file()
