@@ -2,7 +2,7 @@
 
 It is built from the sources that llama-cpp-python brings:
 
-    pip download --no-binary :all: --no-deps --no-build-isolation llama-cpp-python && tar xf llama_cpp_python-*.tar.gz
+    pip download --no-binary :all: --no-deps llama-cpp-python && tar xf llama_cpp_python-*.tar.gz
     cmake -S llama_cpp_python-*/vendor/llama.cpp -B build-llama -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF
     cmake --build build-llama --target llama-server
 """

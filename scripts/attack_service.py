@@ -34,6 +34,7 @@ from tests.service.models import Running, bert, client, language_model, serving,
 PATIENCE = 60.0  # seconds in which an answer is due
 LEAVING = 0.2  # seconds that a client waits which will leave
 SLOW_PAUSE = 2.0  # seconds between the bytes of a slow client
+CLOSING = 40  # seconds until the service has closed what nobody uses: docs/serving.md, Bounds
 SENDERS = 24
 RARER = 5  # a slow client takes ten seconds or twenty: there is one where there are five of any other kind
 
@@ -155,8 +156,7 @@ def attack(requests: int, minutes: float, examples: int, seed: int, folder: Path
         ended = time.monotonic()
         clients.stop()
         memory.append(running.megabytes())
-        time.sleep(2)  # for what is closed late
-        files_left = _open_files(running) - files
+        files_left = _files_left(running, files)
         status = running.stop()
         said = [line for line in running.log.read_text().splitlines() if not line.startswith("{")]
         asked = [line for line in running.lines() if line["event"] == "request"]
@@ -176,6 +176,15 @@ def attack(requests: int, minutes: float, examples: int, seed: int, folder: Path
 
 def _open_files(running: Running) -> int:
     return len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
+
+
+def _files_left(running: Running, before: int) -> int:
+    """How many more are open than before, once connections that nobody uses are over: idle, unread, half a request."""
+    for _ in range(CLOSING):
+        if (left := _open_files(running) - before) <= 0:
+            break
+        time.sleep(1)
+    return left
 
 
 def _send_all(

@@ -9,6 +9,7 @@ import pytest
 from manyheads import results
 from scripts import results_plot as plot
 from scripts import results_table as table
+from scripts import survival_page
 from scripts.results_keep import by_epoch, without_folders
 
 ROOT = Path(__file__).parents[2]
@@ -159,3 +160,13 @@ def test_the_curves_of_a_run_that_was_validated_at_the_end_of_each_epoch(tmp_pat
     ]
     assert curves(*first, {"step": 15, "epoch": 1, "validation": {"loss": 0.5}}) == []  # between two epochs
     assert curves({"step": 10, "epoch": 1, "loss": 0.6}, first[2]) == []  # no accuracy in training
+
+
+def test_what_more_processes_bring_is_told_beside_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"1": [900.0, 1000.0, 1100.0], "2 sharded": [1400.0, 1500.0, 1700.0]}
+    ranks = {"survival": "ranks", "tokens_per_second": speeds, "hardware": {"cpu": "Some Processor"}}
+    monkeypatch.setattr(survival_page, "records", lambda kind: [ranks])
+    rows = survival_page.throughput().splitlines()
+    assert rows[2:4] == ["| 1 | 1,000 (900 to 1,100) | 1.00 |", "| 2, sharded | 1,500 (1,400 to 1,700) | 1.50 |"]
+    monkeypatch.setattr(survival_page, "records", lambda kind: [{"survival": "ranks"}])
+    assert survival_page.throughput() == ""

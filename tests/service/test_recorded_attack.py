@@ -51,6 +51,24 @@ def test_the_table_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert service_page.attacks() == "Nothing is recorded yet."
 
 
+def test_a_row_for_each_measured_load_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(unit: str, one: float, many: float) -> dict[str, Any]:
+        return {"one": {unit: one}, "many": {unit: many, "p99_seconds": 0.256}, "p99_over_batch": 3.5}
+
+    record = {
+        "bench": "serving", "clients": 32, "precision": "int8", "hardware": {"threads": 2, "cpu": "Some Processor"},
+        "translate": load("requests_per_second", 20.0, 130.0), "complete": load("tokens_per_second", 40.0, 250.0),
+    }  # fmt: skip
+    monkeypatch.setattr(service_page, "records", lambda kind: [{"bench": "startup"}, record])
+    rows = [line for line in service_page.company().splitlines() if line.startswith("|")]
+    assert [row.split(" | ")[1:] for row in rows[2:]] == [
+        ["20.0", "130.0", "6.5", "0.26 s |"], ["40.0", "250.0", "6.2", "0.26 s |"],
+    ]  # fmt: skip
+    assert "3.5 times (int8)" in service_page.company()
+    monkeypatch.setattr(service_page, "records", lambda kind: [{"bench": "startup"}])
+    assert service_page.company() == ""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_attack_is_survived(tmp_path: Path) -> None:
