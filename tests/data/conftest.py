@@ -1,5 +1,6 @@
-"""Real corpora beside the repository, where they are there."""
+"""Real corpora, where they are there."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,6 @@ from manyheads.data.parallel import Pairs, read_parallel
 
 
 @pytest.fixture(scope="session")
-def multi30k() -> Pairs:
+def multi30k(real_data: Callable[[str], Path]) -> Pairs:
     """The 29,000 German-English training pairs."""
-    folder = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
-    if not folder.is_dir():
-        pytest.skip(f"needs Multi30k in {folder}")
-    return read_parallel(folder / "train", "de", "en")
+    return read_parallel(real_data("multi30k") / "train", "de", "en")
