@@ -174,7 +174,7 @@ def _train(
 
         save()
         model.train()
-        logged_at, logged_tokens = time.monotonic(), counters.tokens
+        logged_at, logged_tokens, waited = time.monotonic(), counters.tokens, 0.0
         while True:
             session, received = ranks.largest(time.monotonic() - started, signals.received or 0)
             counters.seconds = seconds_before + session
@@ -198,7 +198,9 @@ def _train(
             if ended := _end(config, counters):
                 break
 
+            asked = time.monotonic()
             group = next(groups)
+            waited += time.monotonic() - asked
             counts = group.counts(ranks)
             if ranks.world > 1:
                 seed_step(config.seed, counters.step, ranks.rank)
@@ -239,6 +241,7 @@ def _train(
             if finite and counters.step % config.log_every == 0:
                 now = time.monotonic()
                 display.loss, right = (total / counters.window_tokens for total in window.tolist())
+                display.waiting = waited / (now - logged_at)
                 log(
                     {
                         "epoch": group.epoch, "loss": display.loss,
@@ -246,11 +249,11 @@ def _train(
                         "learning_rate": learning_rate(counters.step),
                         "gradient_norm": gradient_norm.item(), "tokens": counters.tokens,
                         "tokens_per_second": round((counters.tokens - logged_tokens) / (now - logged_at), 1),
-                        "seconds": round(seconds_before + now - started, 2),
+                        "waiting": round(display.waiting, 4), "seconds": round(seconds_before + now - started, 2),
                     },
                 )  # fmt: skip
                 window.zero_()
-                counters.window_tokens, logged_at, logged_tokens = 0, now, counters.tokens
+                counters.window_tokens, logged_at, logged_tokens, waited = 0, now, counters.tokens, 0.0
             if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
                 counters.snapshots.append(snapshot(task, counters.step, checkpoints, over, ranks))
                 del counters.snapshots[: -config.average]

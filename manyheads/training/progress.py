@@ -14,6 +14,7 @@ from manyheads.files import parse_json, write
 
 PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
 BAR_SECONDS = 0.5
+HELD_UP = 0.05  # share of the time that training waits for its data, from which on it is shown
 # metrics between 0 and 1: loss.png shows the first that was measured; of the first two training has an "accuracy", too
 SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
@@ -24,7 +25,8 @@ def say(message: str) -> None:
 
 
 class Display:
-    """Progress on stderr: step, loss, what the task counts (`unit`) per second, the share of the peak, time left.
+    """Progress on stderr: step, loss, what the task counts (`unit`) per second, the share of the peak, time left; and
+    how much of the time is spent waiting for data, where that is much.
 
     peak  measures how many of them a second the machine could do if it did nothing but the products that they need.
           Asked once, when there is a line to show, with the clock stopped. None: not known, and no share is shown
@@ -46,6 +48,7 @@ class Display:
         self._shown = time.monotonic()
         self._counted = 0  # target tokens, images, ... since the first step
         self.loss: float | None = None
+        self.waiting = 0.0  # share of the time that the loop waited for its next batch
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -73,7 +76,8 @@ class Display:
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
         rate = self._counted / elapsed
         share = "" if self._peak is None else f"{rate / self._peak:.0%} of peak  "
-        text = f"step {step:,}  {loss}{rate:,.0f} {self._unit}/s  {share}{_clock(left)} left"
+        held_up = f"{self.waiting:.0%} waiting for data  " if self.waiting >= HELD_UP else ""
+        text = f"step {step:,}  {loss}{rate:,.0f} {self._unit}/s  {share}{held_up}{_clock(left)} left"
         if self._bar.disable:
             say(f"{fraction:4.0%}  {text}")
         else:

@@ -41,7 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 ROOMS = ("classification", "digits", "directions", "images", "language", "masked_words", "tagging", "translation")
 START, STEPS, VALIDATION, END = "before the first step", "between checkpoints", "validation", "averaging at the end"
 PHASES = (START, STEPS, VALIDATION, END)
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "tokens_per_second", "waiting")
 
 
 def rhythm(name: str) -> dict[str, Any]:

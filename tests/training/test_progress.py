@@ -1,5 +1,7 @@
 import json
 import re
+import time
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -42,10 +44,35 @@ def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert any(re.fullmatch(r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  \d+:\d\d left", line) for line in lines)
+    pattern = r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  (\d+% waiting for data  )?\d+:\d\d left"
+    assert any(re.fullmatch(pattern, line) for line in lines)
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
     assert lines[-1] == f"saved as toy in {tmp_path}"
+
+
+def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
+    class Slow(ToyTask):
+        def batches(self, epoch):
+            return Lazy(super().batches(epoch))
+
+    class Lazy:
+        def __init__(self, batches):
+            self.batches = batches
+
+        def __len__(self):
+            return len(self.batches)
+
+        def __getitem__(self, index):
+            time.sleep(0.03)
+            return self.batches[index]
+
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route())
+    waiting = [entry["waiting"] for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
+    assert len(waiting) == 2
+    assert all(0.3 < share <= 1 for share in waiting)
+    assert re.search(r"step 11 .* items/s  \d\d+% waiting for data  \d", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
