@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from manyheads import directory
+from manyheads.data.recorded import source_of
+from manyheads.files import read_json
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.vocabularies import foreign_tokenizers
+from manyheads.interop.weights import read_shapes
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
 from manyheads.models.vit import ViT, ViTConfig
 from manyheads.tasks.loading import load
@@ -41,6 +45,10 @@ WORDS = {"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "",
         ({"normalizer": {"type": "Prepend", "prepend": "b" * 10**6}}, "up to 1,000,000 times as long"),
         ({"post_processor": TEMPLATE}, "cannot be read"),
         ({"model": WORDS}, "'max_input_chars_per_word' is 1,000,000,000"),
+        (
+            {"model": {**WORDS, "max_input_chars_per_word": 10, "vocab": {"a": 0}}},
+            "'unk_token' 'x' is none of its words",
+        ),
     ],
 )
 def test_a_tokenizer_that_would_harm_is_refused(tmp_path: Path, part: dict[str, Any], fault: str) -> None:
@@ -84,6 +92,29 @@ def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_pa
     (tmp_path / "model.safetensors.index.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="expected a 'weight_map'"):
         directory.load(tmp_path)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "model.safetensors.index.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="expected a 'weight_map'"):
+        read_shapes(tmp_path)
+
+
+def test_json_that_is_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "command.json").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"command\.json is no regular file\): delete it"):
+        read_json(tmp_path / "command.json", "delete it")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "fault"),
+    [
+        ("tagged", {"locale": 3}, "locale is 3: expected a name"),
+        ("images", {"sample": 1e-300}, "sample is 1e-300: expected an integer or none"),
+        ("images", {"columns": {"image": None, "label": {"a": None}}}, "label is {'a': None}: expected a name or none"),
+    ],
+)
+def test_a_record_with_values_of_other_kinds_is_damaged(kind: str, values: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=f"result.json is damaged, .*{re.escape(fault)}"):
+        source_of({"data": {"kind": kind, **values}})
 
 
 def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
@@ -106,7 +137,13 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"files": {"../secret": "0" * 64}}, {"files": ["checkpoint-00000004.safetensors"]}, {"step": "4"}, {"step": None}],
+    [
+        {"files": {"../secret": "0" * 64}},
+        {"files": {}},
+        {"files": ["checkpoint-00000004.safetensors"]},
+        {"step": "4"},
+        {"step": None},
+    ],
 )
 def test_a_checkpoint_opens_no_file_outside_its_directory(
     tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from manyheads.core.config import checked
 from manyheads.data.corpora import (
     DigitSource,
     DocumentSource,
@@ -49,11 +50,14 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         values = dict(data) if "kind" in data else _former(kind, data, record)
         if "columns" in values:
             values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
+            checked(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
-        return source(**{name: value for name, value in values.items() if name in known})
+        made = source(**{name: value for name, value in values.items() if name in known})
+        checked(made)
+        return made
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"result.json is damaged, it does not tell the run's data ({error}): name some with --data "
                          "PATH") from None  # fmt: skip

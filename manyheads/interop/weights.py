@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import checksum
-from manyheads.files import parse_json
+from manyheads.files import parse_json, regular
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -138,7 +138,7 @@ def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> d
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        where: Any = parse_json(index.read_text(encoding="utf-8"))["weight_map"]
+        where: Any = parse_json(regular(index).read_text(encoding="utf-8"))["weight_map"]
         shards = set(where.values())
         plain = all(isinstance(shard, str) and shard == Path(shard).name != "" for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -24,6 +24,11 @@ OTHER_NAMES = {  # of settings, as other tools call them
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
 LARGEST_FILE = 100_000  # bytes
+DEEPEST = 50  # levels of nesting
+_OPENING = (
+    yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
+)  # fmt: skip
+_CLOSING = (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken, yaml.BlockEndToken)
 _NONE = ("", "none", "null", "~")
 _BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
@@ -72,15 +77,16 @@ def from_file(path: str | Path) -> list[Setting]:
         if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
             raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
         text = file.read_text(encoding="utf-8")
-        if alias := _alias(text):
-            raise ValueError(f"{path}:{alias.start_mark.line + 1}: *{alias.value}: write the settings out")
+        if token := _endless(text):
+            line = token.start_mark.line + 1
+            if isinstance(token, yaml.AliasToken):
+                raise ValueError(f"{path}:{line}: *{token.value}: write the settings out")
+            raise ValueError(f"{path}:{line}: nested without end; expected settings such as `training: {{steps: 100}}`")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except RecursionError:
-        raise ValueError(f"{path}: nested without end; expected settings such as `training: {{steps: 100}}`") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -92,10 +98,15 @@ def from_file(path: str | Path) -> list[Setting]:
     return list(_flatten(root, "", str(path)))
 
 
-def _alias(text: str) -> yaml.AliasToken | None:
-    """The first alias of YAML: aliases of aliases multiply without end."""
-    tokens = yaml.scan(text, Loader=yaml.SafeLoader)
-    return next((token for token in tokens if isinstance(token, yaml.AliasToken)), None)
+def _endless(text: str) -> yaml.Token | None:
+    """The first alias of YAML, as aliases of aliases multiply without end, or the first bracket or block that is nested
+    too deeply: PyYAML's time grows with the square of the depth."""
+    depth = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if isinstance(token, yaml.AliasToken) or depth > DEEPEST:
+            return token
+    return None
 
 
 def apply(config: Config, settings: Iterable[Setting]) -> Config:
@@ -290,11 +301,12 @@ def _load(setting: Setting, value: Any) -> Any:
         return value
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without its brackets
     try:
-        if len(text) <= LARGEST_FILE and not _alias(text):
+        if len(text) <= LARGEST_FILE and not _endless(text):
             return _numbers(yaml.safe_load(text))
     except Exception as error:  # what the library makes of values whose tags are others than they are
         raise setting.error(f"cannot be read as a value: {value[:40]!r}") from error
-    raise setting.error(f"expected at most {LARGEST_FILE:,} characters and no aliases (*name), got {value[:40]!r}")
+    bounds = f"at most {LARGEST_FILE:,} characters, {DEEPEST} brackets in each other and no aliases (*name)"
+    raise setting.error(f"expected {bounds}, got {value[:40]!r}")
 
 
 def _numbers(loaded: Any) -> Any:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import write_tensors
-from manyheads.files import parse_json, replacing, write_json
+from manyheads.files import parse_json, regular, replacing, write_json
 
 KEPT = 2
 
@@ -164,16 +164,18 @@ class Checkpoints:
 
     def _verified(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
         """Its content, and what is wrong with the weights beside it, which `files` of the content then lacks."""
-        saved = parse_json(_regular(path).read_bytes())
+        saved = parse_json(regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
         if _digest(content) != saved["sha256"]:
             raise ValueError("its content does not match its SHA-256")
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
             raise ValueError("its step is no number, or its files are not in its own directory")
+        if path.with_suffix(".safetensors").name not in content["files"]:
+            raise ValueError("it does not name its own tensors")
         lost: list[Exception] = []
         for file, expected in list(content["files"].items()):
             try:
-                with open(_regular(self.directory / file), "rb") as opened:
+                with open(regular(self.directory / file), "rb") as opened:
                     if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
                         raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
             except (OSError, ValueError) as error:
@@ -182,13 +184,6 @@ class Checkpoints:
                 del content["files"][file]
                 lost.append(error)
         return content, lost
-
-
-def _regular(file: Path) -> Path:
-    """Raises ValueError for a device or a pipe, which need never end."""
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{file.name} is no regular file")
-    return file
 
 
 @torch.no_grad()

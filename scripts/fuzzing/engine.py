@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     from scripts.fuzzing.mutations import MOST, mutated
 
     examples = target.examples(folder / "made")
-    judge = Judge(folder, target.use, (str(folder),), deadly=True)
+    judge = Judge(folder, target.use, (str(folder), *target.readable), deadly=True)
     told = Told(folder)
     for example in examples:  # imports and caches what all inputs need, before memory is counted
         judge(example)

@@ -34,7 +34,16 @@ _OURS = str(Path(manyheads.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _LIBRARIES = tuple({*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(Path(_OURS).parent)})
 _SYSTEM = ("/usr/", "/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/localtime", "/lib", "/etc/mime.types")
-_MAKERS = ("/ast.py", "/dataclasses.py", "collections/__init__.py", "/enum.py", "/typing.py", "/inspect.py")
+_MAKERS = (
+    "babel/localedata.py",
+    "babel/plural.py",
+    "/ast.py",
+    "/dataclasses.py",
+    "collections/__init__.py",
+    "/enum.py",
+    "/typing.py",
+    "/inspect.py",
+)
 _CACHES = (str(Path.home() / ".cache" / "manyheads"),)  # of compiled kernels
 _NETWORK = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 _PROGRAMS = (
@@ -112,7 +121,7 @@ class Watch:
         )
         if self._inside(path):
             return None
-        name = os.path.abspath(os.fsdecode(path))
+        name = "/" + os.path.abspath(os.fsdecode(path)).lstrip("/")  # two slashes would stay
         known = name.startswith((*_LIBRARIES, *_SYSTEM, *self.readable)) or name == "/dev/null"
         return (
             f"opens {name} to {'write' if writes else 'read'}"

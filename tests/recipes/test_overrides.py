@@ -196,3 +196,12 @@ def test_values_that_yaml_chokes_on_are_told_by_their_key(value: str) -> None:
 @dataclass(frozen=True)
 class Free:
     model: dict[str, Any] = field(default_factory=dict)
+
+
+def test_brackets_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("{" * 20_000)
+    with pytest.raises(ValueError, match=r"a\.yaml:1: nested without end"):
+        from_file(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("\n".join(f"{' ' * depth}a:" for depth in range(60)))
+    with pytest.raises(ValueError, match=r"b\.yaml:51: nested without end"):
+        from_file(tmp_path / "b.yaml")

@@ -27,6 +27,7 @@ from PIL import Image, ImageOps
 # The largest image, 360 MB when decoded: cameras make 108 million pixels. It is checked in the header, before anything
 # is decoded, as a file of a few bytes can claim to hold far more.
 MOST_PIXELS = 120_000_000
+MOST_COMPOSED = 4 * MOST_PIXELS  # of an animation, to show one frame: Pillow draws all that come before it
 
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # no EPS: that runs a program
 _REMEDY = "save it again, or remove it"
@@ -75,6 +76,9 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
         with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             numbers = choose(getattr(image, "n_frames", 1))
             shown, pixels = [], 0
+            drawn = 0 if image.format == "TIFF" else (max(numbers) + 1) * image.width * image.height
+            if drawn > MOST_COMPOSED:
+                raise ImageFault(*_too_large(f"{drawn:,} pixels of all its frames", MOST_COMPOSED))
             for number in numbers:
                 image.seek(number)
                 pixels += image.width * image.height  # of a frame, which need not be those of the first one

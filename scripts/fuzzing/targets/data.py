@@ -276,6 +276,6 @@ TARGETS = {
         ],
         _folders,
     ),
-    "images": Target(_image_corpora, _images),
+    "images": Target(_image_corpora, _images, readable=("/etc/passwd",)),
     "image": Target(lambda _: pictures(), _image),
 }

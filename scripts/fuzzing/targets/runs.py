@@ -182,7 +182,7 @@ def _surveys(folder: Path) -> list[Files]:
 
 TARGETS = {
     "checkpoints": Target(_checkpoints, _checkpoint),
-    "result.json": Target(_records, _record),
+    "result.json": Target(_records, _record, readable=("/etc/passwd",)),
     "settings": Target(_settings, _setting),
     "caches": Target(_caches, _cache),
 }

@@ -11,10 +11,14 @@ from scripts.fuzzing.inputs import Files
 
 @dataclass(frozen=True)
 class Target:
-    """`examples` are made in a folder, if need be; `use` reads a folder with the files of one, harmed or not."""
+    """`examples` are made in a folder, if need be; `use` reads a folder with the files of one, harmed or not.
+
+    readable  what it may open elsewhere, as its input may name any file, which is then refused for what it is
+    """
 
     examples: Callable[[Path], list[Files]]
     use: Callable[[Path], None]
+    readable: tuple[str, ...] = ()
 
 
 class Refused(Exception):

@@ -63,6 +63,13 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    frames = [Image.new("L", (4000, 4000), shade) for shade in (0, 1, 2)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=[*frames[1:], *frames * 10])
+    with pytest.raises(ValueError, match=r"528,000,000 pixels of all its frames are more than the 480,000,000"):
+        read_clip(tmp_path / "a.gif", 2)
+
+
 def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_kept(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (12, 9), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
