@@ -239,7 +239,7 @@ def faults_of(record: dict[str, Any]) -> list[str]:
         f"{silent} requests were never answered": silent, f"answers of status {', '.join(failed)}": failed,
         f"{record['files_left_open']} files were left open": record["files_left_open"] > 0,
         f"{record['faults']} tracebacks in the log": record["faults"],
-        f"lines of the log that are no JSON: {record.get('other_lines', [])[:3]}": record.get("other_lines"),
+        f"lines of the log that are no JSON: {record['other_lines'][:3]}": record["other_lines"],
         f"good clients: {record['good']['wrong']}": record["good"]["wrong_count"],
         f"schemathesis: {record['schemathesis']['told']}": record["schemathesis"]["rc"],
         f"the service stopped with {record['stopped_with']}": record["stopped_with"],
