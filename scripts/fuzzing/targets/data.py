@@ -34,7 +34,7 @@ from scripts.fuzzing.targets.target import Target
 
 ROWS: list[dict[str, Any]] = [{"text": f"a text, number {i}", "label": "xy"[i % 2]} for i in range(4)]
 PAIRS: list[dict[str, Any]] = [{"en": f"the cat {i}", "de": f"die Katze {i}"} for i in range(4)]
-TAGGED: list[dict[str, Any]] = [{"tokens": ["EU", "rejects", "it"], "tags": ["B-ORG", "O", "O"]}] * 2
+TAGGED: list[dict[str, Any]] = [{"tokens": [at, "rejects", "it"], "tags": ["B-ORG", "O", "O"]} for at in ("EU", "UN")]
 
 
 def parquet(rows: list[dict[str, Any]], **options: Any) -> bytes:

@@ -76,11 +76,11 @@ def tokenizer_for(family: str) -> Tokenizer | None:
     )
 
 
-def saved(path: Path, family: str) -> Files:
-    """A directory of a tiny model."""
+def saved(path: Path, family: str, **sizes: Any) -> Files:
+    """A directory of a tiny model, with other sizes where they are given."""
     torch.manual_seed(0)
     row = FAMILIES[family]
-    model = row.model_class()(row.configuration()(**SIZES[family])).eval()
+    model = row.model_class()(row.configuration()(**SIZES[family] | sizes)).eval()
     directory.save(path, model, tokenizer_for(family))
     return read(path)
 

@@ -22,11 +22,13 @@ VERBS = {
     "generate": ("gpt2", b"the cat\n"),
 }
 WORDS = {
-    "translate": ["--beam", "2", "--max-tokens", "5"],
+    "translate": ["--beam", "2", "--nbest", "2"],
     "classify": ["--top", "2"],
     "tag": [],
     "generate": ["--max-tokens", "3", "--temperature", "0"],
 }
+
+MOST_WORDS = 1000  # tens of thousands of texts take their time: that is no finding
 
 
 def _models(folder: Path) -> dict[str, Path]:
@@ -34,6 +36,8 @@ def _models(folder: Path) -> dict[str, Path]:
         for family in ("transformer", "bert", "bert-features", "gpt2", "vit"):
             saved(folder / family, family)
             _MADE[family] = folder / family
+        saved(folder / "encoder", "bert", head="pooler", labels=())
+        _MADE["encoder"] = folder / "encoder"
     return _MADE
 
 
@@ -56,7 +60,7 @@ def _verb(folder: Path) -> None:
         )
 
     verb = text("verb.txt") if text("verb.txt") in VERBS else "translate"
-    words = [word for word in text("words.txt").split("\n") if word and "\0" not in word]
+    words = [word for word in text("words.txt").split("\n") if word and "\0" not in word][:MOST_WORDS]
     if any(word.startswith(("--html", "--out", "--file", "--in")) for word in words):
         return  # a user may name any file
     old = sys.stdin
@@ -79,7 +83,14 @@ def _service() -> Any:
     from manyheads.service.app import Limits, application
     from manyheads.service.server import Settings, service_of
 
-    models = {"lm": "gpt2", "en-de": "transformer", "tell": "bert", "tag": "bert-features", "see": "vit"}
+    models = {
+        "lm": "gpt2",
+        "en-de": "transformer",
+        "tell": "bert",
+        "tag": "bert-features",
+        "see": "vit",
+        "mean": "encoder",
+    }
     languages = {"en-de": ("en", "de")}
     limits = Limits(body=2**20, characters=10_000, deadline=60)
     return application(
@@ -105,7 +116,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "stop": ["x"],
         "n": 1,
     },
-    "/v1/embeddings": {"model": "tell", "input": "the cat"},
+    "/v1/embeddings": {"model": "mean", "input": "the cat"},
     "/translate": {"q": "the cat", "source": "en", "target": "de", "format": "text"},
     "/detect": {"q": "the cat"},
     "/nbest": {"model": "en-de", "texts": ["the cat"], "count": 2},

@@ -64,7 +64,10 @@ def _checkpoint(folder: Path) -> None:
         restore(model, optimiser, window, moving, tensors, content)
 
 
-QUESTION = {"context": "In Paris.", "question": "Where?", "answers": {"text": ["Paris"], "answer_start": [3]}}
+QUESTIONS = [
+    {"context": f"In {city}.", "question": "Where?", "answers": {"text": [city], "answer_start": [3]}}
+    for city in ("Paris", "Rome")
+]
 EMBEDDED: dict[str, dict[str, Any]] = {
     "digits": {"size": 20, "validated": 5, "tested": 5, "longest": 8, "lengths": [8]},
     "clips": {"size": 20},
@@ -72,8 +75,8 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "parallel": PAIRS,
     "tagged": TAGGED,
-    "questions": [QUESTION],
-    "images": [{"image": "1.png", "label": "cat"}],
+    "questions": QUESTIONS,
+    "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
 }
 
 
@@ -92,10 +95,8 @@ def _records(_: Path) -> list[Files]:
         "fingerprints": {"test": "0" * 16},
     }
     made.append(({"data": former, "seed": 1, "curve": {"accuracy": {"5": 1.0}}}, ROWS))
-    return [
-        {"result.json": json.dumps(record).encode(), "a.jsonl": jsonl(rows), "1.png": encoded("PNG")}
-        for record, rows in made
-    ]
+    pixels = {f"{i}.png": encoded("PNG", mode) for i, mode in enumerate(("RGB", "L", "P", "LA"))}
+    return [{"result.json": json.dumps(record).encode(), "a.jsonl": jsonl(rows), **pixels} for record, rows in made]
 
 
 def _record(folder: Path) -> None:
@@ -131,7 +132,7 @@ def _settings(_: Path) -> list[Files]:
             {
                 "recipe.txt": name.encode(),
                 "arguments.txt": "\n".join(lines[:14]).replace('"', "").encode(),
-                "settings.yaml": b"training:\n  steps: 10\n  learning_rate: 1e-3\n",
+                "settings.yaml": b"training:\n  steps: 10\n" if "training" in values else b"seed: 1\n",
             }
         )
     return made
