@@ -80,16 +80,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular(file: Path) -> Path:
-    """The file itself. Raises ValueError for a device or a pipe, which need never end."""
+    """The file itself, if it is one or is missing. Raises ValueError for a pipe or a device, which need never end."""
     if file.exists() and not file.is_file():
-        raise ValueError(f"{file.name} is no regular file")
+        raise ValueError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
     return file
 
 
 def read_json(path: Path, remedy: str) -> Any:
     """The value in a JSON file. Raises a ValueError that names the file and ends with `remedy` where it is damaged."""
+    regular(path)
     try:
-        return parse_json(regular(path).read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # no JSON, or no UTF-8
         raise ValueError(f"{path}: invalid JSON ({error}): {remedy}") from error
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from manyheads.files import regular
+
 T = TypeVar("T")
 CHUNK = 1 << 16  # bytes of stdin that are taken at most before their results are written
 
@@ -53,10 +55,8 @@ def _read() -> Iterator[list[str]]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """The lines of a file. Raises ValueError for a pipe or a device, which need never end."""
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
-    lines = file.read_bytes().split(b"\n")
+    """The lines of a file. Raises ValueError for a pipe or a device."""
+    lines = regular(file).read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from manyheads.core.config import FieldError
 from manyheads.core.layers import Undrawn
 from manyheads.core.positions import sinusoidal
-from manyheads.files import parse_json
+from manyheads.files import parse_json, regular
 from manyheads.interop.family import saved_tensors
 from manyheads.interop.table import Weight, check_shapes, weights_and_biases, weights_to_ours
 from manyheads.models.presets import preset
@@ -139,8 +139,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 
     Raises ValueError, in one line, where ids are missing or a special token is.
     """
-    if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: expected a file, got {'a directory' if file.is_dir() else 'a pipe or a device'}")
+    regular(file)
     try:
         text = file.read_text(encoding="utf-8")
         content: Any = parse_json(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")

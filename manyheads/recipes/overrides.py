@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
+from manyheads.files import regular
+
 Config = TypeVar("Config")
 
 OTHER_NAMES = {  # of settings, as other tools call them
@@ -72,8 +74,7 @@ def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
 def from_file(path: str | Path) -> list[Setting]:
     """A YAML file: a mapping, nested or with dotted keys. Raises a ValueError that names file and line."""
     try:
-        if not (file := Path(path)).is_file() and file.exists():
-            raise ValueError(f"{path}: {'a directory' if file.is_dir() else 'no regular file'}; expected a YAML file")
+        file = regular(Path(path))
         if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
             raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
         text = file.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import manyheads.training.loop as loop
 import manyheads.training.progress as progress
 from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.record import write_result
@@ -54,18 +55,11 @@ def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
 def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
     class Slow(ToyTask):
         def batches(self, epoch):
-            return Lazy(super().batches(epoch))
+            return Lazy(super().batches(epoch), late)
 
-    class Lazy:
-        def __init__(self, batches):
-            self.batches = batches
-
-        def __len__(self):
-            return len(self.batches)
-
-        def __getitem__(self, index):
-            time.sleep(0.03)
-            return self.batches[index]
+    def late(batch):
+        time.sleep(0.03)
+        return batch
 
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route())
