@@ -73,13 +73,13 @@ def ranks() -> str:
     record = next((record for record in records("survival") if record["survival"] == "ranks"), None)
     if record is None:
         return ""
-    columns = [(dtype, world) for dtype, found in record["differences"].items() for world in found]
+    columns = [(dtype, world) for dtype, by_world in record["differences"].items() for world in by_world]
     rows = [["losses of 50 steps, the largest relative difference", *(f"{dtype}, {world}" for dtype, world in columns)]]
     rows += [["---", *["--:"] * len(columns)]]
     families = list(dict.fromkeys(name for dtype, world in columns for name in record["differences"][dtype][world]))
     for name in families:
         apart = [record["differences"][dtype][world].get(name) for dtype, world in columns]
-        rows.append([name, *("" if each is None else f"{each:.0e}" for each in apart)])
+        rows.append([name, *("" if difference is None else f"{difference:.0e}" for difference in apart)])
     table = _markdown(rows)
     if (killed := record["killed"]) is None:
         return table
@@ -126,6 +126,28 @@ def large_corpus() -> str:
     )
 
 
+def image_data() -> str:
+    """How much of its time a training waits for images."""
+    record = next((bench for bench in records("bench") if bench.get("bench") == "image-data"), None)
+    if record is None:
+        return ""
+    cases, counts = record["cases"], sorted({case["workers"] for case in record["cases"]})
+    rows = [["waits for images, share of its time (images/s)", *(f"`workers={count}`" for count in counts)]]
+    rows += [["---", *["--:"] * len(counts)]]
+    for model, data in dict.fromkeys((case["model"], case["data"]) for case in cases):
+        row = [case for case in cases if (case["model"], case["data"]) == (model, data)]
+        figures = (
+            f"{case['waiting']['median']:.1%} ({case['images_per_second']['median']:,.0f})"
+            for case in sorted(row, key=lambda case: case["workers"])
+        )
+        rows.append([f"{model}, {data}", *figures])
+    width, height = record["size"]
+    return (
+        f"{_markdown(rows)}\n\nPhotographs of {width} x {height} pixels augmented as DeiT's, one thread trains "
+        f"({record['hardware']['cpu']}, {record['hardware']['cores']} cores)."
+    )
+
+
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
     rows = [["a step of each process", "processes", "GiB planned", "measured", "", "seconds planned", "measured", ""]]
@@ -154,4 +176,4 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-PARTS = (kills, ranks, throughput, faults, fuzzing, checkpoints, large_corpus, plans)
+PARTS = (kills, ranks, throughput, faults, fuzzing, checkpoints, image_data, large_corpus, plans)

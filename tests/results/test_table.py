@@ -170,3 +170,15 @@ def test_what_more_processes_bring_is_told_beside_one(monkeypatch: pytest.Monkey
     assert rows[2:4] == ["| 1 | 1,000 (900 to 1,100) | 1.00 |", "| 2, sharded | 1,500 (1,400 to 1,700) | 1.50 |"]
     monkeypatch.setattr(survival_page, "records", lambda kind: [{"survival": "ranks"}])
     assert survival_page.throughput() == ""
+
+
+def test_time_spent_waiting_for_images_is_a_column_for_each_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [
+        {"data": "Parquet", "model": "m", "workers": n, "waiting": {"median": w}, "images_per_second": {"median": r}}
+        for n, w, r in ((1, 0.02, 98.0), (0, 0.5, 50.0))
+    ]
+    record = {"bench": "image-data", "cases": cases, "size": [5, 4], "hardware": {"cpu": "Some Processor", "cores": 2}}
+    monkeypatch.setattr(survival_page, "records", lambda kind: [record])
+    rows = survival_page.image_data().splitlines()
+    assert rows[0].endswith("| `workers=0` | `workers=1` |")
+    assert rows[2] == "| m, Parquet | 50.0% (50) | 2.0% (98) |"
