@@ -29,7 +29,7 @@ Fault = tuple[str, str]  # what is wrong, and what would be right
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 NUL = ("a NUL byte", "remove it")
 _BATCH = 64  # rows of a Parquet file that are held at once: they may be photographs
-_USUAL = 20  # times its size that a column expands to; where one does more, rows are read one by one
+_USUAL = 20  # times its size that a Parquet file expands to; where it does more, rows are read one by one
 _UNDECODED = "\ud800"  # stands for a line that is no UTF-8: no text that was decoded has it
 
 
@@ -175,9 +175,9 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
         content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)  # else whole columns are held
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]
+        rows = 1 if _expansion(file, content.metadata) > _USUAL else _BATCH
         for group in range(content.num_row_groups if chosen else 0):  # one at a time: else pyarrow holds them all
-            expands = _expands(file, content.metadata.row_group(group), chosen)
-            for batch in content.iter_batches(1 if expands > _USUAL else _BATCH, [group], columns=chosen):
+            for batch in content.iter_batches(rows, [group], columns=chosen):
                 for cells, fault in _python(batch):
                     number += 1
                     yield Row(file, number, cells, *fault)
@@ -190,21 +190,17 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
         raise ValueError(f"{file}: no column {' or '.join(map(repr, columns))}: it has {', '.join(map(repr, names))}")
 
 
-def _expands(file: Path, group: Any, chosen: Collection[str]) -> float:
-    """How many times their size these columns of a row group expand to, as they say themselves. Raises ValueError for
-    more than any data do: a page is expanded whole."""
-    most = 0.0
-    for column in (group.column(i) for i in range(group.num_columns)):
-        if column.path_in_schema.partition(".")[0] not in chosen:
-            continue
-        packed, whole = max(1, column.total_compressed_size), column.total_uncompressed_size
-        most = max(most, whole / packed)
-        if whole > max(UNCHECKED, MOST_EXPANDED * packed):
-            raise ValueError(
-                f"{file}: the column {column.path_in_schema!r} expands to {whole:,} bytes, more than {MOST_EXPANDED} "
-                "times its size, as no data do; write it again"
-            )
-    return most
+def _expansion(file: Path, metadata: Any) -> float:
+    """How many times its size a file expands to, as it says itself. Raises ValueError for more than any data do: a page
+    is expanded whole. Its columns are not asked: where a column's metadata are damaged, pyarrow ends the process."""
+    size = max(1, file.stat().st_size)
+    whole = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if whole > max(UNCHECKED, MOST_EXPANDED * size):
+        raise ValueError(
+            f"{file}: it expands to {whole:,} bytes, more than {MOST_EXPANDED} times its size, as no data do; write it "
+            "again"
+        )
+    return float(whole / size)
 
 
 def _python(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:

@@ -159,6 +159,20 @@ def test_parquet_that_expands_beyond_measure_is_refused_before_it_does(tmp_path:
     content = pyarrow.table({"text": ["a" * 2**27], "label": ["x"]})
     pyarrow.parquet.write_table(content, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
-    with pytest.raises(ValueError, match="the column 'text' expands to 134,.* bytes, more than 200 times its size"):
+    with pytest.raises(ValueError, match="it expands to 134,.* bytes, more than 200 times its size"):
         next(table(tmp_path / "a.parquet"))
-    assert [row.cells for row in table(tmp_path / "a.parquet", columns=("label",))] == [{"label": "x"}]
+
+
+def test_damaged_metadata_of_a_column_do_not_end_the_process(tmp_path: Path) -> None:
+    """pyarrow's C++ throws where a column's metadata are asked, and nothing catches it."""
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"tokens": [[1, 2], [3, 4]]}), file)
+    content = file.read_bytes()
+    length = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - length : -8].replace(
+        b"\x29\x26\x04\x04", b"\x29\x16\x04"
+    )  # a histogram of two numbers, of one
+    assert len(footer) == length - 1
+    file.write_bytes(content[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ValueError, match=r"a\.parquet: not a Parquet file \(Repetition level histogram size mismatch"):
+        next(table(file))

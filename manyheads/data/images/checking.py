@@ -79,9 +79,10 @@ def checked(
            this: it and all later ones come without pixels, and those in `known` are not decoded again.
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
+    large: dict[str, Check | ImageFault] = {}  # and faulty ones: a table may name an image in many rows
 
     def check(part: list[Entry]) -> list[Check | ImageFault]:
-        return [_check(entry, names, known, room) for entry in part]
+        return [_check(entry, names, known, large, room) for entry in part]
 
     with ThreadPoolExecutor(threads) as pool:
         while window := list(islice(rest, _AT_ONCE * threads)):
@@ -94,7 +95,9 @@ def checked(
                     yield entry, result
 
 
-def _check(entry: Entry, names: Sequence[str], known: Mapping[str, Check], room: int) -> Check | ImageFault:
+def _check(
+    entry: Entry, names: Sequence[str], known: Mapping[str, Check], large: dict[str, Check | ImageFault], room: int
+) -> Check | ImageFault:
     if fault := fault_of(entry, names):
         return fault
     if isinstance(entry.source, np.ndarray):
@@ -103,13 +106,22 @@ def _check(entry: Entry, names: Sequence[str], known: Mapping[str, Check], room:
     stamp = _stamp(entry.source)
     if stamp in known and known[stamp].nbytes > min(SMALL, room):
         return known[stamp]
+    if stamp in large:
+        return large[stamp]
+    outcome = _decoded(entry.source, entry.place, stamp)
+    if stamp and (isinstance(outcome, ImageFault) or outcome.pixels is None):
+        large[stamp] = outcome
+    return outcome
+
+
+def _decoded(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
     try:
-        image, mode, notes = decode(content(entry.source))
+        image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
     except ImageFault as error:
-        if isinstance(entry.source, Path) and str(entry.source) != entry.place:  # named by a row of another file
-            return ImageFault(f"{entry.source}: {error.fault}", error.remedy)
-        return error
+        if isinstance(source, Path) and str(source) != place:  # named by a row of another file
+            return ImageFault(f"{source}: {error.fault}", error.remedy)
+        return error.with_traceback(None)  # whose frames hold the image
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:

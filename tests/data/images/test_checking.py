@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import os
 import pickle
 import struct
@@ -89,6 +90,17 @@ def test_what_has_changed_is_decoded_again_and_faults_always(tmp_path: Path, dec
     os.utime(file, (1, 1))
     assert read_images(folder, kept=kept).keys != repaired.keys
     assert len(decoded) == before + 1
+
+
+def test_an_image_that_many_rows_name_is_decoded_once(tmp_path: Path, decoded: list[bytes]) -> None:
+    """Once by each thread at the most: a large one, and one that cannot be read."""
+    Image.new("L", (1200, 1000)).save(tmp_path / "large.png")
+    (tmp_path / "bad.png").write_bytes(PNGS[0][:40])
+    rows = [{"image": f"{name}.png", "label": label} for label in "ab" for name in ("large", "bad")]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 50))
+    data = read_images(tmp_path / "train.jsonl", skip_bad_lines=True)
+    assert (len(data), sum(data.skips.values())) == (100, 100)
+    assert len(decoded) <= 2 * (os.cpu_count() or 1)
 
 
 def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
