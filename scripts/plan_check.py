@@ -64,7 +64,7 @@ def train(case: Case, rank: int, pipe: Any) -> None:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29917",
     }  # fmt: skip
     route = prepare(case.precision, 2 // case.processes, device="cpu")  # type: ignore[arg-type]
-    with keeping_memory(), route.settings():
+    with keeping_memory(sparing=case.shard), route.settings():
         small = build(preset("gpt2/nano"))  # loads what a first step loads
         step_loss(small, costs.example(small, 8)).backward()
         before = resident()

@@ -166,11 +166,13 @@ def _set(threads: int, matmul: str, tf32: bool) -> None:
 
 
 @contextlib.contextmanager
-def keeping_memory() -> Iterator[Callable[[], None]]:
+def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
     """What is freed while the block runs stays with the process, for the next step of a training that needs as much.
 
     By itself the C library hands a large block back as soon as it is freed, and the system clears every page of the
     next one: a fifth of a step of BERT base. Other C libraries than glibc are left as they are.
+
+    sparing  the opposite, for a model that hardly fits: all blocks of a megabyte or more are handed back at once
 
     Yields what has to be called after each step. Blocks of many sizes tear what is kept to pieces that no later block
     fits into, so that a process grows for hours; it gives back what is free once it holds `MOST_HELD` times as much as
@@ -180,8 +182,11 @@ def keeping_memory() -> Iterator[Callable[[], None]]:
     if libc is None:
         yield lambda: None
         return
-    libc.mallopt(M_MMAP_MAX, 0)
-    libc.mallopt(M_TRIM_THRESHOLD, -1)
+    if sparing:
+        libc.mallopt(M_MMAP_THRESHOLD, 2**20)  # once set, it no longer grows with what is freed
+    else:
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
     needed = 0
 
     def tidy() -> None:

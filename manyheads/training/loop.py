@@ -89,7 +89,7 @@ def train(
     resume_command = resume_command or f"the same command with --out {out} --resume"
     ranks = here()
     claim = claimed(out, resume=resume) if ranks.first else nullcontext()
-    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory() as tidy:
+    with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory(sparing=config.shard) as tidy:
         if ranks.first:
             remove_leftovers(out)
             write_json(out / "state" / COMMAND, resume_command)

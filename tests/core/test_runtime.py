@@ -171,6 +171,22 @@ def test_memory_is_kept_while_it_lasts() -> None:
     assert kept < faults(8) / 4
 
 
+@pytest.mark.parametrize("sparing", [True, False])
+def test_large_blocks_are_handed_back_at_once_where_memory_is_short(sparing: bool) -> None:
+    """Also where small ones that are still in use lie between them."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    with runtime.keeping_memory(sparing=sparing):
+        torch.ones(2**23)  # freed: glibc by itself would serve all blocks up to this size from its heap from now on
+        before = runtime.resident()
+        blocks = [(torch.ones(2**22), torch.ones(2**10)) for _ in range(16)]
+        small = [block for _, block in blocks]
+        del blocks
+        held = runtime.resident() - before
+    assert len(small) == 16
+    assert (held < 2**25) == sparing
+
+
 def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
