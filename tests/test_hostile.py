@@ -47,8 +47,11 @@ WORDS = {"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "",
         ({"model": WORDS}, "'max_input_chars_per_word' is 1,000,000,000"),
         (
             {"model": {**WORDS, "max_input_chars_per_word": 10, "vocab": {"a": 0}}},
-            "'unk_token' 'x' is none of its words",
+            "cannot be read .*token from the vocab",
         ),
+        ({"model": {"type": "WordLevel", "unk_token": "x", "vocab": {"a": 0}}}, "cannot be read .*token"),
+        ({"model": {"type": "BPE", "unk_token": "x", "vocab": {"a": 0}, "merges": []}}, "Unk token `x` not found"),
+        ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}}, "`unk_id` is missing"),
     ],
 )
 def test_a_tokenizer_that_would_harm_is_refused(tmp_path: Path, part: dict[str, Any], fault: str) -> None:

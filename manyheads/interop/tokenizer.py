@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel, WordPiece
 
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 
@@ -124,9 +123,6 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
         return f"the 'max_input_chars_per_word' is {longest:,}: expected at most {LONGEST_WORD:,}"
-    model = tokenizer.model
-    if isinstance(model, WordLevel | WordPiece) and model.unk_token not in tokenizer.get_vocab(with_added_tokens=False):
-        return f"the 'unk_token' {model.unk_token!r} is none of its words"
     for step in _steps(json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else None):
         grown *= max(1, len(step.get("content", "")), len(step.get("prepend", "")))
     if grown > LARGEST_GROWTH:
@@ -134,11 +130,11 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
     for text in _PROBES:
         try:
             tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
-        except Exception:  # such as a character that it does not know, where it has no token for these
-            continue
-        except BaseException as error:  # a panic of the library, which is no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except (
+            BaseException
+        ) as error:  # such as a character that it has no token for; or a panic, which is no Exception
             return f"the text {text[:3]!r}... cannot be read ({str(error)[:100]})"
     return None
 
