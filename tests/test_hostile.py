@@ -91,6 +91,12 @@ def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_pa
     save_file({**tensors, "empty": torch.zeros(0, 2**40)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="unexpected: empty"):
         directory.load(tmp_path)
+    header = json.dumps(
+        {"empty": {"dtype": "F32", "shape": [2**31, 2**31, 0, 2**31, 2**31], "data_offsets": [0, 0]}}
+    ).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ValueError, match="damaged .Stride calculation overflowed"):
+        read_shapes(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="expected a 'weight_map'"):

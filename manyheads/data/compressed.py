@@ -47,20 +47,19 @@ class _Expanded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._inner.read(len(buffer))
+            size: int = self._inner.readinto(buffer)  # its read() loses the memory that it reads into where it raises
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"{self._path}: torn or damaged behind byte {self._read:,} of its content ({reason}); write it again"
             ) from None
-        self._read += len(data)
+        self._read += size
         if self._read > self._most:
             raise ValueError(
                 f"{self._path}: it expands to more than {self._most:,} bytes, {MOST_EXPANDED} times its size, as no"
                 " text does; expand it yourself if it is one"
             )
-        buffer[: len(data)] = data
-        return len(data)
+        return size
 
     def close(self) -> None:
         if not self.closed:

@@ -48,10 +48,13 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
     def read(file: Path) -> dict[str, Tensor]:
         with _undamaged(file), safe_open(file, framework="pt") as opened:
             parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
-            return {
-                name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
-                for name, part in parts.items()
-            }
+            try:
+                return {
+                    name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
+                    for name, part in parts.items()
+                }
+            except RuntimeError as error:  # strides of a shape with a zero among large sizes
+                raise ValueError(f"{file}: damaged ({error}): copy or save the model again") from None
 
     return _read(path, SAFE, read)
 
@@ -98,12 +101,12 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
         ) from None
     plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not (plain and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
-        found = (
+        content = (
             f"a dict of {', '.join(map(str, tensors))[:80]}" if isinstance(tensors, dict) else type(tensors).__name__
         )
         raise ValueError(
             f"{file}: not plain weights, refused: expected a dict of names and tensors, as of model.state_dict(), found"
-            f" {found}"
+            f" {content}"
         )
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:

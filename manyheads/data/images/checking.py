@@ -27,6 +27,7 @@ from manyheads.data.labelled import label_name
 from manyheads.data.splits import half_character
 from manyheads.files import parse_json
 
+MOST_BYTES = 2**30  # of an image's file; /proc/kcore, to which a link may lead, says 2**47
 SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
 _LISTED = 8  # labels that an error names
 _AT_ONCE = 16  # images that a thread decodes at a time
@@ -118,10 +119,10 @@ def _decoded(source: bytes | Path | Member, place: str, stamp: str) -> Check | I
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    except ImageFault as error:
+    except ImageFault as error:  # as a new one: this one holds the frames that raised it, and with them the image
         if isinstance(source, Path) and str(source) != place:  # named by a row of another file
             return ImageFault(f"{source}: {error.fault}", error.remedy)
-        return error.with_traceback(None)  # whose frames hold the image
+        return ImageFault(error.fault, error.remedy)
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
@@ -178,6 +179,8 @@ def content(source: bytes | Path | Member) -> bytes:
             return source.read()
         if source.exists() and not source.is_file() and not source.is_dir():
             raise ImageFault("no regular file (a pipe or a device)", "give the path of an image")
+        if (size := source.stat().st_size) > MOST_BYTES:
+            raise ImageFault(f"{size:,} bytes, more than any image's", "remove it")
         return source.read_bytes()
     except FileNotFoundError:
         if isinstance(source, Member):

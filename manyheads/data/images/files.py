@@ -141,7 +141,7 @@ def _folders(folder: Path) -> Iterator[Entry]:
         raise ValueError(f"{folder}: no class folders in it; expected {folder}/CLASS/IMAGE")
     for path in _visible(folder):
         if path.is_dir():
-            yield from _class_folder(path)
+            yield from _class_folder(path, folder.resolve())
         elif not path.exists():
             yield _broken(path)
         elif path.suffix.lower() in PICTURES:
@@ -152,13 +152,16 @@ def _faulty(place: str, fault: str, remedy: str) -> Entry:
     return Entry(place, None, fault=ImageFault(fault, remedy))
 
 
-def _class_folder(folder: Path) -> Iterator[Entry]:
-    label = folder.name
+def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
+    label, real = folder.name, folder.resolve()
+    if parent.is_relative_to(real):
+        yield _faulty(_shown(folder), f"a link back to {real}, which holds it", "remove it")
+        return
     if _shown(Path(label)) != label:
         yield _faulty(_shown(folder.parent), f"the class folder {label!r}: its name is not UTF-8", "rename it")
         return
     empty = True
-    for entry in _below(folder, label, [folder.resolve()]):
+    for entry in _below(folder, label, [real]):
         yield entry
         empty = False
     if empty:

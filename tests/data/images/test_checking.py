@@ -103,6 +103,13 @@ def test_an_image_that_many_rows_name_is_decoded_once(tmp_path: Path, decoded: l
     assert len(decoded) <= 2 * (os.cpu_count() or 1)
 
 
+def test_a_file_that_is_larger_than_images_are_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(2**31)  # no block of it is on the disk
+    with pytest.raises(ValueError, match=r"a\.png: 2,147,483,648 bytes, more than any image's"):
+        open_image(tmp_path / "a.png")
+
+
 def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
     """Six megabytes of images in a file: what is pickled for a worker is a thousandth."""
     rng = np.random.default_rng(0)

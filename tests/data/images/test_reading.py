@@ -246,6 +246,7 @@ def test_links_are_followed_and_broken_ones_told(tmp_path: Path) -> None:
         (folder / "cat" / "gone.png", tmp_path / "gone", "a broken link"),
         (folder / "mouse", tmp_path / "gone", "a broken link"),
         (folder / "cat" / "round", folder, "a link back to "),
+        (folder / "all", Path("/"), "a link back to /"),
         (elsewhere / "round", elsewhere.parent, "a link back to "),
     ]
     for link, target, fault in faults:
