@@ -144,7 +144,7 @@ def _held(process: int) -> dict[str, float]:
     except OSError:
         return {}
     return {
-        name: round(int(found[1]) / 1024, 1) for name in MEMORY if (found := re.search(rf"{name}:\s+(\d+)", status))
+        name: round(int(match[1]) / 1024, 1) for name in MEMORY if (match := re.search(rf"{name}:\s+(\d+)", status))
     }
 
 

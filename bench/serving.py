@@ -66,10 +66,10 @@ async def load(url: str, path: str, body: dict[str, Any], clients: int, seconds:
             nonlocal tokens
             while time.perf_counter() - began < seconds:
                 asked = time.perf_counter()
-                found = await http.post(path, json=body)
-                found.raise_for_status()
+                response = await http.post(path, json=body)
+                response.raise_for_status()
                 took.append(time.perf_counter() - asked)
-                tokens += found.json().get("usage", {}).get("completion_tokens", 0)
+                tokens += response.json().get("usage", {}).get("completion_tokens", 0)
 
         await asyncio.gather(*(client() for _ in range(clients)))
         whole = time.perf_counter() - began
@@ -115,8 +115,8 @@ def ours(folders: list[Path], precision: str, threads: int) -> Iterator[str]:
             told = ""
             for line in service.stderr:
                 told += line
-                if found := re.search(r"on (http://\S+)$", line.strip()):
-                    yield found[1]
+                if match := re.search(r"on (http://\S+)$", line.strip()):
+                    yield match[1]
                     break
             else:
                 raise ValueError(told)

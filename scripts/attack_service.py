@@ -92,9 +92,9 @@ class Clients:
                     began = time.monotonic()
                     try:
                         answer = http.post(path, json=body)
-                        found = answer.json()
+                        reply = answer.json()
                         kept = (
-                            {k: v for k, v in found.items() if k not in ("id", "created")} if "id" in found else found
+                            {k: v for k, v in reply.items() if k not in ("id", "created")} if "id" in reply else reply
                         )
                         if answer.status_code != 200 or first.setdefault(path, kept) != kept:
                             self.wrong.append(f"{path}: {answer.status_code} {answer.text[:200]}")
@@ -235,7 +235,7 @@ def faults_of(record: dict[str, Any]) -> list[str]:
     failed = [
         status for by in (record["by_status"], *record["malformed"].values()) for status in by if status[0] == "5"
     ]
-    found = {
+    checks = {
         f"{silent} requests were never answered": silent, f"answers of status {', '.join(failed)}": failed,
         f"{record['files_left_open']} files were left open": record["files_left_open"] > 0,
         f"{record['faults']} tracebacks in the log": record["faults"],
@@ -244,7 +244,7 @@ def faults_of(record: dict[str, Any]) -> list[str]:
         f"schemathesis: {record['schemathesis']['told']}": record["schemathesis"]["rc"],
         f"the service stopped with {record['stopped_with']}": record["stopped_with"],
     }  # fmt: skip
-    return [fault for fault, present in found.items() if present]
+    return [fault for fault, present in checks.items() if present]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -42,31 +42,31 @@ class Page(HTMLParser):
 def faults(site: Path) -> list[str]:
     """A line for each thing that is wrong, in the order of the pages."""
     pages = {file.resolve(): Page(file.read_text(encoding="utf-8")) for file in sorted(site.rglob("*.html"))}
-    found = []
+    lines = []
     for file, page in pages.items():
         where = file.relative_to(site.resolve())
-        found += [f"{where}: loads {url}" for url in page.loads if urlsplit(url).netloc]
+        lines += [f"{where}: loads {url}" for url in page.loads if urlsplit(url).netloc]
         for url in [*page.links, *page.loads]:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc:
                 continue
             target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
             if not target.is_file():
-                found.append(f"{where}: {url} is not there")
+                lines.append(f"{where}: {url} is not there")
             elif target in pages and parts.fragment and unquote(parts.fragment) not in pages[target].anchors:
-                found.append(f"{where}: {url} names no place of {target.name}")
+                lines.append(f"{where}: {url} names no place of {target.name}")
     for file in sorted(site.rglob("*.css")):
         urls = OF_STYLES.findall(file.read_text(encoding="utf-8"))
-        found += [f"{file.relative_to(site)}: loads {url}" for url in urls]
-    return found
+        lines += [f"{file.relative_to(site)}: loads {url}" for url in urls]
+    return lines
 
 
 def main(arguments: list[str]) -> int:
     site = Path(*arguments)
     pages = len(list(site.rglob("*.html")))
-    found = faults(site) if pages else [f"{site}: no pages"]
-    print(*found or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link leads somewhere"], sep="\n")
-    return bool(found)
+    lines = faults(site) if pages else [f"{site}: no pages"]
+    print(*lines or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link leads somewhere"], sep="\n")
+    return bool(lines)
 
 
 if __name__ == "__main__":

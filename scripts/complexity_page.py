@@ -41,14 +41,14 @@ def influence_part() -> str:
 
 def layers_table() -> str:
     """The paper's table, beside the exponents that were measured; without a record the paper's alone."""
-    found = grown()
+    runs = grown()
     head = ["layer", "operations", "in sequence", "longest path"]
-    for record in found:
+    for record in runs:
         head += [f"time, {where(record)}", "with backward", "memory", "with backward"]
     rows = [head, ["---"] * 4 + ["--:"] * (len(head) - 4)]
     for kind, cells in TABLE_1.items():
         measured: list[str] = []
-        for record in found:
+        for record in runs:
             forward, backward = (curve(record, part, kind, "length") for part in (FORWARD, BACKWARD))
             for quantity in ("seconds", "bytes"):
                 measured += [f"n^{c[f'{quantity}_exponent']:.2f}" for c in (forward, backward)]
@@ -81,10 +81,10 @@ def sizes_table() -> str:
 
 
 def curve(record: dict[str, Any], part: str, name: str, against: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(
+    entry: dict[str, Any] = next(
         c for c in record["curves"] if (c["part"], c["name"], c["against"]) == (part, name, against)
     )
-    return found
+    return entry
 
 
 def where(record: dict[str, Any]) -> str:
@@ -143,8 +143,8 @@ def main() -> None:
     if record is not None:
         guessed = 1 / record["overrides"].get("symbols", 8)
         influence.draw(record["by_distance"], DOCS / "influence.png", guessed)
-    for found in grown():
-        draw_growth(found, DOCS / picture_of(found))
+    for growth in grown():
+        draw_growth(growth, DOCS / picture_of(growth))
     model_sizes.draw(model_sizes.sizes(), DOCS / "model-sizes.png")
 
 

@@ -53,24 +53,24 @@ class Bar:
 
     def judged(self, records: Mapping[str, Any], seeds: int) -> tuple[str, bool | None]:
         """What was found, and whether it is met; None: not all of its `seeds` are kept, or those of the other."""
-        found = scores(records, self.of, self.metric)
+        by_seed = scores(records, self.of, self.metric)
         if self.than is None:
-            if len(found) < seeds:
-                return _waiting(found, seeds), None
-            value = mean(found.values())
+            if len(by_seed) < seeds:
+                return _waiting(by_seed, seeds), None
+            value = mean(by_seed.values())
             met = value >= self.least if self.least is not None else value <= (self.most or 0.0)
-            return _spread(found), met
+            return _spread(by_seed), met
         others = scores(records, self.than, self.metric)
         if self.errors is not None:
-            if min(len(found), len(others)) < max(seeds, 2):
-                return _waiting(found, seeds, others), None
+            if min(len(by_seed), len(others)) < max(seeds, 2):
+                return _waiting(by_seed, seeds, others), None
             error = stdev(others.values()) / len(others) ** 0.5
-            met = mean(found.values()) >= mean(others.values()) - self.errors * error
-            return f"{_spread(found)} against {_spread(others)}", met
-        both = sorted({*found} & {*others})
+            met = mean(by_seed.values()) >= mean(others.values()) - self.errors * error
+            return f"{_spread(by_seed)} against {_spread(others)}", met
+        both = sorted({*by_seed} & {*others})
         if len(both) < max(seeds, 2):
-            return _waiting(found, seeds, others), None
-        difference, half = paired([found[seed] for seed in both], [others[seed] for seed in both])
+            return _waiting(by_seed, seeds, others), None
+        difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
         low, high = difference - half, difference + half
         met = difference >= (self.least or 0.0) and low > 0
         return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(both)} seeds)", met
@@ -129,9 +129,9 @@ def bars_table(path: Path = LIST) -> str:
     records = kept()
     rows = ["| | demanded | metric | found | |", "| --- | --- | --- | --- | --- |"]
     for bar in read_bars(path):
-        found, met = _judged(bar, listed, records)
+        figures, met = _judged(bar, listed, records)
         verdict = {True: "met", False: "**not met**", None: "waits"}[met]
-        rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {found} | {verdict} |")
+        rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {figures} | {verdict} |")
     return "\n".join(rows)
 
 
@@ -171,13 +171,13 @@ def _state(met: list[bool | None], left: bool) -> str:
     return "shown" if all(met) else "refuted"
 
 
-def _spread(found: Scores) -> str:
-    values = list(found.values())
+def _spread(by_seed: Scores) -> str:
+    values = list(by_seed.values())
     return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f} ({len(values)} seeds)" if len(values) > 1 else "")
 
 
-def _waiting(found: Scores, seeds: int, others: Scores | None = None) -> str:
-    told = f"{len(found)} of {seeds}"
+def _waiting(by_seed: Scores, seeds: int, others: Scores | None = None) -> str:
+    told = f"{len(by_seed)} of {seeds}"
     return told if others is None else f"{told}, of the other {len(others)}"
 
 

@@ -70,22 +70,22 @@ def claimed(letter: str) -> list[dict[str, Any]]:
 
 def hunger() -> dict[str, list[tuple[int, float]]]:
     """Of each kind, how many images it learnt from, and its top-1."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
     for record in claimed("e"):
         point = record["data"]["items"]["train"], record["metrics"]["top1"]["value"]
-        found.setdefault(record["recipe"], []).append(point)
-    return {recipe: sorted(found[recipe]) for recipe in HUNGRY if recipe in found}
+        curves.setdefault(record["recipe"], []).append(point)
+    return {recipe: sorted(curves[recipe]) for recipe in HUNGRY if recipe in curves}
 
 
 def draw_hunger(out: Path) -> Path | None:
     """Accuracy against images to learn from; None where there are no records."""
     from matplotlib.figure import Figure
 
-    if not (found := hunger()):
+    if not (curves := hunger()):
         return None
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axis = figure.subplots()
-    for (recipe, points), marker in zip(found.items(), "os", strict=False):
+    for (recipe, points), marker in zip(curves.items(), "os", strict=False):
         axis.plot(*zip(*points, strict=True), marker=marker, label=HUNGRY[recipe])
     axis.set(xscale="log", xlabel="images to learn from", ylabel="top-1 on CIFAR-10's test images")
     axis.grid(alpha=0.3, which="both")
@@ -96,9 +96,9 @@ def draw_hunger(out: Path) -> Path | None:
 
 def draw_halting(out: Path) -> Path | None:
     """How long positions think, over the length of the input; None where there are no records."""
-    if not (found := claimed("j")):
+    if not (runs := claimed("j")):
         return None
-    length_curve.draw([(record["recipe"], record) for record in found], out)
+    length_curve.draw([(record["recipe"], record) for record in runs], out)
     return out
 
 

@@ -145,12 +145,12 @@ def speed_table() -> str:
     tables = []
     for record in (bench for bench in records("bench") if "ceilings" in bench):
         for name in record["bench"]:
-            found = [row for row in record["rows"] if row["work"] == name]
+            cases = [row for row in record["rows"] if row["work"] == name]
             rows = [
-                [f"`{name}`, {found[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
+                [f"`{name}`, {cases[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
                 ["---", "--:", "---", "--:", "--:", "--:"],
                 *([r["case"], f"{three_digits(r['ours'])} ({' to '.join(map(three_digits, r['spread']))})",
-                   _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in found),
+                   _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in cases),
             ]  # fmt: skip
             tables.append(_markdown(rows))
         rates = ", ".join(
@@ -211,11 +211,11 @@ def published_table() -> str:
     probes = records("probes")
     names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
     head = [["relation", "BERT-base", *names], ["---", *["---"] * (1 + len(names))]]
-    found = [{row["group"]: _head(row) for row in record["published_relations"]} for record in probes]
+    columns = [{row["group"]: _head(row) for row in record["published_relations"]} for record in probes]
     rows = [[f"`{relation}`", f"{paper.layer}-{paper.head}: {paper.accuracy:.3f} ({paper.base:.3f})",
-             *(heads.get(relation, "") for heads in found)] for relation, paper in PUBLISHED.items()]  # fmt: skip
-    found = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
-    rows += [[f"who is meant, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in found)]
+             *(heads.get(relation, "") for heads in columns)] for relation, paper in PUBLISHED.items()]  # fmt: skip
+    columns = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
+    rows += [[f"who is meant, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in columns)]
              for kind, accuracy in coreference.PUBLISHED.items()]  # fmt: skip
     return _markdown(head + rows)
 

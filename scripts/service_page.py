@@ -54,24 +54,24 @@ FIGURES: dict[str, Callable[[Record], str]] = {
 
 def attacks() -> str:
     """A column for each recorded attack."""
-    found = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
-    if not found:
+    runs = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
+    if not runs:
         return "Nothing is recorded yet."
-    rows = [["", *(record["attack"] for record in found)], ["---", *["---"] * len(found)]]
-    rows += [[name, *(figure(record) for record in found)] for name, figure in FIGURES.items()]
-    hardware = found[0]["hardware"]
+    rows = [["", *(record["attack"] for record in runs)], ["---", *["---"] * len(runs)]]
+    rows += [[name, *(figure(record) for record in runs)] for name, figure in FIGURES.items()]
+    hardware = runs[0]["hardware"]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{table}\n\nThe service and those who asked shared {hardware['cores']} cores of an {hardware['cpu']}."
 
 
 def company() -> str:
     """One client beside many at once, of each recorded service."""
-    found = [record for record in records("bench") if record.get("bench") == "serving"]
-    if not found:
+    runs = [record for record in records("bench") if record.get("bench") == "serving"]
+    if not runs:
         return ""
-    clients, hardware = found[0]["clients"], found[0]["hardware"]
+    clients, hardware = runs[0]["clients"], runs[0]["hardware"]
     rows = [["", "one client", f"{clients} at once", "times", f"p99 with {clients}"], ["---", *["--:"] * 4]]
-    for record in found:
+    for record in runs:
         for key, what, unit in (
             ("translate", "sentences/s, `transformer/tiny`, beam 4", "requests_per_second"),
             ("complete", "tokens/s, `gpt2/124m`", "tokens_per_second"),
@@ -83,7 +83,7 @@ def company() -> str:
                 rows.append([f"{what}, {record['precision']}", f"{one:,.1f}", f"{many:,.1f}", *seconds])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     batches = " and ".join(
-        f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in found
+        f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in runs
     )
     return (
         f"**In company** each gets less than alone, and all together more (`python -m bench.serving`):\n\n{table}\n\n"

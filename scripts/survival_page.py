@@ -46,9 +46,9 @@ def fuzzing() -> str:
     whole = [
         sum(row[key] for row in record["targets"].values()) for key in ("inputs", "seconds", "accepted", "refused")
     ]
-    found = sum(len(row["findings"]) for row in record["targets"].values())
+    findings = sum(len(row["findings"]) for row in record["targets"].values())
     minutes = f"{whole[1] / 60:.1f}"
-    rows.append(["all", f"{whole[0]:,}", minutes, f"{whole[2]:,}", f"{whole[3]:,}", "", str(found)])
+    rows.append(["all", f"{whole[0]:,}", minutes, f"{whole[2]:,}", f"{whole[3]:,}", "", str(findings)])
     return _markdown(rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
@@ -26,6 +27,7 @@ WATCH = Watch()  # of all: a hook cannot be taken away
 
 def tried(name: str, folder: Path, times: int, most: int | None = None) -> None:
     """Of the first examples of a target, or of all."""
+    gc.collect()  # what other tests have left may remove its files when it goes, which would be a finding
     chosen = target(name)
     examples = chosen.examples(folder / "made")[:most]
     judge = Judge(folder, chosen.use, (str(folder),), WATCH)

@@ -68,7 +68,7 @@ def ours(case: Translating, setting: str, threads: int) -> Prepared:
         with torch.inference_mode(), route.computing():
             cache = model.start(source, lengths, case.target)
             if case.beam == 1:
-                return [found.tokens for found in greedy(model.step, cache, **how)]
+                return [hypothesis.tokens for hypothesis in greedy(model.step, cache, **how)]
             return [best[0].tokens for best in beam_search(model.step, cache, **how, beam=case.beam)]
 
     def run() -> None:

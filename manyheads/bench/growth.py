@@ -118,9 +118,9 @@ def growth(threads: int | None = None) -> dict[str, Any]:
     """All curves, as one document, measured on a GPU where there is one. `threads`: None: as many as PyTorch takes."""
     route = prepare(threads=threads)
     with route.settings():
-        found = [_measured(curve) for curve in curves(route.device)]
+        figures = [_measured(curve) for curve in curves(route.device)]
         machine = hardware()
-    return {"bench": ["growth"], "device": route.device, "curves": found, "hardware": machine, "commit": commit()}
+    return {"bench": ["growth"], "device": route.device, "curves": figures, "hardware": machine, "commit": commit()}
 
 
 def _measured(curve: Curve) -> dict[str, Any]:

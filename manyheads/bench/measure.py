@@ -32,7 +32,7 @@ def rows(
     A row's peers are those settings that are at least as precise as ours. Raises RuntimeError where our own side fails;
     a peer that fails is told and left out.
     """
-    found = []
+    table_rows = []
     with workers({"ours": work.ours, **peers}, threads) as sides:
         for case_name, case in work.cases.items():
             told = f"{name}, {case_name}" if case_name else name
@@ -68,10 +68,10 @@ def rows(
                 }  # fmt: skip
                 row_case = ", ".join(part for part in (case_name, setting) if part)
                 limit = _limit(work, case, precision, ceilings)
-                found.append(
+                table_rows.append(
                     row(name, row_case, work, figures["ours", setting], others, limit, len(taken["ours", setting]))
                 )
-    return found
+    return table_rows
 
 
 def row(

@@ -35,8 +35,8 @@ PEERS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def work(name: str) -> Work:
     module, attribute = WORKS[name]
-    found: Work = getattr(import_module(f"manyheads.bench.{module}"), attribute)
-    return found
+    benchmark: Work = getattr(import_module(f"manyheads.bench.{module}"), attribute)
+    return benchmark
 
 
 def check_names(names: Sequence[str], valid: Sequence[str], what: str) -> None:
@@ -81,12 +81,12 @@ def bench(
     for told in absent.values():
         print(told, file=sys.stderr)
     limits = ceilings(threads)
-    found: list[dict[str, Any]] = []
-    for name, each in works.items():
-        peers = {peer: each.peers[peer] for peer in wanted if peer in each.peers and peer not in absent}
-        found += rows(name, each, peers, threads, limits, repeats)
+    table_rows: list[dict[str, Any]] = []
+    for name, benchmark in works.items():
+        peers = {peer: benchmark.peers[peer] for peer in wanted if peer in benchmark.peers and peer not in absent}
+        table_rows += rows(name, benchmark, peers, threads, limits, repeats)
     return {
-        "bench": list(works), "rows": found, "ceilings": limits.describe(), "versions": _versions(),
+        "bench": list(works), "rows": table_rows, "ceilings": limits.describe(), "versions": _versions(),
         "hardware": {**hardware(), "threads": threads}, "commit": commit(),
     }  # fmt: skip
 
@@ -95,10 +95,10 @@ def _versions() -> dict[str, str]:
     """Of the peers that are installed, and of what they compute with."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for package in ("torch", "openvino", "ctranslate2", "transformers", "llama-cpp-python"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

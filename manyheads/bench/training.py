@@ -49,10 +49,10 @@ class Batch:
 def our_gpt(case: Batch, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     tokens = case.tokens(model.config.vocab, 1)
-    read, write = tokens[:, :-1], tokens[:, 1:].flatten()
+    inputs, write = tokens[:, :-1], tokens[:, 1:].flatten()
 
     def loss() -> Tensor:
-        hidden = model.hidden(read).flatten(0, 1)
+        hidden = model.hidden(inputs).flatten(0, 1)
         return smoothed_cross_entropy(hidden, model.output_weight, None, write, smoothing=0.0, pad=None) / len(write)
 
     return _steps(model, loss, setting, threads)
@@ -61,9 +61,9 @@ def our_gpt(case: Batch, setting: str, threads: int) -> Prepared:
 def their_gpt(case: Batch, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     tokens = case.tokens(model.config.vocab, 1)
-    read, write = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    inputs, write = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     other = hugging_face.twin(model, "AutoModelForCausalLM")
-    return _steps(other, lambda: other(read, labels=write, shift_labels=write).loss, setting, threads)
+    return _steps(other, lambda: other(inputs, labels=write, shift_labels=write).loss, setting, threads)
 
 
 def our_bert(case: Batch, setting: str, threads: int) -> Prepared:

@@ -27,17 +27,17 @@ def add(verbs: Verbs) -> None:
 def _bench(options: argparse.Namespace) -> None:
     if options.rest == ["growth"]:
         return _growth(options)
-    found = bench(options.rest, options.against, options.repeats, options.threads)
+    record = bench(options.rest, options.against, options.repeats, options.threads)
     if options.json:
-        return document(found)
-    for name in found["bench"]:
-        rows = [row for row in found["rows"] if row["work"] == name]
+        return document(record)
+    for name in record["bench"]:
+        rows = [row for row in record["rows"] if row["work"] == name]
         print(f"{name}, {rows[0]['unit']}\n")
         table([("case", "ours", "least", "most", "best peer", "", "ratio", "limit", "share"), *map(_cells, rows)])
         print()
-    rates = found["ceilings"]["products_gflop_per_second"]
-    print(f"{found['hardware']['cpu']}, {found['hardware']['threads']} threads: reads"
-          f" {found['ceilings']['memory_gb_per_second']} GB/s, products of"
+    rates = record["ceilings"]["products_gflop_per_second"]
+    print(f"{record['hardware']['cpu']}, {record['hardware']['threads']} threads: reads"
+          f" {record['ceilings']['memory_gb_per_second']} GB/s, products of"
           f" {', '.join(f'{name} {rate}' for name, rate in rates.items())} GFLOP/s")  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def _growth(options: argparse.Namespace) -> None:
         raise ValueError("growth is measured of ours alone, and chooses its repeats: leave out --against and --repeats")
     from manyheads.bench.growth import growth
 
-    found = growth(options.threads)
+    record = growth(options.threads)
     if options.json:
-        return document(found)
+        return document(record)
     table([("", "", "grows", "from", "to", "seconds", "", "exponent", "MB", "", "exponent"),
-           *map(_grown, found["curves"])])  # fmt: skip
+           *map(_grown, record["curves"])])  # fmt: skip
     print("\nexponent: the slope of the logarithms over the upper half of a curve")
 
 

@@ -44,14 +44,14 @@ def _plan(options: argparse.Namespace) -> None:
     rows, length = _batch(model, config, options)
     image = hasattr(model.config, "image_size")
     training = getattr(config, "training", None)
-    found = plan(
+    figures = plan(
         model, -(-rows // options.devices), () if image else (length, length) if hasattr(model.config, "start")
         else (length,), _hardware(options, getattr(config, "threads", None)), precision=options.precision,
         accumulate=getattr(training, "accumulate", 1),
         checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
     )  # fmt: skip
-    found = {"name": options.model, **found}
-    return document(found) if options.json else _show(found)
+    figures = {"name": options.model, **figures}
+    return document(figures) if options.json else _show(figures)
 
 
 def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, int]:
@@ -96,15 +96,15 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     )  # fmt: skip
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(figures: dict[str, Any]) -> None:
     ways = {"alone": "one process", "ddp": "replicated (DDP)", "fsdp": "sharded (FSDP2)"}
-    shown = {way: found[way] for way in ways if way in found}
-    unit = " -> ".join(map(str, found["lengths"]))
+    shown = {way: figures[way] for way in ways if way in figures}
+    unit = " -> ".join(map(str, figures["lengths"]))
     what = f"texts of {unit} tokens" if unit else "images"
-    print(f"{found['name']}: {found['parameters']:,} parameters, {found['devices']} x {found['rows']} {what}, "
-          f"{found['precision']}")  # fmt: skip
-    if found["accumulate"] > 1:
-        print(f"a step has {found['accumulate']} such micro-batches")
+    print(f"{figures['name']}: {figures['parameters']:,} parameters, {figures['devices']} x {figures['rows']} {what}, "
+          f"{figures['precision']}")  # fmt: skip
+    if figures["accumulate"] > 1:
+        print(f"a step has {figures['accumulate']} such micro-batches")
     print()
     sizes = dict.fromkeys(name for way in shown.values() for name in way["bytes"])
     times = dict.fromkeys(name for way in shown.values() for name in way["seconds"])

@@ -56,9 +56,9 @@ def _list_presets(*, as_json: bool) -> None:
 def _wmt14(*, as_json: bool) -> None:
     from manyheads.analysis.figures import wmt14
 
-    found = wmt14.compared()
+    comparison = wmt14.compared()
     if as_json:
-        return document(found)
+        return document(comparison)
 
     def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         ours = row.get("computed") or {}
@@ -67,13 +67,13 @@ def _wmt14(*, as_json: bool) -> None:
 
     pairs = ("en-de", "en-fr")
     table([("", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", "time x speed", "counted"),
-           *((row["model"], *cells(row)) for row in found["rows"])])  # fmt: skip
+           *((row["model"], *cells(row)) for row in comparison["rows"])])  # fmt: skip
     print()
-    for row in found["rows"]:
+    for row in comparison["rows"]:
         if ours := row.get("computed"):
             print(f"{row['model']}: time x speed is {ours['arithmetic']} = {ours['flops']:.3e} FLOPs; counted are the"
-                  f" products of {row['steps']:,} steps of {found['batch_tokens']:,} target tokens")  # fmt: skip
-    print(f"source: {found['source']}\n{found['note']}")
+                  f" products of {row['steps']:,} steps of {comparison['batch_tokens']:,} target tokens")  # fmt: skip
+    print(f"source: {comparison['source']}\n{comparison['note']}")
 
 
 def _print_summary(name: str, summary: Mapping[str, Any]) -> None:

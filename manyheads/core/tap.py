@@ -283,12 +283,12 @@ def edit(model: nn.Module) -> Iterator[Edit]:
 
 def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]:
     """Every module of the model that has such a place, by name, in the order in which it was built."""
-    found: dict[Tap, tuple[str, nn.Module]] = {}
+    by_tap: dict[Tap, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules():
         tap = getattr(module, "tap", None)
         if isinstance(tap, Tap) and tap.place == place:
-            found.setdefault(tap, (name, module))  # a lowered model has some of its modules twice
-    return dict(found.values())
+            by_tap.setdefault(tap, (name, module))  # a lowered model has some of its modules twice
+    return dict(by_tap.values())
 
 
 def _tap(module: nn.Module) -> Tap:

@@ -66,8 +66,8 @@ class Corpus:
         path = self.files[number]
         if kind(path) in TABLES:
             rows = sift(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
-            for found, row in enumerate(rows):
-                yield from (Piece(text + found, piece) for piece in cut(row.cells))
+            for offset, row in enumerate(rows):
+                yield from (Piece(text + offset, piece) for piece in cut(row.cells))
         else:
             for part in _whole(path) if self.limit is None else _first(path):
                 sound = next(sift([part], skips, skip=self.skip_bad_lines, unit="files"), None)
@@ -146,7 +146,7 @@ class Survey:
                     break
             if used == corpus.limit:
                 break
-        pairs = [np.array(each, dtype=np.int64).reshape(-1, 2) for each in (long, starts)]
+        pairs = [np.array(entries, dtype=np.int64).reshape(-1, 2) for entries in (long, starts)]
         known = np.array(hashes, dtype=np.uint64), np.array(usable, dtype=np.bool_)
         survey = cls(known[0], known[1], pairs[0], pairs[1], dict(skips), state)
         corpus.check(survey)

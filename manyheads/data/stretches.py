@@ -61,23 +61,23 @@ class Stretches:
             head, *tail = _BETWEEN.split(text)
             heads.append(head)
             tails.append(tail)
-        found = [list(map(self._known.get, tail)) for tail in tails]
-        places = [[i for i, ids in enumerate(each) if ids is None] for each in found]
+        known = [list(map(self._known.get, tail)) for tail in tails]
+        places = [[i for i, ids in enumerate(pieces) if ids is None] for pieces in known]
         unknown = Counter(tail[i] for tail, missing in zip(tails, places, strict=True) for i in missing)
         if len(unknown) * _DEARER > sum(map(len, tails)):
             self._learn([stretch for stretch, count in unknown.items() if count > 1 and len(stretch) <= _LONGEST])
             return self._encode(texts)
         self._learn([*unknown])
-        for tail, each, missing in zip(tails, found, places, strict=True):
+        for tail, pieces, missing in zip(tails, known, places, strict=True):
             for i in missing:
-                each[i] = self._known[tail[i]]
+                pieces[i] = self._known[tail[i]]
         for stretch in unknown:
             if len(stretch) > _LONGEST:
                 del self._known[stretch]
         firsts = [ids.tobytes() for ids in self._encode(heads)]
-        joined = [first + b"".join(filter(None, each)) for first, each in zip(firsts, found, strict=True)]
-        return [np.frombuffer(each, self._dtype) for each in joined]
+        joined = [first + b"".join(filter(None, pieces)) for first, pieces in zip(firsts, known, strict=True)]
+        return [np.frombuffer(buffer, self._dtype) for buffer in joined]
 
     def _learn(self, stretches: list[str]) -> None:
         ids = self._encode([f" {stretch}" for stretch in stretches])
-        self._known.update(zip(stretches, (each.tobytes() for each in ids), strict=True))
+        self._known.update(zip(stretches, (row.tobytes() for row in ids), strict=True))

@@ -195,23 +195,23 @@ class ContinuousBatch(Generic[F]):
         last = torch.tensor([[text.ids[-1]] for text in self.texts], device=device)
         return self._step(last, cache)[:, -1]
 
-    def _join(self, read: _Reading[F]) -> list[Tensor]:
+    def _join(self, reading: _Reading[F]) -> list[Tensor]:
         """Texts that have been read take rows behind the others; the logits (R, V) of what follows each."""
-        keep = [row for row, text in enumerate(read.texts) if text not in self._gone]
-        self._gone -= {*read.texts}
+        keep = [row for row, text in enumerate(reading.texts) if text not in self._gone]
+        self._gone -= {*reading.texts}
         if not keep:
             return []
-        device = read.cache.lengths.device
-        if len(keep) < len(read.texts):
-            read.cache.select(torch.tensor(keep, device=device))
+        device = reading.cache.lengths.device
+        if len(keep) < len(reading.texts):
+            reading.cache.select(torch.tensor(keep, device=device))
         if self._cache is None:
-            self._cache = read.cache
+            self._cache = reading.cache
         else:
             before, count = len(self.texts), len(keep)
             self._cache.select(torch.tensor([*range(before), *[0] * count], device=device))
-            self._cache.replace(torch.arange(before, before + count, device=device), read.cache)
-        self.texts += [read.texts[row] for row in keep]
-        return [torch.stack([read.logits[row] for row in keep])]
+            self._cache.replace(torch.arange(before, before + count, device=device), reading.cache)
+        self.texts += [reading.texts[row] for row in keep]
+        return [torch.stack([reading.logits[row] for row in keep])]
 
     def _choose(self, logits: Tensor) -> list[int]:
         """Tokens (R,) for logits (R, V): those of texts with the same settings together."""
@@ -225,8 +225,8 @@ class ContinuousBatch(Generic[F]):
                 seen = torch.stack([_seen(self.texts[row], logits) for row in rows])  # (N, V)
 
             def chances(rows: list[int] = rows) -> Tensor:
-                each = [torch.rand(1, dtype=torch.float64, generator=self.texts[row].generator) for row in rows]
-                return torch.cat(each)
+                draws = [torch.rand(1, dtype=torch.float64, generator=self.texts[row].generator) for row in rows]
+                return torch.cat(draws)
 
             some = logits if len(rows) == len(self.texts) else logits[rows]
             for row, token in zip(rows, sampling.choose(some, seen, chances).tolist(), strict=True):

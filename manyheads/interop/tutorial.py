@@ -113,9 +113,9 @@ def _config(
     """What the shapes tell; whether they fit together is seen when all of them are compared."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
-        found = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
+        names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
         more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
-        raise ValueError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {found}{more}")
+        raise ValueError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {names}{more}")
     rows, width = tensors[_SOURCE].shape
     sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
     for side, hidden in _HIDDEN.items():

@@ -206,5 +206,5 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     if isinstance(given, Response):
         return given
     if isinstance(given, list):
-        return JSONResponse([each.model_dump() for each in given])
+        return JSONResponse([item.model_dump() for item in given])
     return Response(given.model_dump_json(exclude_none=endpoint.form), media_type="application/json")

@@ -24,7 +24,7 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
     detected = None
     if asked.source == "auto":
         detected = await _detect(service, texts, request, "source")
-        sources = [each[0].language for each in detected]
+        sources = [ranked[0].language for ranked in detected]
     else:
         sources = [asked.source] * len(texts)
     lines = [text.split("\n") for text in texts]
@@ -35,11 +35,11 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
         served = _translator(service, source, asked.target)
         mine = [i for i, other in enumerate(sources) if other == source]
         items = [line for i in mine for line in lines[i]]
-        found = [[line] for line in items]
+        translations = [[line] for line in items]
         if served is not None:
-            found = [[t.text for t in ranked] for ranked in await service.computed(
+            translations = [[t.text for t in ranked] for ranked in await service.computed(
                 request, served, "nbest", items, "q", **how)]  # fmt: skip
-        left = iter(found)
+        left = iter(translations)
         done |= {i: [next(left) for _ in lines[i]] for i in mine}
 
     def joined(number: int, rank: int) -> str:
@@ -54,7 +54,7 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
     if asked.alternatives:
         answer.alternatives = shaped([[joined(i, rank) for rank in range(1, count)] for i in range(len(texts))])
     if detected is not None:
-        answer.detectedLanguage = shaped([each[0] for each in detected])
+        answer.detectedLanguage = shaped([ranked[0] for ranked in detected])
     return answer
 
 
@@ -67,8 +67,8 @@ def _bounded(service: Service, texts: list[str]) -> None:
 
 
 async def detect(service: Service, asked: schemas.DetectRequest, request: Request) -> Any:
-    (found,) = await _detect(service, [asked.q], request, "q")
-    return found
+    (predictions,) = await _detect(service, [asked.q], request, "q")
+    return predictions
 
 
 async def languages(service: Service, asked: schemas.LanguagesRequest, request: Request) -> Any:
@@ -108,10 +108,10 @@ async def _detect(
     for text in texts:
         if not text.strip():
             raise Refused(400, "is blank: its language cannot be told", field="q")
-    found = await service.computed(request, served, "classify", texts, "q", top=3, truncate=True)
+    predictions = await service.computed(request, served, "classify", texts, "q", top=3, truncate=True)
     return [
-        [schemas.Detected(confidence=round(100 * each.probability, 1), language=each.label) for each in ranked]
-        for ranked in found
+        [schemas.Detected(confidence=round(100 * label.probability, 1), language=label.label) for label in ranked]
+        for ranked in predictions
     ]
 
 

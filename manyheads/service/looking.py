@@ -39,8 +39,8 @@ async def attend(service: Service, asked: schemas.AttendRequest, request: Reques
         return [_attended(served, item) for item in items]
 
     future = service.looks.submit(object(), run, [arguments], field)
-    (found,) = await while_there(request, asyncio.wrap_future(future), service.limits.deadline)
-    return found
+    (answer,) = await while_there(request, asyncio.wrap_future(future), service.limits.deadline)
+    return answer
 
 
 def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
     weights = sum(layer.weights.size for layers in maps.axes.values() for layer in layers)
     if weights > MOST_WEIGHTS:
         raise ValueError(f"its maps have {weights:,} weights: at most {MOST_WEIGHTS:,} are shown")
-    found = panel(replace(maps, model=served.name), 0, [])
-    return schemas.Attended(model=served.name, panel=found, next=following)
+    maps_panel = panel(replace(maps, model=served.name), 0, [])
+    return schemas.Attended(model=served.name, panel=maps_panel, next=following)
 
 
 def _check_length(predictor: Any, given: dict[str, Any]) -> None:

@@ -43,15 +43,15 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
     if len(ids) * count > service.limits.most_waiting:
         raise Refused(400, f"{len(ids) * count} texts: expected at most {service.limits.most_waiting}", field="n")
     seeds = [(seed + i) % 2**63 for i in range(len(ids) * count)]
-    chosen = [each for each in ids for _ in range(count)]
+    chosen = [tokens for tokens in ids for _ in range(count)]
     writing = writer.submit(chosen, sampling, asked.max_tokens or 16, stop, seeds)
     service.metrics.tokens.labels(served.name, "read").inc(sum(map(len, ids)))
     echoed = [prompt if asked.echo else "" for prompt in prompts for _ in range(count)]
     about: dict[str, Any] = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
-    read = sum(map(len, ids))
+    prompt_tokens = sum(map(len, ids))
     if asked.stream:
         usage = bool(asked.stream_options and asked.stream_options.include_usage)
-        lines = _events(writer, writing, echoed, about, read if usage else None, service.limits.deadline)
+        lines = _events(writer, writing, echoed, about, prompt_tokens if usage else None, service.limits.deadline)
         return StreamingResponse(lines, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
     try:
         pieces = await while_there(request, _collected(writing), service.limits.deadline)
@@ -61,7 +61,9 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
         schemas.Choice(text=echo + "".join(p.text for p in mine), index=i, finish_reason=mine[-1].reason)
         for i, (echo, mine) in enumerate(zip(echoed, pieces, strict=True))
     ]
-    return schemas.Completion(**about, choices=choices, usage=_usage(read, sum(mine[-1].tokens for mine in pieces)))
+    return schemas.Completion(
+        **about, choices=choices, usage=_usage(prompt_tokens, sum(mine[-1].tokens for mine in pieces))
+    )
 
 
 async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
@@ -86,8 +88,8 @@ async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[li
     return [predictor.tokenizer.decode(tokens) for tokens in given], given
 
 
-def _usage(read: int, written: int) -> schemas.Usage:
-    return schemas.Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
+def _usage(prompt_tokens: int, written: int) -> schemas.Usage:
+    return schemas.Usage(prompt_tokens=prompt_tokens, completion_tokens=written, total_tokens=prompt_tokens + written)
 
 
 async def _collected(writing: Writing) -> list[list[Piece]]:
@@ -109,7 +111,12 @@ async def _pieces(writing: Writing) -> AsyncIterator[Piece]:
 
 
 async def _events(
-    writer: Writer, writing: Writing, echoed: list[str], about: dict[str, Any], read: int | None, seconds: float
+    writer: Writer,
+    writing: Writing,
+    echoed: list[str],
+    about: dict[str, Any],
+    prompt_tokens: int | None,
+    seconds: float,
 ) -> AsyncIterator[str]:
     """Server-sent events: a piece of text each. What goes wrong on the way is an event, too."""
     written = 0
@@ -123,8 +130,8 @@ async def _events(
                     written += piece.tokens if piece.reason else 0
                     choice = schemas.Choice(text=piece.text, index=piece.index, finish_reason=piece.reason)
                     yield _event(schemas.Completion(**about, choices=[choice]))
-        if read is not None:
-            yield _event(schemas.Completion(**about, choices=[], usage=_usage(read, written)))
+        if prompt_tokens is not None:
+            yield _event(schemas.Completion(**about, choices=[], usage=_usage(prompt_tokens, written)))
         yield "data: [DONE]\n\n"
     except TimeoutError:
         yield _failed(Refused(504, f"not finished within {seconds:g} seconds", code="timeout"))

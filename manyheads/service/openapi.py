@@ -62,11 +62,11 @@ def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths.setdefault(e.path, {})[e.method.lower()] = operation
     components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
-    found: dict[str, Any] = {
+    specification: dict[str, Any] = {
         "openapi": "3.1.0", "info": {"title": "manyheads", "version": __version__}, "paths": paths,
         "components": components,
     }  # fmt: skip
     if token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
-    return found
+        specification["security"] = [{"token": []}]
+    return specification

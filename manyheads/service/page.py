@@ -39,8 +39,8 @@ HEADERS = {
 
 def _contents() -> dict[str, bytes]:
     own, of_attend = files("manyheads.service") / "assets", files("manyheads.analysis.maps") / "assets"
-    found = {name: (own / name).read_bytes() for name in ("index.html", *OWN)}
-    return found | {f"attend/{name}": (of_attend / name).read_bytes() for name in OF_ATTEND}
+    contents = {name: (own / name).read_bytes() for name in ("index.html", *OWN)}
+    return contents | {f"attend/{name}": (of_attend / name).read_bytes() for name in OF_ATTEND}
 
 
 CONTENTS = _contents()  # by the name that they are asked for: no path of a request ever becomes one of a file

@@ -53,7 +53,7 @@ def parsed(kind: type[B], body: bytes, content_type: str, *, form: bool = False)
     try:
         if form and mime == FORM:
             fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
-            values: dict[str, Any] = {name: each[0] if len(each) == 1 else each for name, each in fields.items()}
+            values: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in fields.items()}
             return kind.model_validate(values, strict=False)
         if mime != JSON:
             wanted = f"{JSON} or {FORM}" if form else JSON
@@ -71,7 +71,7 @@ def fault(error: ValidationError) -> Refused:
     if faults[0]["type"] == "json_invalid":
         return Refused(400, f"the body is no JSON: {faults[0]['msg']}", code="invalid_json")
     first = faults[0]["loc"][:1]
-    worst = max((each for each in faults if each["loc"][:1] == first), key=lambda each: len(each["loc"]))
+    worst = max((detail for detail in faults if detail["loc"][:1] == first), key=lambda detail: len(detail["loc"]))
     inner = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
     field = ".".join(map(str, [*first, *inner]))  # without pydantic's names for the alternatives of a union
     code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"

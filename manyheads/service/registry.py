@@ -126,11 +126,11 @@ def warm(predictor: Any) -> None:
 
 def stamp_of(model: str) -> tuple[Any, ...]:
     """What changes when a directory's files are replaced. Of a name on the hub: nothing does."""
-    found = []
+    stamp = []
     for name in FILES:
         try:
             status = Path(model, name).stat()
         except OSError:
             continue
-        found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+        stamp.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(stamp)

@@ -55,8 +55,10 @@ async def nbest(service: Service, asked: schemas.NBestRequest, request: Request)
     if asked.count > asked.beam:
         raise Refused(400, f"is {asked.count}: expected at most the beam, {asked.beam}", field="count")
     how = {"count": asked.count, "beam": asked.beam, "alpha": asked.alpha, "truncate": asked.truncate}
-    found = await service.computed(request, served, "nbest", asked.texts, "texts", **how)
-    return schemas.Results(model=served.name, results=[[asdict(each) for each in ranked] for ranked in found])
+    translations = await service.computed(request, served, "nbest", asked.texts, "texts", **how)
+    return schemas.Results(
+        model=served.name, results=[[asdict(translation) for translation in ranked] for ranked in translations]
+    )
 
 
 async def classify(service: Service, asked: schemas.ClassifyRequest, request: Request) -> Any:
@@ -77,8 +79,8 @@ async def classify(service: Service, asked: schemas.ClassifyRequest, request: Re
             if len(asked.pairs) != len(items):
                 raise Refused(400, f"{len(asked.pairs)} for {len(items)} texts: expected one for each", field="pairs")
             verb, items = "pairs", list(zip(items, asked.pairs, strict=True))
-    found = await service.computed(request, served, verb, items, field, **how)
-    return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in found])
+    predictions = await service.computed(request, served, verb, items, field, **how)
+    return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in predictions])
 
 
 def bytes_of(image: str, field: str) -> bytes:
@@ -91,23 +93,25 @@ def bytes_of(image: str, field: str) -> bytes:
 
 async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "tag")
-    found = await service.computed(request, served, "tag", asked.texts, "texts")
+    tagged = await service.computed(request, served, "tag", asked.texts, "texts")
     results = [
-        {"words": [word._asdict() for word in text.words], "entities": [each._asdict() for each in text.entities]}
-        for text in found
+        {"words": [word._asdict() for word in text.words], "entities": [entity._asdict() for entity in text.entities]}
+        for text in tagged
     ]
     return schemas.Results(model=served.name, results=results)
 
 
 async def fill(service: Service, asked: schemas.FillRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "fill")
-    found = await service.computed(request, served, "fill", asked.texts, "texts", top=asked.top)
-    return schemas.Results(model=served.name, results=[[each._asdict() for each in ranked] for ranked in found])
+    predictions = await service.computed(request, served, "fill", asked.texts, "texts", top=asked.top)
+    return schemas.Results(
+        model=served.name, results=[[prediction._asdict() for prediction in ranked] for ranked in predictions]
+    )
 
 
 async def answer(service: Service, asked: schemas.AnswerRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "answer")
     how = {"nbest": asked.nbest, "max_answer": asked.max_answer, "null_threshold": asked.null_threshold}
     pair = (asked.question, asked.context)
-    (found,) = await service.computed(request, served, "answer", [pair], "context", **how)
-    return schemas.Results(model=served.name, results=[each._asdict() for each in found])
+    (predictions,) = await service.computed(request, served, "answer", [pair], "context", **how)
+    return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])

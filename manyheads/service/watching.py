@@ -89,8 +89,8 @@ def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
                 points.setdefault((split, metric), []).append((entry["step"], value))
     return [
         schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})
-        for (split, metric), found in sorted(points.items(), key=lambda each: each[0][0])
-        for steps, values in [zip(*_thinned(found), strict=True)]
+        for (split, metric), curve in sorted(points.items(), key=lambda item: item[0][0])
+        for steps, values in [zip(*_thinned(curve), strict=True)]
     ]
 
 

@@ -111,9 +111,9 @@ class ModelWithTokenizer(TrainedModel):
                 best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
                 chances.append(best.values.cpu())
                 ids.append(best.indices.tolist())
-        names = {each: "" for layer in ids for ranked in layer for each in ranked}
-        names = {each: tokenized_ids(tokenizer, [each]).side.tokens[0] for each in names}
-        words = [[[names[each] for each in ranked] for ranked in layer] for layer in ids]
+        names = {token: "" for layer in ids for ranked in layer for token in ranked}
+        names = {token: tokenized_ids(tokenizer, [token]).side.tokens[0] for token in names}
+        words = [[[names[token] for token in ranked] for ranked in layer] for layer in ids]
         layers = (EMBEDDING, *range(len(ids) - 1))
         return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(chances).numpy())
 

@@ -81,14 +81,14 @@ def first_bad(model: nn.Module, batches: Sequence[Any], losses: Sequence[Tensor]
     parameters = over.whole({n: p.detach() for n, p in model.named_parameters()}, everywhere=True)
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     gradients = over.whole(gradients, everywhere=True)
-    found = (
+    bad_tensors = (
         *(f"parameter {name}" for name, tensor in parameters.items() if bad(tensor)),
         *(f"input {name}{which}" for batch, which in zip(batches, of_batch, strict=True)
           for name, array in _arrays(batch).items() if bad(array)),
         *(f"the loss{which}" for loss, which in zip(losses, of_batch, strict=True) if bad(loss)),
         *(f"gradient of {name}" for name, tensor in gradients.items() if bad(tensor)),
     )  # fmt: skip
-    by_rank = ranks.gathered(found[:1])
+    by_rank = ranks.gathered(bad_tensors[:1])
     kinds = ("parameter", "input", "the loss", "gradient")
     first = min(((kinds.index(next(k for k in kinds if text.startswith(k))), rank, text)
                  for rank, texts in enumerate(by_rank) for text in texts), default=None)  # fmt: skip

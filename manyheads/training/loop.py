@@ -225,8 +225,8 @@ def _train(
                     optimiser.zero_grad()
                     seed_step(config.seed, counters.step, ranks.rank)
                     losses, _ = _backward(task, group, counts, window, counters.step, over, route, ranks, alone=True)
-                found = first_bad(model, group.batches, losses, over, ranks)
-                display.note(skipped(found, counters, config.skip_nonfinite, gradient_norm.item()))
+                bad_tensor = first_bad(model, group.batches, losses, over, ranks)
+                display.note(skipped(bad_tensor, counters, config.skip_nonfinite, gradient_norm.item()))
                 for buffer, before in zip(model.buffers(), buffers, strict=True):
                     buffer.copy_(before)  # what batch normalisation has seen
             optimiser.zero_grad()

@@ -88,7 +88,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             buffer = narrow_rows.new_empty(min(CHUNK, len(rows)), len(table))
             for h, n, t, grad in zip(
-                *(each.split(CHUNK) for each in (rows, narrow_rows, target, grad_hidden)), strict=True
+                *(tensor.split(CHUNK) for tensor in (rows, narrow_rows, target, grad_hidden)), strict=True
             ):
                 logits = torch.mm(n, narrow_table.T, out=buffer[: len(h)]).to(wide)  # (n, V)
                 if bias is not None:

@@ -78,15 +78,15 @@ def _carry_out(options: argparse.Namespace) -> int:
 @contextmanager
 def _stopping_by_signals() -> Iterator[None]:
     """The first signal is a `Stopped`, all others are ignored: what is under way ends as it is."""
-    former = {each: signal.getsignal(each) for each in SIGNALS}
-    for each, handler in former.items():
+    former = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    for signum, handler in former.items():
         if handler != signal.SIG_IGN:  # as nohup has it
-            signal.signal(each, stop)
+            signal.signal(signum, stop)
     try:
         yield
     finally:
-        for each, handler in former.items():
-            signal.signal(each, handler)
+        for signum, handler in former.items():
+            signal.signal(signum, handler)
 
 
 if __name__ == "__main__":

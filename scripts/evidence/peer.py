@@ -92,28 +92,28 @@ class Peer:
             return torch.tensor([row[key] + [filling] * (longest - len(row[key])) for row in rows])
 
         fillings = {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
-        found = {key: padded(key, filling) for key, filling in fillings.items() if key in rows[0]}
+        inputs = {key: padded(key, filling) for key, filling in fillings.items() if key in rows[0]}
         labels = torch.tensor([row["labels"] for row in rows]) if self.by_text else padded("labels", IGNORED)
-        return {**found, "labels": labels}
+        return {**inputs, "labels": labels}
 
     @torch.inference_mode()
     def score(self, split: str) -> Metrics:
         self.model.eval()
         truth, rows = getattr(self.splits, split), self.encoded[split]
-        found: list[Any] = []
+        guesses: list[Any] = []
         for first in range(0, len(rows), 64):
             batch = self.tensors(rows[first : first + 64])
             best = self.model(**batch).logits.argmax(-1)
-            found += best.tolist() if self.by_text else [
+            guesses += best.tolist() if self.by_text else [
                 [self.labels[guess] for guess, label in zip(*pair, strict=True) if label != IGNORED]
                 for pair in zip(best.tolist(), batch["labels"].tolist(), strict=True)
             ]  # fmt: skip
         self.model.train()
         if self.by_text:
-            return classification_metrics(found, [self.labels.index(label) for label in truth.labels], self.labels)
+            return classification_metrics(guesses, [self.labels.index(label) for label in truth.labels], self.labels)
         # words that were cut off are tagged as none
         whole_sentences = [
-            tags + ["O"] * (len(right) - len(tags)) for tags, right in zip(found, truth.tags, strict=True)
+            tags + ["O"] * (len(right) - len(tags)) for tags, right in zip(guesses, truth.tags, strict=True)
         ]
         return tagging_metrics(whole_sentences, truth.tags)
 

@@ -120,8 +120,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ignore_signals() -> None:
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def stop(number: int, _: FrameType | None) -> None:

@@ -111,10 +111,10 @@ class Standing:
 
 def step(folder: Path) -> str:
     """`step 500 of 2,000`, by the newest checkpoint."""
-    found = sorted(folder.rglob("state/checkpoint-*.json"), key=lambda path: (path.stat().st_mtime, path.name))
-    if not found:
+    checkpoints = sorted(folder.rglob("state/checkpoint-*.json"), key=lambda path: (path.stat().st_mtime, path.name))
+    if not checkpoints:
         return "before its first checkpoint"
-    saved = read_json(found[-1], "the training goes on from the one before")["content"]
+    saved = read_json(checkpoints[-1], "the training goes on from the one before")["content"]
     config, steps_an_epoch = saved["config"], -(-saved["batches"] // saved["config"]["accumulate"])
     budgets = [config["steps"], config["epochs"] and config["epochs"] * steps_an_epoch]
     last = min(filter(None, budgets), default=None)
@@ -145,10 +145,10 @@ def table(claims: dict[str, str], standing: Standing) -> str:
 
 
 def minilm() -> Path:
-    found = find_spec(PACKAGE)
-    assert found is not None
-    assert found.submodule_search_locations
-    return Path(found.submodule_search_locations[0], "model")
+    spec = find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], "model")
 
 
 def say(message: str) -> None:

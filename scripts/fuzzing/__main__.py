@@ -36,13 +36,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
     names = options.targets or NAMES
-    found = 0
+    total = 0
     for name in names:
         row = fuzz(name, options.minutes * 60, options.seed, options.findings / name)
-        found += len(row["findings"])
+        total += len(row["findings"])
         print(told(name, row), flush=True)
         add(options.out, name, row)
-    return min(found, 1)
+    return min(total, 1)
 
 
 def fuzz(name: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def fuzz(name: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
                 files = read(folder / "input") if (folder / "input").is_dir() else {}
                 keep(folder, _ended(status, text), text[-6000:], packed(files))
             seed += 1
-        found = folder / "findings"
-        if found.is_dir():
+        findings_folder = folder / "findings"
+        if findings_folder.is_dir():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(found, kept)
+            shutil.copytree(findings_folder, kept)
     findings = (
         sorted((path / "told.txt").read_text().splitlines()[0] for path in kept.glob("*/")) if kept.is_dir() else []
     )

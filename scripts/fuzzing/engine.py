@@ -44,13 +44,13 @@ def main(arguments: Sequence[str]) -> None:
         import atheris
 
         with atheris.instrument_imports(include=list(INSTRUMENTED), enable_loader_override=False):
-            from scripts.fuzzing.targets import target as found
+            from scripts.fuzzing.targets import target as target_of
 
-            target = found(name)
+            target = target_of(name)
     else:
-        from scripts.fuzzing.targets import target as found
+        from scripts.fuzzing.targets import target as target_of
 
-        target = found(name)
+        target = target_of(name)
     from scripts.fuzzing.inputs import packed, unpacked
     from scripts.fuzzing.judging import Judge, limit_memory
     from scripts.fuzzing.mutations import MOST, mutated

@@ -260,8 +260,8 @@ def _dumped(value: Any, random: Random) -> bytes:
     text = json.dumps(value, ensure_ascii=random.random() < 0.5)
     open_, close = random.choice(("[]", ('{"a":', "}")))
 
-    def deep(found: re.Match[str]) -> str:
-        times = int(found[1])
+    def deep(match: re.Match[str]) -> str:
+        times = int(match[1])
         return open_ * times + "1" + close * times
 
     text = re.sub(f'"{_DEEP}(\\d+)"', deep, text)

@@ -242,10 +242,10 @@ def main() -> int:
         for part in (computing, second_process, clocks, vanishing, disks, harmed_files):
             if part is not disks or os.geteuid() == 0:
                 part(faults)
-    found = {"survival": "faults", "faults": faults.rows, "hardware": hardware(), "commit": commit()}
-    print(json.dumps(found, indent=1))
+    record = {"survival": "faults", "faults": faults.rows, "hardware": hardware(), "commit": commit()}
+    print(json.dumps(record, indent=1))
     if options.out:
-        write_json(options.out, found)
+        write_json(options.out, record)
     return 0
 
 

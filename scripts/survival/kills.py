@@ -92,27 +92,27 @@ def main() -> int:
     options = parser.parse_args()
     chance = random.Random(options.seed)
     prepare()
-    found: dict[str, Any] = {}
+    families: dict[str, Any] = {}
     if options.out and options.out.exists():
-        found = json.loads(options.out.read_text(encoding="utf-8"))["families"]
+        families = json.loads(options.out.read_text(encoding="utf-8"))["families"]
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         write_data(Path(folder))
         for name in options.families:
-            found[name] = family(name, Path(folder), Path(folder), options.kills, chance)
-            print(name, found[name], file=sys.stderr, flush=True)
+            families[name] = family(name, Path(folder), Path(folder), options.kills, chance)
+            print(name, families[name], file=sys.stderr, flush=True)
             if options.out:
-                write_json(options.out, record(found))
-    print(json.dumps(record(found), indent=1))
+                write_json(options.out, record(families))
+    print(json.dumps(record(families), indent=1))
     return 0
 
 
-def record(found: dict[str, Any]) -> dict[str, Any]:
-    kills = sum((Counter(family["kills"]) for family in found.values()), Counter[str]())
-    doing = sum((Counter(family["doing"]) for family in found.values()), Counter[str]())
-    runs, equal = (sum(family[key] for family in found.values()) for key in ("runs", "equal"))
+def record(families: dict[str, Any]) -> dict[str, Any]:
+    kills = sum((Counter(family["kills"]) for family in families.values()), Counter[str]())
+    doing = sum((Counter(family["doing"]) for family in families.values()), Counter[str]())
+    runs, equal = (sum(family[key] for family in families.values()) for key in ("runs", "equal"))
     return {
         "survival": "kills", "kills": {"all": kills.total(), **kills}, "doing": dict(doing), "runs": runs,
-        "equal": equal, "families": found, "hardware": hardware(), "commit": commit(),
+        "equal": equal, "families": families, "hardware": hardware(), "commit": commit(),
     }  # fmt: skip
 
 

@@ -53,22 +53,22 @@ def trained(data: Path, out: Path, dtype: str, spread: str, world: int, names: l
 
 def losses(out: Path) -> list[float]:
     """Of every step; read again, where a killed process has written more than its successor went on from."""
-    found = {entry["step"]: entry["loss"] for entry in read_metrics(out / "metrics.jsonl") if "loss" in entry}
-    return [found[step] for step in sorted(found)]
+    by_step = {entry["step"]: entry["loss"] for entry in read_metrics(out / "metrics.jsonl") if "loss" in entry}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def apart(out: Path, alone: Path, name: str) -> float:
     """The largest relative difference of a loss in the trainings of a family."""
     greatest = 0.0
     for path in (alone / name).rglob("metrics.jsonl"):
-        wanted, found = losses(path.parent), losses(out / path.parent.relative_to(alone))
-        assert len(found) == len(wanted) == STEPS, path
-        greatest = max([greatest, *(abs(a - b) / abs(a) for a, b in zip(wanted, found, strict=True))])
+        wanted, actual = losses(path.parent), losses(out / path.parent.relative_to(alone))
+        assert len(actual) == len(wanted) == STEPS, path
+        greatest = max([greatest, *(abs(a - b) / abs(a) for a, b in zip(wanted, actual, strict=True))])
     return greatest
 
 
-def differences(names: list[str], found: dict[str, Any], keep: Any) -> None:
-    """Fills `found`: by precision, number of processes and spread, for each family."""
+def differences(names: list[str], by_precision: dict[str, Any], keep: Any) -> None:
+    """Fills `by_precision`: by precision, number of processes and spread, for each family."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         data = Path(folder)
         write_data(data)
@@ -76,7 +76,7 @@ def differences(names: list[str], found: dict[str, Any], keep: Any) -> None:
             alone = data / dtype
             for world in WORLDS:
                 for spread, flag in SPREADS.items():
-                    known = found.setdefault(dtype, {}).setdefault(f"{world} {spread}", {})
+                    known = by_precision.setdefault(dtype, {}).setdefault(f"{world} {spread}", {})
                     missing = [name for name in names if name not in known]
                     first = [name for name in missing if not (alone / name).exists()]
                     if "gpt-classifier" in first and not (data / "gpt2").exists():  # it starts from one
@@ -94,7 +94,7 @@ def differences(names: list[str], found: dict[str, Any], keep: Any) -> None:
 
 def processes(out: Path) -> dict[int, int]:
     """The process of each rank that works in a directory."""
-    found = {}
+    by_rank = {}
     for process in Path("/proc").iterdir():
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
@@ -102,8 +102,8 @@ def processes(out: Path) -> dict[int, int]:
         except (OSError, ValueError):
             continue
         if str(out).encode() in words and b"RANK" in given and b"torch.distributed.run" not in words:
-            found[int(given[b"RANK"])] = int(process.name)
-    return found
+            by_rank[int(given[b"RANK"])] = int(process.name)
+    return by_rank
 
 
 def at(out: Path) -> int:
@@ -170,7 +170,7 @@ def speed(out: Path, *options: str) -> float:
 
 def throughput() -> dict[str, list[float]]:
     """Of one process and of as many as there are cores (at most 4), replicated and sharded: five rounds of all."""
-    found: dict[str, list[float]] = {}
+    speeds: dict[str, list[float]] = {}
     worlds = [world for world in WORLDS if world <= len(os.sched_getaffinity(0))]
     for _ in range(5):
         for world in (1, *worlds):
@@ -178,8 +178,8 @@ def throughput() -> dict[str, list[float]]:
                 options = [] if world == 1 else ["--processes", str(world), f"training.shard={spread == 'sharded'}"]
                 with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
                     name = "1" if world == 1 else f"{world} {spread}"
-                    found.setdefault(name, []).append(speed(Path(folder) / "run", *map(str.lower, options)))
-    return found
+                    speeds.setdefault(name, []).append(speed(Path(folder) / "run", *map(str.lower, options)))
+    return speeds
 
 
 def main() -> int:
@@ -190,22 +190,22 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="a record, to which what is missing is added")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    found: dict[str, Any] = {"survival": "ranks", "differences": {}, "killed": None}
+    record: dict[str, Any] = {"survival": "ranks", "differences": {}, "killed": None}
     if options.out.exists():
-        found = json.loads(options.out.read_text(encoding="utf-8"))
+        record = json.loads(options.out.read_text(encoding="utf-8"))
 
     def keep() -> None:
-        found.update(hardware=hardware(), commit=commit())
-        write_json(options.out, found)
+        record.update(hardware=hardware(), commit=commit())
+        write_json(options.out, record)
 
-    if options.kills and not found["killed"]:
-        found["killed"] = kills(options.kills, random.Random(options.seed))
+    if options.kills and not record["killed"]:
+        record["killed"] = kills(options.kills, random.Random(options.seed))
         keep()
-    differences(options.families, found["differences"], keep)
-    if "tokens_per_second" not in found:
-        found["tokens_per_second"] = throughput()
+    differences(options.families, record["differences"], keep)
+    if "tokens_per_second" not in record:
+        record["tokens_per_second"] = throughput()
         keep()
-    print(json.dumps(found, indent=1))
+    print(json.dumps(record, indent=1))
     return 0
 
 

@@ -122,15 +122,15 @@ class Watched:
 
 def outcome(out: Path) -> dict[str, Any]:
     """Of each training below `out`: the digest of its final weights, its metrics and how it ended, without times."""
-    found = {}
+    trainings = {}
     for metrics in sorted(out.rglob("metrics.jsonl")):
         run = metrics.parent
         entries = [{k: v for k, v in entry.items() if k not in TIMES} for entry in read_metrics(metrics)]
         finished = json.loads((run / "state" / "finished.json").read_text(encoding="utf-8"))
         weights = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
         ended = {k: v for k, v in finished.items() if k not in TIMES}
-        found[str(run.relative_to(out))] = {"weights": weights, "metrics": entries, "ended": ended}
-    return found
+        trainings[str(run.relative_to(out))] = {"weights": weights, "metrics": entries, "ended": ended}
+    return trainings
 
 
 def undisturbed(name: str, data: Path, folder: Path) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
 
     def output(x: Tensor) -> Tensor:
         """The model's, with x in the place of the vectors of its tokens."""
-        with embedding.register_forward_hook(lambda module, inputs, found: torch.cat([x, found[:, x.shape[1] :]], 1)):
+        with embedding.register_forward_hook(
+            lambda module, inputs, embedded: torch.cat([x, embedded[:, x.shape[1] :]], 1)
+        ):
             logits: Tensor = model(tokens)
         return logits if logits.dim() == 2 else logits[:, -1]
 

@@ -81,8 +81,8 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
             return metrics
 
-        read, written = task.train.mean_lengths()
-        flops = costs.flops(task.model, read, written)["training"] / written
+        source_length, written = task.train.mean_lengths()
+        flops = costs.flops(task.model, source_length, written)["training"] / written
         training = replace(config.training, width=task.model.config.width)
         identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}

@@ -73,9 +73,9 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
 
     def compute(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
-        source, lengths, read, write, right = _padded(model, tokenizer, part, route)
+        source, lengths, inputs, write, right = _padded(model, tokenizer, part, route)
         with route.computing():
-            hidden, thoughts = model.think(source, lengths, read, right.sum(1))
+            hidden, thoughts = model.think(source, lengths, inputs, right.sum(1))
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
@@ -126,8 +126,10 @@ def _padded(
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
     shifted = [[c.start, *target[:-1]] for target in targets]
-    source, read, write = (torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets))
-    return source, (source != c.pad).sum(1), read, write, write != c.pad
+    source, inputs, write = (
+        torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets)
+    )
+    return source, (source != c.pad).sum(1), inputs, write, write != c.pad
 
 
 def _decoded(model: Translating, tokenizer: Tokenizer, source: Tensor, lengths: Tensor) -> list[str]:

@@ -78,8 +78,8 @@ class DirectionsTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.route.device)
-        read: Any = self.model.directions
-        self._read: Any = self.route.compile(read)
+        directions: Any = self.model.directions
+        self._read: Any = self.route.compile(directions)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)

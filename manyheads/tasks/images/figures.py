@@ -63,8 +63,8 @@ def draw_arrows(
         what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
         raise ValueError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
     with encoder.route.computing():
-        found = arrows.strongest_arrows(encoder.model, pixels.to(encoder.route.device), place, layer=layer)
-    arrows.draw(found, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
+        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.route.device), place, layer=layer)
+    arrows.draw(strongest, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
 
 
 def draw_centres(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:

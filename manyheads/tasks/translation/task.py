@@ -45,8 +45,12 @@ class Batch:
         return self.tokens, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
-        source, lengths, read, write = (t.to(device) for t in (self.source, self.source_lengths, self.read, self.write))
-        return Batch(source, lengths, read, write, self.tokens, None if self.offset is None else self.offset.to(device))
+        source, lengths, inputs, write = (
+            t.to(device) for t in (self.source, self.source_lengths, self.read, self.write)
+        )
+        return Batch(
+            source, lengths, inputs, write, self.tokens, None if self.offset is None else self.offset.to(device)
+        )
 
 
 @dataclass(frozen=True)

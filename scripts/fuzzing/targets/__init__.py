@@ -15,5 +15,5 @@ NAMES = tuple(name for names in ROOMS.values() for name in names)
 
 def target(name: str) -> Target:
     room = next(room for room, names in ROOMS.items() if name in names)
-    found: Target = import_module(f"scripts.fuzzing.targets.{room}").TARGETS[name]
-    return found
+    entry: Target = import_module(f"scripts.fuzzing.targets.{room}").TARGETS[name]
+    return entry

@@ -262,9 +262,9 @@ def _vocabulary(folder: Path) -> None:
     about = (
         directory._read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else None
     )
-    found = read_tokenizers(folder, family, ["tokenizer.json"], about, None, (10**6, 10**6))
-    _encoded(found.source)
-    _encoded(found.target)
+    pair = read_tokenizers(folder, family, ["tokenizer.json"], about, None, (10**6, 10**6))
+    _encoded(pair.source)
+    _encoded(pair.target)
 
 
 def _tutorial(folder: Path) -> None:
