@@ -150,8 +150,10 @@ def image_data() -> str:
 
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
-    rows = [["a step of each process", "processes", "GiB planned", "measured", "", "seconds planned", "measured", ""]]
-    rows += [["---", "---", *["--:"] * 6]]
+    rows = [[
+        "a step of each process", "processes", "GiB planned", "needed", "", "held", "seconds planned", "measured", "",
+    ]]  # fmt: skip
+    rows += [["---", "---", *["--:"] * 7]]
     for record in records("planning"):
         for row in record["rows"]:
             case, spread = row["case"], "sharded" if row["case"]["shard"] else "replicated"
@@ -163,6 +165,7 @@ def plans() -> str:
                 f"`{case['preset']}`, {items}, {case['precision']}",
                 "1" if case["processes"] == 1 else f"{case['processes']}, {spread}",
                 f"{size['planned'] / 2**30:.2f}", f"{size['measured'] / 2**30:.2f}", _apart(size),
+                f"{size['held'] / 2**30:.2f}",
                 f"{seconds['planned']:.2f}", f"{seconds['measured']:.2f}", _apart(seconds),
             ])  # fmt: skip
     return _markdown(rows)

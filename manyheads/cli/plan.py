@@ -73,7 +73,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
-    from manyheads.core.runtime import bytes_per_second, physical_memory, prepare, resident
+    from manyheads.core.runtime import CACHED, bytes_per_second, physical_memory, prepare, resident
     from manyheads.recipes.planning import Hardware
     from manyheads.recipes.simulation import Machine
 
@@ -91,8 +91,8 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
         for precision in dict.fromkeys(("float32", options.precision))
     }
     return Hardware(
-        options.devices, Machine(rates, bytes_per_second(threads)),
-        options.memory * GIB if options.memory else physical_memory(), interconnect, resident(), fused=False,
+        options.devices, Machine(rates, bytes_per_second(threads), bytes_per_second(threads, CACHED)),
+        options.memory * GIB if options.memory else physical_memory(), interconnect, resident(), gpu=False,
     )  # fmt: skip
 
 

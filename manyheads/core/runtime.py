@@ -115,12 +115,12 @@ def prepare(
     return Route(device, precision, threads, _matmul(device, precision), compile)
 
 
-BUFFER = 2**28  # bytes: more than any processor's cache
+BUFFER = 2**28  # bytes: more than what a few cores find in their cache
+CACHED = 2**25  # bytes that they do find there
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
-    """The rate at which a processor with so many threads reads memory: of more than any cache holds, the best of
-    five."""
+    """The rate at which a processor with so many threads reads so many bytes again and again, the best of five."""
     with prepare(threads=threads, device="cpu").settings():
         memory = torch.ones(size // 4)
         memory.sum()
@@ -172,7 +172,8 @@ def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
     By itself the C library hands a large block back as soon as it is freed, and the system clears every page of the
     next one: a fifth of a step of BERT base. Other C libraries than glibc are left as they are.
 
-    sparing  the opposite, for a model that hardly fits: all blocks of a megabyte or more are handed back at once
+    sparing  half of it, for a model that hardly fits: blocks of 8 MiB or more, such as weights gathered from other
+             ranks, are handed back at once
 
     Yields what has to be called after each step. Blocks of many sizes tear what is kept to pieces that no later block
     fits into, so that a process grows for hours; it gives back what is free once it holds `MOST_HELD` times as much as
@@ -183,10 +184,10 @@ def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     if sparing:
-        libc.mallopt(M_MMAP_THRESHOLD, 2**20)  # once set, it no longer grows with what is freed
+        libc.mallopt(M_MMAP_THRESHOLD, 2**23)  # once set, it no longer grows with what is freed
     else:
         libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
+    libc.mallopt(M_TRIM_THRESHOLD, -1)
     needed = 0
 
     def tidy() -> None:

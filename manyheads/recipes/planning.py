@@ -3,7 +3,8 @@
 A step of one device is simulated (`simulation.py`); what the devices tell each other follows from the sizes of weights.
 Adam is assumed: weights, gradients and two moments are float32, 16 bytes a parameter (Rajbhandari 2020, section 3.1,
 counts them alike). DDP keeps another copy of the gradients, in the buckets that it sums up. FSDP2 shares all of them
-out and gathers what is outside of the blocks for a whole pass, and of the blocks the one that is computed and the next.
+out and gathers what is outside of the blocks for a whole pass, and of the blocks the one that is computed and the next;
+what it gathers and hands round goes through buffers, out of which and into which it is copied.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from manyheads.recipes.simulation import Machine, Step, simulate
 FLOAT32 = 4  # bytes
 MOMENTS = 2
 UPDATE = 7  # numbers that an update of one weight reads and writes: weight, gradient, moments; all but one back
+COPIES = 6  # numbers that sharding one weight reads and writes: gathered forward, gathered backward, its gradient
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Hardware:
     memory        bytes of one
     interconnect  bytes/s that one can send while it receives as much; None: what they say takes no time
     taken         bytes of the memory that are taken before anything is trained
-    fused         attention never keeps a map, as on a GPU
+    gpu           attention never keeps a map, and what is sent goes out while it computes; a processor sends itself
     """
 
     devices: int
@@ -35,7 +37,7 @@ class Hardware:
     memory: float
     interconnect: float | None = None
     taken: int = 0
-    fused: bool = True
+    gpu: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def plan(
 
     def step(narrow_blocks: bool) -> Step:
         return simulate(
-            model, rows, lengths, hardware.machine, precision=precision, fused=hardware.fused,
+            model, rows, lengths, hardware.machine, precision=precision, fused=hardware.gpu,
             checkpointing=checkpointing, narrow_blocks=narrow_blocks,
         )  # fmt: skip
 
@@ -107,6 +109,7 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
         "forward": accumulate * step.forward,
         "backward": accumulate * step.backward,
         "update": UPDATE * weights.all / share / hardware.machine.bandwidth,
+        "copies": accumulate * COPIES * weights.all / hardware.machine.bandwidth if sharded else 0.0,
         "waiting for others": waiting,
     }
     products, whole = accumulate * step.products, sum(parts.values())
@@ -122,13 +125,14 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
 
 
 def _waiting(way: str, weights: Sizes, gathered: float, step: Step, hardware: Hardware, accumulate: int) -> float:
-    """Seconds for which a device waits for others: what they say while it computes costs none."""
+    """Seconds for which a device waits for others: what a GPU sends while it computes costs none."""
     if way == "alone" or hardware.interconnect is None:
         return 0.0
     pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect  # seconds a byte, all around a ring
+    hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
     if way == "ddp":  # gradients are summed up and handed round, of the last micro-batch, while it goes backward
-        return max(0.0, 2 * pass_on * weights.all - step.backward)
+        return max(0.0, 2 * pass_on * weights.all - hidden_backward)
     gather = pass_on * (weights.all - weights.outside) * gathered
-    forward = pass_on * weights.outside + max(0.0, gather - step.forward)  # nothing can be computed without the first
-    backward = max(0.0, gather + pass_on * weights.all - step.backward)
+    forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)  # nothing is computed without the first
+    backward = max(0.0, gather + pass_on * weights.all - hidden_backward)
     return accumulate * (forward + backward)

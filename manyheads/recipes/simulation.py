@@ -1,7 +1,8 @@
 """A training step on tensors without memory: PyTorch goes through it operation by operation, and the cost is summed up.
 
 An operation takes as long as its products at the machine's rate, or as reading its inputs and writing its outputs,
-whichever is longer (the roofline of Williams et al. 2009). Memory is what is alive at the worst moment.
+whichever is longer (the roofline of Williams et al. 2009); where all of them are small, a processor's cache still has
+them. Memory is what is alive at the worst moment.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyheads.analysis import costs
 from manyheads.core.attention import Attention
 from manyheads.core.block import Stack
+from manyheads.core.runtime import CACHED
 from manyheads.training.loss import at_least_float32, vocabulary_loss
 
 MASKED = 0.15  # of the tokens, which BERT learns from (Devlin 2018, section 3.1)
@@ -48,10 +50,18 @@ PRODUCTS: dict[Any, Any] = {  # with what PyTorch's counter does not know
 
 @dataclass(frozen=True)
 class Machine:
-    """products: FLOP/s by precision ("float32", "bf16"); bandwidth: bytes/s of the memory that it computes in."""
+    """products   FLOP/s by precision ("float32", "bf16")
+    bandwidth  bytes/s of the memory that it computes in
+    cached     bytes/s of what a cache still has, to operations that touch `CACHED` bytes or less; None: `bandwidth`
+    """
 
     products: Mapping[str, float]
     bandwidth: float
+    cached: float | None = None
+
+    def reading(self, size: int) -> float:
+        """Seconds of an operation that reads and writes so many bytes."""
+        return size / (self.cached if self.cached and size <= CACHED else self.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class _Counted(TorchDispatchMode):
 
     def _take_time(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         touched = _tensors((args, kwargs, result))
-        reading = sum(t.numel() * t.element_size() for t in touched) / self._machine.bandwidth
+        reading = self._machine.reading(sum(t.numel() * t.element_size() for t in touched))
         count = PRODUCTS.get(func.overloadpacket)
         flops = 0 if count is None else count(*args, **kwargs, out_val=result)
         narrow = any(t.dtype == torch.bfloat16 for t in touched)

@@ -159,6 +159,6 @@ print(before, 1024 * int(status.split("VmHWM:")[1].split()[0]))
 def test_the_memory_of_a_step_is_what_a_process_holds() -> None:
     answer = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     before, held = map(int, answer.stdout.split())
-    found = plan(made("gpt2/124m", layers=4), 8, (128,), Hardware(1, MACHINE, math.inf, taken=before, fused=False))
+    found = plan(made("gpt2/124m", layers=4), 8, (128,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))
     needed = found["alone"]["needed"] - found["alone"]["bytes"]["moments"]
     assert needed == pytest.approx(held, rel=0.15)
