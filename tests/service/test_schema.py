@@ -24,6 +24,6 @@ def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
     models = [language_model(tmp_path / "lm"), translator(tmp_path / "en-de"), bert(tmp_path / "enc", head="none")]
     models += [bert(tmp_path / "tell", head="sequence", labels=("en", "de")), bert(tmp_path / "mask", head="masked_lm")]
     with serving(tmp_path / "log", *models, "--detect", "tell") as running:
-        assert schemathesis(running.url, 700, 1, tmp_path / "told").wait() == 0, (tmp_path / "told").read_text()[-6000:]
+        assert schemathesis(running.url, 150, 1, tmp_path / "told").wait() == 0, (tmp_path / "told").read_text()[-6000:]
         assert not [line for line in running.lines() if line.get("status", 0) >= 500 or "traceback" in line]
-        assert len([line for line in running.lines() if line["event"] == "request"]) > 5000
+        assert len([line for line in running.lines() if line["event"] == "request"]) > 1000
