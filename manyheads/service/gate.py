@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -23,6 +25,7 @@ OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made
 PAGE = "/page/"
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 LEFT = 499  # in logs and counts: the client has left
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # that are read of what a client still sends after its answer
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -36,7 +39,7 @@ class Gate:
         if scope["type"] != "http":
             return await self._inner(scope, receive, send)
         began, number, status = time.monotonic(), secrets.token_hex(8), LEFT
-        unread = _announces_body(scope)
+        unread, closing, answered = _announces_body(scope), False, False
 
         async def receiving() -> Any:
             nonlocal unread
@@ -45,13 +48,15 @@ class Gate:
             return message
 
         async def sending(message: Any) -> None:
-            nonlocal status
+            nonlocal status, closing, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, closing = message["status"], unread
                 own = [(b"x-request-id", number.encode()), (b"x-content-type-options", b"nosniff")]
-                if unread:  # nobody reads what is left of it
+                if closing:  # nobody needs what is left of it
                     own.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *own]
+            elif closing and not message.get("more_body", False):
+                message, answered = {**message, "more_body": True}, True  # sent whole; its end closes the connection
             await send(message)
 
         service, path = self._service, scope["path"]
@@ -79,6 +84,9 @@ class Gate:
             service.metrics.seconds.labels(route).observe(seconds)
             level = logging.DEBUG if path in ("/healthz", "/metrics") else logging.INFO
             tell("request", level, **about, status=status, milliseconds=round(1000 * seconds, 1))
+        if answered:
+            await _read_away(receive)
+            await send({"type": "http.response.body"})
 
     def _check(self, scope: Any) -> None:
         """Raises Refused for who may not ask."""
@@ -103,6 +111,15 @@ class Gate:
 def _announces_body(scope: Any) -> bool:
     headers = dict(scope["headers"])
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+async def _read_away(receive: Callable[[], Awaitable[Any]]) -> None:
+    """What a client still sends: a connection closed before that is read is reset, and the answer lost on its way."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while size < LINGER_BYTES and (message := await receive()).get("more_body", False):
+                size += len(message["body"])
 
 
 def without_token(path: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -23,22 +25,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def answered(running: Running, request: str, *lines: str, body: bytes = b"") -> tuple[int, str, bytes]:
-    """The status, the head and the body of what comes until the service hangs up."""
+    """The status, the head and the body of the answer."""
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=15) as raw:
         told = [f"{request} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json", *lines]
         raw.sendall("\r\n".join([*told, "", ""]).encode() + body)
-        found = b""
-        while piece := raw.recv(65536):
-            found += piece
-    head, _, content = found.partition(b"\r\n\r\n")
-    return int(head.split()[1]), head.decode().lower(), content
+        answer = http.client.HTTPResponse(raw)
+        answer.begin()
+        head = "".join(f"{name}: {value}\r\n" for name, value in answer.getheaders())
+        return answer.status, head.lower(), answer.read()
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/nbest", "/classify", "/attend", "/v1/models", "/gone"])
 @pytest.mark.parametrize("announced", ["Content-Length: 1073741824", "Transfer-Encoding: chunked"])
 def test_no_body_is_waited_for_without_a_token(running: Running, path: str, announced: str) -> None:
-    """None is sent: the answer comes, and the end of the connection, though a gigabyte was announced."""
+    """None is sent: the answer comes, though a gigabyte was announced."""
     for more in ((), ("Authorization: Bearer wrong",), ("Expect: 100-continue",)):
         status, head, content = answered(running, f"POST {path}", announced, *more)
         assert (status, json.loads(content)["error"]["code"]) == (401, "invalid_api_key")
@@ -63,6 +64,24 @@ def test_what_is_read_for_the_key_in_it_is_bounded(running: Running) -> None:
     with client(running) as http:
         assert http.post("/translate", json=ASK | {"api_key": "wrong"}).status_code == 401
         assert http.post("/translate", data=ASK | {"api_key": TOKEN}).status_code == 200
+
+
+@pytest.mark.parametrize("request_line", ["TRACE /nbest", "POST /nbest", "POST /gone", "GET /healthz"])
+def test_an_answer_outlives_a_body_that_comes_after_it(running: Running, request_line: str) -> None:
+    """A connection closed while its client still sends is reset, and the answer with it."""
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=15) as raw:
+        raw.sendall(f"{request_line} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 300000\r\n\r\n".encode())
+        raw.recv(1, socket.MSG_PEEK)  # the answer is there
+        for _ in range(3):
+            time.sleep(0.05)
+            raw.sendall(b"x" * 100_000)
+        answer = b""
+        while piece := raw.recv(65536):  # to its end
+            answer += piece
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in head.lower()
+    assert json.loads(content)
 
 
 def test_a_connection_is_kept_where_all_was_read(running: Running) -> None:
