@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it gives
+
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")  # runs of tests are nobody's own
 
 DATA = Path(os.environ.get("MANYHEADS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -16,15 +16,18 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
                      ("FIRST", "a run"), ("SECOND", "another run"), as_json=True)  # fmt: skip
     verb.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
+    verb.add_argument("--trust", action="store_true", help="open what the record of a run from elsewhere names")
     verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
     add_precision(verb)
     add_processes(verb)
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from manyheads.tasks.evaluation import compare
+    from manyheads.tasks.evaluation import compare, trust
 
     first, second = (model_for("outcome", run, options.precision) for run in (options.first, options.second))
+    for run in (first, second) if options.trust else ():
+        trust(run.path)
     comparison = compare(first, second, options.data, skip_bad_lines=options.skip_bad_lines)
     if options.json:
         return document(comparison)

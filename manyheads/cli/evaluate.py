@@ -15,6 +15,7 @@ SHARES = ("precision", "recall", "f1")
 def add(verbs: Verbs) -> None:
     verb = verbs.add("evaluate", _evaluate, "score a model on test data", MODEL, as_json=True)
     verb.add_argument("--data", metavar="PATH", help="other test data than the run's own")
+    verb.add_argument("--trust", action="store_true", help="open what the record of a run from elsewhere names")
     verb.add_argument("--by-label", action="store_true", help="also how each label fares")
     verb.add_argument("--truncate", action="store_true", help="cut texts that a classifier is too short for")
     verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
@@ -42,6 +43,10 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.model}: --{next(iter(more))} is for models that classify texts")
     if options.by_label and not hasattr(model, "labels"):
         raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
+    if options.trust:
+        from manyheads.tasks.evaluation import trust
+
+        trust(model.path)
     outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **more)
     labels = {"labels": outcome.by_label()} if options.by_label else {}
     if options.json:

@@ -15,6 +15,7 @@ from torch import Tensor
 from manyheads.data.recorded import source_of
 from manyheads.data.source import Source
 from manyheads.files import parse_json
+from manyheads.training import own_runs
 
 D = TypeVar("D", bound=Any)
 Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
@@ -131,6 +132,16 @@ def record_of(model: Path) -> dict[str, Any]:
     return known
 
 
+def trust(model: str | Path) -> None:
+    """From now on what the record of this run names may be opened, as if it had been trained here.
+
+    Raises ValueError where there is no such record.
+    """
+    if not (data := record_of(Path(model)).get("data")):
+        raise ValueError(f"{model} has no result.json that names data: there is nothing to trust")
+    own_runs.add(data)
+
+
 def scored_data(
     model: Path,
     data: str | None,
@@ -142,15 +153,20 @@ def scored_data(
     **settings: Any,
 ) -> D:
     """What a model is scored on: the data of its run, which are found again, or `data`, which are read as its training
-    data were.
+    data were. Raises ValueError where a run from elsewhere names files and nobody asked for them (see `trust`).
 
     unrecorded  how they are read where there is no record, as the model was not trained here
     labels      those of the model
     settings    of the source, in place of the training's
     """
     try:
-        source = source_of(record_of(model))
+        record = record_of(model)
+        source = source_of(record)
         if data is None and source is not None:
+            named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
+            if named and not own_runs.is_own(record["data"]):
+                raise ValueError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
+                                 " them, --trust; to score on other data, --data PATH")  # fmt: skip
             return source.again(split, labels)
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from None

@@ -11,6 +11,7 @@ import torch
 
 from manyheads.core.runtime import processor
 from manyheads.files import write_json
+from manyheads.training import own_runs
 
 
 def hardware() -> dict[str, Any]:
@@ -53,11 +54,15 @@ def write_result(
     seed: int,
     **more: Any,
 ) -> dict[str, Any]:
-    """Write and return `out`/result.json. `metrics`: {name: {"value": x, "signature": s}}; `more` is kept as given."""
+    """Write and return `out`/result.json of a run of one's own.
+
+    `metrics`: {name: {"value": x, "signature": s}}; `more` is kept as given.
+    """
     result = {
         "recipe": recipe, "overrides": dict(overrides), "data": dict(data), "metrics": dict(metrics),
         "wall_seconds": round(wall_seconds, 1), "hardware": hardware(), "flops": flops, "parameters": parameters,
         "seed": seed, "commit": commit(), **more,
     }  # fmt: skip
     write_json(out / "result.json", result)
+    own_runs.add(data)
     return result

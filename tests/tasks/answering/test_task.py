@@ -20,6 +20,7 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
+from manyheads.tasks.evaluation import trust
 from tests.tasks.learning import learn
 
 CONTEXTS = [
@@ -286,6 +287,7 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
         )
     )
     assert len(answerer.outcome(str(tmp_path)).outputs) == 1
+    trust(tmp_path / "run")
     with pytest.raises(ValueError, match="not those of the run any more"):
         answerer.outcome()
 

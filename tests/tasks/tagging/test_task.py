@@ -17,6 +17,7 @@ from manyheads.data.conll import Tagged
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.data.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
+from manyheads.tasks.evaluation import trust
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.task import IGNORED, TaggingTask
 from tests.tasks.learning import learn
@@ -194,6 +195,7 @@ def test_the_test_data_of_a_run_are_found_again(tmp_path: Path, tokenizer: Token
     assert tagger.outcome(str(tmp_path)).metrics == from_file.metrics
     record = {"data": {"kind": "tagged", "test": str(test), "fingerprints": {"test": "0" * 16}}}
     (tmp_path / "run" / "result.json").write_text(json.dumps(record))
+    trust(tmp_path / "run")
     with pytest.raises(ValueError, match="not those of the run any more"):
         tagger.outcome()
     test.write_text("Anna B-PER\nmoved B-ORG\n")
