@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from manyheads.recipes.planning import KEPT
 from manyheads.results import records
 
 
@@ -151,9 +152,9 @@ def image_data() -> str:
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
     rows = [[
-        "a step of each process", "processes", "GiB planned", "needed", "", "held", "seconds planned", "measured", "",
+        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {KEPT}", "seconds planned", "measured", "",
     ]]  # fmt: skip
-    rows += [["---", "---", *["--:"] * 7]]
+    rows += [["---", "---", *["--:"] * 8]]
     for record in records("planning"):
         for row in record["rows"]:
             case, spread = row["case"], "sharded" if row["case"]["shard"] else "replicated"
@@ -165,7 +166,7 @@ def plans() -> str:
                 f"`{case['preset']}`, {items}, {case['precision']}",
                 "1" if case["processes"] == 1 else f"{case['processes']}, {spread}",
                 f"{size['planned'] / 2**30:.2f}", f"{size['measured'] / 2**30:.2f}", _apart(size),
-                f"{size['held'] / 2**30:.2f}",
+                f"{size['held'] / 2**30:.2f}", f"{KEPT * size['planned'] / size['held'] - 1:+.0%}",
                 f"{seconds['planned']:.2f}", f"{seconds['measured']:.2f}", _apart(seconds),
             ])  # fmt: skip
     return _markdown(rows)

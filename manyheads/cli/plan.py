@@ -108,10 +108,12 @@ def _show(figures: dict[str, Any]) -> None:
     print()
     sizes = dict.fromkeys(name for way in shown.values() for name in way["bytes"])
     times = dict.fromkeys(name for way in shown.values() for name in way["seconds"])
+    keeps = any(way["held"] > way["needed"] for way in shown.values())
     table([
         ("", *(ways[way] for way in shown)),
         *((name, *(_size(way["bytes"].get(name)) for way in shown.values())) for name in sizes),
         ("GiB of a device", *(_size(way["needed"]) for way in shown.values())),
+        *([("GiB held with what is kept", *(_size(way["held"]) for way in shown.values()))] if keeps else []),
         ("fits", *("yes" if way["fits"] else "NO" for way in shown.values())),
         *((name, *(_time(way["seconds"].get(name)) for way in shown.values())) for name in times),
         ("seconds of a step", *(_time(way["step"]) for way in shown.values())),
