@@ -152,7 +152,8 @@ def image_data() -> str:
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
     rows = [[
-        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {KEPT}", "seconds planned", "measured", "",
+        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {KEPT}",
+        "seconds planned", "measured", "",
     ]]  # fmt: skip
     rows += [["---", "---", *["--:"] * 8]]
     for record in records("planning"):

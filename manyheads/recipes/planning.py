@@ -66,7 +66,7 @@ def plan(
     """Such a model, trained on so many texts (of so many tokens, of source and target) or images by each device.
 
     Plain data: parameters, and for "ddp" and "fsdp" the bytes that a device needs by what they are for, whether they
-    fit, what is held then, the seconds of a step by what they are for, and what bounds it. One device needs neither way:
+    fit, what is held then, the seconds of a step by what they are for, and what bounds it. One device needs neither:
     it is "alone".
     Raises ValueError where a step depends on the data.
     """
