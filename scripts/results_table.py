@@ -242,7 +242,7 @@ PAPERS = {
     "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
-    "gpt": ("language-modelling", "language-modelling/tiny-shakespeare"),
+    "gpt": ("language-modelling", "language-modelling/tiny-shakespeare", "single-sentence"),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
