@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.analysis.figures import length_curve
+from manyheads.recipes.table import find
 from manyheads.results import records
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
@@ -18,6 +19,11 @@ TRAINING_PASSES = 3  # a backward pass costs two forward ones
 FIGURE = Path("docs/cifar10-widths.png")
 MEMORY = Path("docs/corpus-memory.png")
 HUNGER, HALTING = Path("docs/data-hunger.png"), Path("docs/universal-halting.png")
+DIRECTIONS = Path("docs/directions.png")
+READINGS = {
+    "bidirectional": "both directions at once", "left_to_right": "from left to right", "two_lstms": "two LSTMs",
+    "words_alone": "words alone",
+}  # fmt: skip
 HUNGRY = {"cifar10/resnet": "ResNet-20", "cifar10/vit": "a small ViT"}
 
 
@@ -94,6 +100,33 @@ def draw_hunger(out: Path) -> Path | None:
     return out
 
 
+def readings() -> list[tuple[int, dict[str, float]]]:
+    """How many steps three encoders learnt for, and the entity F1 that is read from the features of each."""
+    usual = find("reading").config.training.steps
+    return sorted(
+        (record["overrides"].get("training.steps", usual), {n: record["readings"][n]["entity_f1"] for n in READINGS})
+        for record in records()
+        if record["recipe"] == "reading"
+    )
+
+
+def draw_readings(out: Path) -> Path | None:
+    """Entity F1 over the steps of pretraining; None where there are no records."""
+    from matplotlib.figure import Figure
+
+    if not (points := readings()):
+        return None
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for (name, label), marker in zip(READINGS.items(), "os^.", strict=True):
+        axis.plot([steps for steps, _ in points], [scores[name] for _, scores in points], marker=marker, label=label)
+    axis.set(xscale="log", xlabel="steps of pretraining", ylabel="entity F1 on CoNLL-2003's validation data", ylim=0)
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
 def draw_halting(out: Path) -> Path | None:
     """How long positions think, over the length of the input; None where there are no records."""
     if not (runs := claimed("j")):
@@ -123,5 +156,6 @@ def draw_memory(out: Path) -> Path | None:
 
 
 if __name__ == "__main__":
-    for path in filter(None, (draw(FIGURE), draw_hunger(HUNGER), draw_halting(HALTING), draw_memory(MEMORY))):
+    drawn = draw(FIGURE), draw_hunger(HUNGER), draw_readings(DIRECTIONS), draw_halting(HALTING), draw_memory(MEMORY)
+    for path in filter(None, drawn):
         print(path)

@@ -15,7 +15,7 @@ from manyheads.bench.work import three_digits
 from manyheads.recipes.table import RECIPES
 from manyheads.results import describe, duration, groups, records, scores
 from scripts import complexity_page, evidence_page, service_page, survival_page
-from scripts.results_plot import HUNGER, HUNGRY, forward_flops, hunger
+from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -224,6 +224,13 @@ def _head(row: dict[str, Any]) -> str:
     return f"{row['layer'] + 1}-{row['head'] + 1}: {row['accuracy']:.3f} ({row['base']:.3f})"
 
 
+def readings_table() -> str:
+    """What each of three encoders knows of names, over the steps of pretraining."""
+    head = [["steps", *READINGS.values()], ["--:"] * (1 + len(READINGS))]
+    rows = [[f"{steps:,}", *(f"{score:.3f}" for score in scores.values())] for steps, scores in readings()]
+    return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../{DIRECTIONS.name})"
+
+
 def hunger_picture() -> str:
     """What `scripts.results_plot` draws once there are records."""
     return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
@@ -265,6 +272,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
         f"docs/papers/{page}.md": (
             partial(table, *recipes, rival=RIVALS.get(page, "")),
             *([hunger_picture] if page == "vit" else []),
+            *([readings_table] if page == "directions" else []),
         )
         for page, recipes in PAPERS.items()
     },

@@ -129,6 +129,7 @@ def test_hunger_is_accuracy_over_the_images_that_were_learnt_from(
     assert out.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(plot, "records", list)
     assert plot.draw_hunger(tmp_path / "none.png") is None
+    assert plot.draw_readings(tmp_path / "none.png") is None
     assert plot.draw_halting(tmp_path / "none.png") is None
 
 
