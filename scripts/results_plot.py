@@ -120,7 +120,10 @@ def draw_readings(out: Path) -> Path | None:
     axis = figure.subplots()
     for (name, label), marker in zip(READINGS.items(), "os^.", strict=True):
         axis.plot([steps for steps, _ in points], [scores[name] for _, scores in points], marker=marker, label=label)
-    axis.set(xscale="log", xlabel="steps of pretraining", ylabel="entity F1 on CoNLL-2003's validation data", ylim=0)
+    axis.set_xscale("log")
+    axis.set_xticks([], minor=True)
+    axis.set_xticks([steps for steps, _ in points], [f"{steps:,}" for steps, _ in points])
+    axis.set(xlabel="steps of pretraining", ylabel="entity F1 on CoNLL-2003's validation data", ylim=0)
     axis.grid(alpha=0.3, which="both")
     axis.legend(frameon=False)
     figure.savefig(out, dpi=120)
