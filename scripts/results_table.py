@@ -102,8 +102,9 @@ FIRST = (
 
 
 def first_table() -> str:
-    """One score for each kind of work. A run that is not recorded is a ValueError: the list above names it."""
-    kept = {(group[0]["recipe"], describe(group)): group for group in groups(records())}
+    """One score for each kind of work, the mean over its seeds where there are several. A run that is not recorded is a
+    ValueError: the list above names it."""
+    kept = {(g[0]["recipe"], describe(g).removesuffix(f", {len(g)} seeds")): g for g in groups(records())}
     rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
     for what, recipe, run, metric in FIRST:
         if (recipe, run) not in kept:
