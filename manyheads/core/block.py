@@ -127,7 +127,7 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
-        twice = self.checkpointing and torch.is_grad_enabled() and cache is None
+        twice = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._is_seen()
         x = self.tap.saw_states(x)
         for layer, block in enumerate(self.blocks):
             through = partial(checkpoint, block, use_reentrant=False) if twice else block
@@ -135,3 +135,7 @@ class Stack(nn.Module):
                 x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)
+
+    def _is_seen(self) -> bool:
+        """Whether anybody looks into a block: a second pass would be recorded as a second call, or miss an edit."""
+        return any(isinstance(module, Tap) and module.visited for module in self.modules())

@@ -72,17 +72,18 @@ class Positions(nn.Module):
         return x + self.table[self.before + at].to(x.dtype)
 
 
-def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False) -> Tensor:
     """Learned positions of another number of patches: (K + Yo * Xo, D) -> (K + Yn * Xn, D) (Dosovitskiy 2020, section
     3.2), for a grid `old` = (Yo, Xo) row by row.
 
     The K first rows, of the class token and its like, stay as they are. Bicubic, because bilinear interpolation makes
-    the vectors shorter than those the network was trained with (Touvron 2021, section 6).
+    the vectors shorter than those the network was trained with (Touvron 2021, section 6). With `antialias` a smaller
+    grid averages over what lies between its cells.
     """
     others = len(table) - old[0] * old[1]
     assert others >= 0, f"{len(table)} positions are not a grid of {old[0]} x {old[1]}"
     if old == new:
         return table
     grid = table[others:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)
-    grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
+    grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False, antialias=antialias)
     return torch.cat([table[:others], grid[0].flatten(1).T])

@@ -36,7 +36,9 @@ class TextStream:
         text = self._decode(self._ids)
         sure = text.removesuffix(UNSURE)
         piece, self._out = sure[self._out :], max(self._out, len(sure))
-        if sure == text:  # a new beginning, with the tokens since the last one as what goes before
+        # a new beginning, with the tokens since the last one as what goes before, if they have a text: after a special
+        # token alone, the next word would be written as the first one is, without its space
+        if sure == text and piece:
             self._ids = self._ids[self._settled :]
             self._settled, self._out = len(self._ids), len(self._decode(self._ids))
         return self._until_stop(piece)

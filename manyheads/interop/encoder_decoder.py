@@ -72,7 +72,22 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
     return tensors
 
 
+class _OnePad:
+    """One padding token for source and target: theirs has no key for a source's own."""
+
+    keys: tuple[str, ...] = ()
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"source_pad": None}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        if ours["source_pad"] not in (None, ours["pad"]):
+            raise ValueError(f"source_pad is {ours['source_pad']}: only that of pad, {ours['pad']}, can be represented")
+        return {}
+
+
 _COMMON: tuple[Row, ...] = (
+    _OnePad(),
     Setting("source_vocab", "vocab_size"),
     Setting("pad", "pad_token_id"),
     Setting("end", "eos_token_id"),

@@ -26,7 +26,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     head, labels  What tells labels apart is kept where both stay the same, else new. Other parts of a head are kept
                   where both heads have them. A ViT's layer below its head, `representation`, belongs to pretraining
                   and goes with the old head (Dosovitskiy 2020, section 3.2), unless the settings name it
-    vocab         larger: tokens are added, whose rows of the embedding are new
+    vocab         larger: tokens are added, whose rows of the embedding, and biases of the output, are new
     image_size    of a ViT: its positions are resized to the new grid (there, too)
     others        leave the shapes of weights as they are (rates of dropout, ...). Raises ValueError where they do not.
     """
@@ -40,10 +40,13 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     if relabelled:
         weights = {name: tensor for name, tensor in weights.items() if _part(name) not in CLASSIFIERS}
     if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:
-        weights["embedding.weight"] = torch.cat([weights["embedding.weight"], own["embedding.weight"][-added:]])
+        for name in {"embedding.weight", "output_bias"} & {*weights} & {*own}:
+            weights[name] = torch.cat([weights[name], own[name][-added:].to(weights[name])])
     if isinstance(model, ViT):
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
-            weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid)
+            # as DINOv2's own code does it: smoothed for the models with registers, not for those before them
+            smooth = bool(config.registers)
+            weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid, antialias=smooth)
         for name in own if relabelled else ():  # new heads begin at zero, as in the paper
             if _part(name) in CLASSIFIERS:
                 own[name] = torch.zeros_like(own[name])

@@ -10,6 +10,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
+from manyheads.core.tap import edit, record
 from tests.core.porting import port_block, port_stack, randomise
 
 B, T, TM, WIDTH, HEADS, HIDDEN = 3, 5, 6, 12, 3, 20
@@ -150,6 +151,28 @@ def test_checkpointing_gives_the_very_gradients(norm: str) -> None:
         out.square().sum().backward()
         results.append([out, x.grad, memory.grad, *(p.grad for p in stack.parameters()), torch.rand(1)])
     for one, other in zip(*results, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
+def test_a_checkpointed_stack_is_seen_and_edited_once() -> None:
+    """Gradients go through each block again: that is no second call, and an edit that has ended must not be missed."""
+    stack = Stack([block("pre", "gelu", cross=False) for _ in range(2)])
+    x = torch.randn(B, T, WIDTH)
+    gradients = []
+    for checkpointing in (False, True):
+        stack.zero_grad()
+        stack.checkpointing = checkpointing
+        with record(stack) as maps:
+            stack(x).sum().backward()
+        assert [len(calls) for calls in maps.values()] == [1, 1]
+        with edit(stack) as change:
+            change.zero("blocks.1.attention", heads=[0])
+            out = stack(x)
+        out.sum().backward()
+        gradients.append([p.grad for p in stack.parameters()])
+    for one, other in zip(*gradients, strict=True):
         assert one is not None
         assert other is not None
         assert torch.equal(one, other)

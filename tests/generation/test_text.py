@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_character
 from manyheads.generation import TextStream
@@ -58,6 +59,25 @@ def test_other_decoders_keep_their_spaces() -> None:
     assert streamed(words, whole[len(begun) :], begun) == text
     characters = train_character(TEXTS)
     assert streamed(characters, characters.encode(TEXTS[0]).ids) == TEXTS[0]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [
+        (decoders.BPEDecoder(suffix="</w>"), ["<unk>", "the</w>", "cat</w>", "s", "at</w>"]),
+        (decoders.Metaspace(), ["<unk>", "\u2581the", "\u2581cat", "\u2581s", "at"]),
+        (decoders.WordPiece(), ["<unk>", "the", "cat", "s", "##at"]),
+    ],
+)
+def test_a_token_without_text_takes_no_space_away(decoder: Any, words: list[str]) -> None:
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens(["<unk>"])
+    for ids in ([1, 0, 2, 3, 4], [0, 1, 0, 0, 2, 0, 3, 4], [1, 2, 0, 0, 0, 1]):
+        for begun in range(len(ids)):
+            whole = tokenizer.decode(ids, skip_special_tokens=True)
+            prompt = tokenizer.decode(ids[:begun], skip_special_tokens=True)
+            assert prompt + streamed(tokenizer, ids[begun:], ids[:begun]) == whole
 
 
 @pytest.mark.parametrize(

@@ -160,15 +160,18 @@ def test_a_model_without_a_head_is_looked_into_and_fine_tuned(
     assert tuned.family == ("manyheads-vit" if kind == "dinov2" else "vit")
 
 
-def test_images_of_another_size_than_the_pretraining_resize_the_positions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [8, 24])
+@pytest.mark.parametrize("kind", ["vit", "dinov2"])
+def test_images_of_another_size_than_the_pretraining_resize_the_positions(kind: str, size: int, tmp_path: Path) -> None:
     """DINOv2's own directories hold positions of 518 pixels and frame images of 224."""
-    other = headless("vit").eval()
+    other = noisy(headless(kind)).eval()
     other.save_pretrained(tmp_path)
-    transformers.ViTImageProcessor(size={"height": 24, "width": 24}).save_pretrained(tmp_path)
+    transformers.ViTImageProcessor(size={"height": size, "width": size}).save_pretrained(tmp_path)
     encoder = manyheads.load(tmp_path)
-    assert encoder.model.config.image_size == 24
-    pixels = torch.randn(1, 3, 24, 24)
-    expected = other(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state
+    assert encoder.model.config.image_size == size
+    pixels = torch.randn(1, 3, size, size)
+    whatever_its_size = {} if kind == "dinov2" else {"interpolate_pos_encoding": True}
+    expected = other(pixel_values=pixels, **whatever_its_size).last_hidden_state
     torch.testing.assert_close(encoder.model.encode(pixels), expected, rtol=1e-5, atol=1e-5)
-    same_size, _ = adapt(directory.load(tmp_path).model, image_size=24)
+    same_size, _ = adapt(directory.load(tmp_path).model, image_size=size)
     torch.testing.assert_close(same_size.encode(pixels), expected, rtol=1e-5, atol=1e-5)

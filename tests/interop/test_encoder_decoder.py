@@ -218,6 +218,7 @@ def test_every_preset_has_a_form(name: str) -> None:
     [
         {"final_norm": True}, {"norm": "pre"}, {"positions": "interleaved"}, {"positions": "learned"},
         {"attention_bias": False}, {"norm_eps": 1e-6}, {"norm": "pre", "final_norm": True, "tie": "none"},
+        {"tie": "target", "source_pad": 3},
     ],
 )  # fmt: skip
 def test_any_other_shape_keeps_our_names(tmp_path: Path, settings: dict[str, Any]) -> None:

@@ -97,6 +97,23 @@ def test_a_language_model_is_the_same_whole_and_step_by_step(settings: dict[str,
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_that_have_changed_places_may_forget_their_last_positions(precision: str) -> None:
+    model = gpt()
+    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    texts = tokens(3, 8)
+    rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # what is left of each
+    wanted = [exact(model, torch.stack([*row, texts[number, 6]])[None])[0, -1] for number, row in enumerate(rows)]
+    with torch.inference_mode(), route.computing():
+        cache = fast.start(3, 32)
+        fast.step(texts[:, :5], cache)
+        cache.select(torch.tensor([2, 0, 0]))
+        fast.step(texts[[2, 0, 0], 5:6], cache)
+        cache.advance(torch.tensor([0, -1, -3]))
+        got = fast.step(texts[:, 6:7], cache)[:, 0]
+    assert off(got, torch.stack(wanted)) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     "settings", [{}, {"norm": "pre", "final_norm": True}, {"attention_bias": False}, {"tie": "none"}], ids=str
 )

@@ -196,6 +196,16 @@ def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
         adapt(model, head="none", labels=(), feed_forward=24)
 
 
+@pytest.mark.parametrize("head", ["pooler", "masked_lm", "pretraining"])
+def test_tokens_are_added_to_the_vocabulary(head: str) -> None:
+    words = small(head)
+    grown, new = adapt(words, vocab=34)
+    assert new == []
+    before, after = first(words(*texts())), first(grown(*texts()))
+    torch.testing.assert_close(after[..., :31] if head != "pooler" else after, before)
+    assert grown(torch.tensor([[1, 33]]), None, None) is not None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

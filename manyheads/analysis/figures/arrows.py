@@ -70,7 +70,7 @@ def strongest_arrows(
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
     with evaluating(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
         model(images)
-    weights = maps[name][0].flatten()
+    weights = maps[name][0].flatten().cpu()
     step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
