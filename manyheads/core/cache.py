@@ -100,12 +100,11 @@ class KVCache:
 
     def advance(self, positions: int | Tensor) -> None:
         """Count `positions` new ones (for all rows, or (B,) for each); what a row appended beyond is overwritten."""
-        if not isinstance(positions, int):
-            self._gather()  # rows of unequal length write into their own slots, which others must not read any more
         self.lengths = self.lengths + positions
         if isinstance(positions, int):
             self._longest += positions
         else:
+            self._gather()  # rows of unequal length write into their own slots, which others must not read any more
             self._settle()
 
     def mask(self, queries: int) -> Mask:

@@ -77,8 +77,8 @@ def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antiali
     3.2), for a grid `old` = (Yo, Xo) row by row.
 
     The K first rows, of the class token and its like, stay as they are. Bicubic, because bilinear interpolation makes
-    the vectors shorter than those the network was trained with (Touvron 2021, section 6). With `antialias` a smaller
-    grid averages over what lies between its cells.
+    the vectors shorter than those the network was trained with (Touvron 2021, section 6). `antialias` takes
+    another cubic, and averages over what lies between the cells of a smaller grid.
     """
     others = len(table) - old[0] * old[1]
     assert others >= 0, f"{len(table)} positions are not a grid of {old[0]} x {old[1]}"
