@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -10,7 +11,6 @@ from typing import Any, TypeVar
 from manyheads.recipes.overrides import apply, from_mapping
 from manyheads.recipes.run import Run
 from manyheads.training.ranks import here
-from manyheads.training.run_directory import run_status
 
 C = TypeVar("C")
 Rows = dict[str, dict[str, Any]]  # of each row the settings that differ from the base's, by dotted key
@@ -26,9 +26,9 @@ def ablate(
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}
     lines = [f"{'row':24} {'parameters':>12}" + "".join(f" {name:>11}" for name in columns.values()) + "  seconds"]
+    begun = time.monotonic()
     for name, changes in rows.items():
-        out = run.out / re.sub(r"\W+", "-", name)
-        row = replace(run, out=out, resume=run_status(out) != "none", whole=run, overrides={**run.overrides, **changes})
+        row = replace(run.part(re.sub(r"\W+", "-", name), begun), overrides={**run.overrides, **changes})
         result = train(apply(config, from_mapping(changes)), row)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None

@@ -45,7 +45,7 @@ def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, An
         "config": asdict(config),
         "model": _shortened(summary["config"]),
         "parameters": summary["parameters"]["total"],
-        "memory_gib": {"weights, gradients and optimiser": round(summary["memory"]["training"] / 2**30, 3)},
+        "memory_gib": {"weights, gradients and Adam's moments": round(summary["memory"]["training"] / 2**30, 3)},
         "estimate": {
             f"flops_per_{unit}": flops,
             f"{unit}s": total,

@@ -11,12 +11,13 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from manyheads.files import regular
+from manyheads.files import parse_json, regular
 
 Config = TypeVar("Config")
 
@@ -135,11 +136,18 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def setting_words(value: Any) -> str:
-    """A setting's value as it is given behind `key=`. A list of fewer than two items needs its brackets."""
+    """A setting's value as it is given behind `key=`. A list of fewer than two items needs its brackets, and one of
+    lists, or of words that hold what separates them, its quotes."""
     if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (list, tuple)) or _needs_quotes(item) for item in value):
+            return json.dumps(value, ensure_ascii=False)
         items = ",".join(setting_words(item) for item in value)
         return items if len(value) > 1 else f"[{items}]"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _needs_quotes(item: Any) -> bool:
+    return isinstance(item, str) and (not item or item != item.strip() or not set(item).isdisjoint("[](),'\""))
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
@@ -286,13 +294,33 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
 
 def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, ...]) -> Any:
     if isinstance(value, str):
-        inner = value.strip("[]() ")
-        value = [part.strip().strip("'\"") for part in inner.split(",")] if inner else []
+        value = _items(value)
     fixed = origin is tuple and Ellipsis not in arguments
     if fixed and len(value) != len(arguments):
         raise setting.error(f"expected {len(arguments)} values, got {len(value)}")
     kinds = arguments if fixed else [arguments[0]] * len(value)
     return origin(_convert(setting, item, kind) for item, kind in zip(value, kinds, strict=True))
+
+
+def _items(text: str) -> list[Any]:
+    """Of `a,b`, with or without brackets around it; what is a JSON list of words may have any characters in them."""
+    try:
+        words = parse_json(text)
+        if isinstance(words, list) and words and all(isinstance(word, (str, list)) for word in words):
+            return words
+    except ValueError:
+        pass
+    inner = _inside(text, "[]", "()")
+    return [_inside(part, '""', "''") for part in inner.split(",")] if inner else []
+
+
+def _inside(text: str, *pairs: str) -> str:
+    """What stands between a pair of brackets or quotes, or all of it: `(a) b (c)` is in none."""
+    text = text.strip()
+    inner = text[1:-1]
+    depths = accumulate((character in "[(") - (character in "])") for character in inner)
+    around = len(text) > 1 and text[0] + text[-1] in pairs and min(depths, default=0) >= 0
+    return inner.strip() if around else text
 
 
 def _load(setting: Setting, value: Any) -> Any:

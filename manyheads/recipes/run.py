@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from torch import nn
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.splits import SplitData
+from manyheads.files import read_json
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.overrides import setting_words
 from manyheads.tasks.evaluation import Metrics
@@ -24,7 +26,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
 from manyheads.training.ranks import here
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claimed
+from manyheads.training.run_directory import claimed, run_status
 from manyheads.training.task import Task
 
 D = TypeVar("D", bound=Any)
@@ -37,7 +39,7 @@ class Run:
     given        what the user has set, by dotted key; `overrides`: what of it differs from the recipe, as `result.json`
                  keeps it
     precision    "float32" or "bf16"; None: float32
-    max_minutes  stop after so long, resumable; never shapes a schedule
+    max_minutes  stop after so long, resumable; never shapes a schedule. Of a part: what the whole has left
     processes    of this machine, that the command was asked for
     whole        the run that this one is a part of, which is what the user resumes
     """
@@ -69,6 +71,13 @@ class Run:
             words += [option] if switched_on else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
         return shlex.join([*words, "--resume"])
+
+    def part(self, name: str, begun: float) -> Run:
+        """A run in a directory of its own below this one, which began at `begun` (`time.monotonic()`)."""
+        out, left = self.out / name, self.max_minutes
+        if left is not None:
+            left = max(0.0, left - (time.monotonic() - begun) / 60)
+        return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
 
     def route(self, threads: int | None) -> Route:
         """How to compute: `threads` is the recipe's setting."""
@@ -187,6 +196,8 @@ def _trained(
 def _recorded(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], summary: Summary, route: Route
 ) -> dict[str, Any]:
+    if run.whole is not None and (scored := _scored(run, summary)):
+        return scored
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
         metrics |= {} if held is None else job.score(held)
@@ -202,6 +213,14 @@ def _recorded(
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
         **here().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}), **job.record,
     )  # fmt: skip
+
+
+def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
+    """What a session before this one has recorded of the same weights."""
+    path = run.out / "result.json"
+    result = read_json(path, "delete it, and it is scored again") if path.exists() else {}
+    same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
+    return result if same else None
 
 
 def located(config: Any, run: Run) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     for record in runs:
         overrides = {k: v for k, v in record["overrides"].items() if not k.endswith("seed")}
         pair = record["data"].get("source"), record["data"].get("target")
-        key = json.dumps([record["recipe"], overrides, record.get("init"), pair])
+        key = json.dumps([record["recipe"], overrides, record.get("init"), pair, _precision(record)])
         by_run.setdefault(key, []).append(record)
     return list(by_run.values())
 
@@ -52,8 +52,13 @@ def describe(group: list[dict[str, Any]]) -> str:
     about += [f"from {init}"] if init else []
     settings = {key.removeprefix("training."): value for key, value in record["overrides"].items()}
     about += [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD]
+    about += [precision] if (precision := _precision(record)) != "float32" else []
     about += [f"{len(group)} seeds"] if len(group) > 1 else []
     return ", ".join(about) or "as it is"
+
+
+def _precision(record: dict[str, Any]) -> str:
+    return str(record.get("route", {}).get("precision", "float32"))
 
 
 def scores(group: list[dict[str, Any]]) -> dict[str, str]:

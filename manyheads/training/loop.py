@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -186,7 +187,7 @@ def _train(
                     raise Interrupted(
                         f"{name} after step {counters.step:,}; the checkpoint is written; resume with: {resume_command}"
                     )
-                reason = f"--max-minutes {max_minutes:g}; resume with: {resume_command}"
+                reason = f"the time of --max-minutes is over; resume with: {resume_command}"
                 return _summary("stopped", reason, counters, "last", {})
             if counters.validated < counters.step and _due(config.validate_every, counters):
                 values = validated(task, over, ranks)
@@ -268,6 +269,10 @@ def _train(
         if ranks.first:
             draw_losses(out)
             write_json(done, asdict(summary))
+        if max(ranks.largest(signals.received or 0)):
+            raise Interrupted(
+                f"interrupted at its end; the model in {out} is complete, this scores it: {resume_command}"
+            )
         return summary
 
 
@@ -311,7 +316,11 @@ def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
     except (WriteError, OSError) as error:
         number = getattr(error.__cause__ or error, "errno", None)
         lost = number in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
-        if not (lost or isinstance(error, WriteError)):
+        named = getattr(error, "filename", None)
+        elsewhere = isinstance(named, (str, bytes)) and not Path(os.fsdecode(named)).resolve().is_relative_to(
+            out.resolve()
+        )
+        if elsewhere or not (lost or isinstance(error, WriteError)):
             raise
         told = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
         remedy = "make room" if number in full else "bring the directory back"

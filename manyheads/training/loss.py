@@ -53,6 +53,8 @@ def vocabulary_loss(
 ) -> Tensor:
     """`smoothed_cross_entropy` where all targets are real."""
     assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
+    if not torch.is_grad_enabled():  # a parameter wants its gradient even there
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     total = _SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing, pad)
     assert isinstance(total, Tensor)
     return total

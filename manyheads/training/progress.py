@@ -105,8 +105,8 @@ class Metrics:
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self.path = out / "metrics.jsonl"
-        if earlier := read_metrics(self.path):
-            kept = [e for e in earlier if e["step"] <= (validated if "validation" in e else step)]
+        if self.path.exists():  # its last line may be torn
+            kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(out / "events"), purge_step=step + 1 if step else None)

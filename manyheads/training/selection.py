@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def judge(
 
 
 def _better(config: TrainingConfig, value: float, than: float) -> bool:
+    if math.isnan(than):  # which no comparison finds worse
+        return not math.isnan(value)
     return value < than if config.metric in LOWER_IS_BETTER else value > than
 
 

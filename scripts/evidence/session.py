@@ -42,8 +42,7 @@ def carry_on(standing: Standing, minutes: float) -> int:
             continue
         with standing.alone(run) as alone:
             if alone and (standing.state(run) == "finished" or _session(standing, run, end)):
-                _keep(standing, run)
-                kept += 1
+                kept += _keep(standing, run)
     for reason, names in left_out.items():
         say(f"left out: {', '.join(names)}: {reason}")
     return kept
@@ -91,12 +90,13 @@ def _spent(device: str) -> float:
     return time.monotonic() if device == "cuda" else usage.ru_utime + usage.ru_stime
 
 
-def _keep(standing: Standing, run: Listed) -> None:
-    """Its record; of a run that consists of several, theirs."""
+def _keep(standing: Standing, run: Listed) -> bool:
+    """Its record; of a run that consists of several, theirs. Whether there is one."""
     folder = standing.runs / run.name
     parts = [folder] if (folder / "result.json").exists() else sorted(p.parent for p in folder.glob("*/result.json"))
     if not parts:
-        raise ValueError(f"{folder}: finished without a result.json: --anew {run.name}")
+        say(f"{folder}: finished without a result.json: --anew {run.name}")
+        return False
     seconds = round(standing.note(run)["seconds"], 1)
     about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
     for part in parts:
@@ -106,6 +106,7 @@ def _keep(standing: Standing, run: Listed) -> None:
         say(f"kept {results_keep.keep(part, name, evidence=about, curve=curve)}")
         standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
     standing.write(run, status="kept")
+    return True
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

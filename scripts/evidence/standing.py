@@ -110,15 +110,27 @@ class Standing:
 
 
 def step(folder: Path) -> str:
-    """`step 500 of 2,000`, by the newest checkpoint."""
-    checkpoints = sorted(folder.rglob("state/checkpoint-*.json"), key=lambda path: (path.stat().st_mtime, path.name))
-    if not checkpoints:
+    """`step 500 of 2,000`, by the newest checkpoint that can be read."""
+    saved = None
+    for path in sorted(folder.rglob("state/checkpoint-*.json"), key=_written, reverse=True):
+        try:
+            saved = read_json(path, "the training goes on from the one before")["content"]
+            break
+        except (OSError, ValueError):  # torn, or gone meanwhile, as a training that is under way removes the old ones
+            continue
+    if saved is None:
         return "before its first checkpoint"
-    saved = read_json(checkpoints[-1], "the training goes on from the one before")["content"]
     config, steps_an_epoch = saved["config"], -(-saved["batches"] // saved["config"]["accumulate"])
     budgets = [config["steps"], config["epochs"] and config["epochs"] * steps_an_epoch]
     last = min(filter(None, budgets), default=None)
     return f"step {saved['step']:,}" + (f" of {last:,}" if last else "")
+
+
+def _written(path: Path) -> tuple[float, str]:
+    try:
+        return path.stat().st_mtime, path.name
+    except FileNotFoundError:
+        return 0.0, path.name
 
 
 def kept_records() -> list[dict[str, Any]]:

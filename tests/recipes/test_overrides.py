@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given as given_by
+from hypothesis.strategies import lists, text
 
 from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
 from manyheads.recipes.run import Run
@@ -205,3 +207,26 @@ def test_brackets_without_end_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("\n".join(f"{' ' * depth}a:" for depth in range(60)))
     with pytest.raises(ValueError, match=r"b\.yaml:51: nested without end"):
         from_file(tmp_path / "b.yaml")
+
+
+@dataclass(frozen=True)
+class Named:
+    names: tuple[str, ...] = ()
+    grid: tuple[tuple[int, int], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("bad,good (really)", ("bad", "good (really)")), ("(a) x,(b)", ("(a) x", "(b)")), ("[a, 'b']", ("a", "b")),
+     ("(a)", ("a",)), ("'s,b", ("'s", "b")), ('["a, b","c"]', ("a, b", "c"))],
+)  # fmt: skip
+def test_brackets_and_quotes_within_words_stay(text: str, names: tuple[str, ...]) -> None:
+    assert apply(Named(), from_arguments([f"names={text}"])).names == names
+
+
+@given_by(lists(text(alphabet="ab [](),'\"é\\\n{}:#", max_size=4), max_size=4))
+def test_any_words_come_back_from_the_resume_command(names: list[str]) -> None:
+    run = Run("r", Path("runs/r"), given={"names": names, "grid": [[1, 2], [3, 4]]})
+    words = shlex.split(run.resume_command)
+    again = apply(Named(), from_arguments(words[3 : words.index("--out")]))
+    assert again == Named(tuple(names), ((1, 2), (3, 4)))

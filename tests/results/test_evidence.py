@@ -295,3 +295,23 @@ def test_a_reader_of_the_list_that_leaves_is_no_error() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_torn_checkpoint_and_a_run_that_is_gone_stop_no_other(
+    call: Callable[..., int], tmp_path: Path, records: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entries = [entry("torn", LM + "10"), entry("gone", LM + "20"), entry("lm", LM + "30")]
+    torn, gone, run = listed(tmp_path, *entries)
+    (tmp_path / "runs" / "torn" / "state").mkdir(parents=True)
+    whole = {"content": {"config": {"steps": 10, "epochs": None, "accumulate": 1}, "batches": 1, "step": 2}}
+    (tmp_path / "runs" / "torn" / "state" / "checkpoint-00000002.json").write_text(json.dumps(whole))
+    (tmp_path / "runs" / "torn" / "state" / "checkpoint-00000004.json").write_text('{"content": {')
+    for other, status in ((torn, "begun"), (gone, "kept")):
+        note = {"settings": other.settings, "seconds": 1.0, "status": status}
+        (tmp_path / "runs" / f"{other.name}.json").write_text(json.dumps(note))
+    finished(tmp_path / "runs", run)
+    assert call("--list", entries=entries) == 0
+    assert "step 2 of 10" in capfd.readouterr().out
+    assert call("--only", "gone", "lm", entries=entries) == 0
+    assert "finished without a result.json: --anew gone" in capfd.readouterr().err
+    assert [path.stem for path in records.iterdir()] == ["lm"]

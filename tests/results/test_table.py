@@ -32,11 +32,13 @@ def test_pages_are_up_to_date(page: str) -> None:
 
 def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     french = record(1, 50.0, data={"source": "en", "target": "fr"})
-    found = [record(1, 40.0), record(2, 42.0), french, record(1, 10.0, recipe="other")]
+    narrow = record(3, 30.0, route={"precision": "bf16"})
+    found = [record(1, 40.0), record(2, 42.0), french, narrow, record(1, 10.0, recipe="other")]
     monkeypatch.setattr(results, "records", lambda: found)
     assert results.measured("translation") == [
         "en-de, 2 seeds: bleu_13a 41.0 ± 1.4, exact_match 0.500 ± 0.000 in 2.0 h",
         "en-fr: bleu_13a 50.0, exact_match 0.500 in 2.0 h",
+        "en-de, bf16: bleu_13a 30.0, exact_match 0.500 in 2.0 h",
     ]
 
 

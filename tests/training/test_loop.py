@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -181,6 +182,17 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     assert all(torch.equal(at_ten[name], tensor) for name, tensor in weights(task.model).items())
 
 
+@pytest.mark.parametrize(
+    ("values", "end"),
+    [([0, math.nan, 1, 3, 2], (20, "best (step 15)")), ([0, 1, 3, 2, math.nan], (20, "best (step 10)")),
+     ([0, math.nan], (15, "last"))],
+)  # fmt: skip
+def test_what_is_no_number_is_never_the_best(tmp_path, values, end):
+    settings = {**EARLY, "patience": 2}
+    summary = train(Watched(values), TrainingConfig(steps=20, **settings, **FLAT), tmp_path, route=toy_route())
+    assert (summary.step, summary.weights) == end
+
+
 def test_the_mean_wins_where_it_validates_better(tmp_path):
     task = Watched([0, 1, 3, 2])
     settings = {**EARLY, "patience": None, "average": 2, "average_every": 5}
@@ -216,6 +228,16 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
     train(resumed, config, tmp_path / "out", route=toy_route(), resume=True)
     whole = trained(ToyTask(), tmp_path / "whole", steps=40)
     assert all(torch.equal(whole[name], tensor) for name, tensor in weights(resumed.model).items())
+
+
+def test_data_that_cannot_be_read_are_told_by_their_own_file(tmp_path):
+    def broken(call: int) -> None:
+        raise OSError(errno.EIO, "Input/output error", "/images/cat.png")
+
+    task = ToyTask()
+    task.before_loss = broken
+    with pytest.raises(OSError, match="cat.png"):
+        trained(task, tmp_path, steps=10)
 
 
 def test_the_directory_of_another_run_is_safe(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.training import loss as module
 from manyheads.training.loss import smoothed_cross_entropy
@@ -131,3 +131,16 @@ def test_without_a_padding_token_negative_targets_are_left_out() -> None:
         results.append([total.detach(), hidden.grad, weight.grad, bias.grad])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_validation_computes_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, bias, target = inputs(11, 2)
+    made = []
+    monkeypatch.setattr(Tensor, "addmm_", lambda self, *products: made.append(1))  # the gradient of the weights
+    expected = smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.1, pad=2)
+    assert made
+    made.clear()
+    with torch.no_grad():
+        value = smoothed_cross_entropy(hidden, nn.Parameter(weight), nn.Parameter(bias), target, smoothing=0.1, pad=2)
+    assert not made
+    torch.testing.assert_close(value, expected)

@@ -172,6 +172,13 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
     assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
 
 
+def test_what_follows_a_line_that_was_cut_off_is_whole(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "lo')
+    with progress.Metrics(tmp_path, 0, 0) as metrics:
+        metrics.log(5, {"loss": 1.0})
+    assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.0}]
+
+
 def test_a_result_says_what_was_run_where_and_from_which_source(tmp_path):
     metrics = {"bleu_13a": {"value": 39.5, "signature": "nrefs:1"}}
     write_result(

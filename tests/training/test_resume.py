@@ -22,6 +22,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
+from manyheads.training.run_directory import run_status
 from tests.training.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
@@ -191,6 +192,18 @@ def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
     assert not isinstance(aborted.value, Interrupted)
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole
+
+
+def test_a_signal_within_the_last_validation_is_told_and_the_run_is_whole(tmp_path, whole, heeded):
+    class Ended(ToyTask):
+        def validate(self) -> dict[str, float]:
+            signal.raise_signal(signal.SIGTERM)
+            return super().validate()
+
+    config = TrainingConfig(**{**SETTINGS, "validate_every": 10**6})
+    with pytest.raises(Interrupted, match=r"the model in .* is complete, this scores it: again"):
+        train(Ended(), config, tmp_path / "run", route=toy_route(), resume_command="again")
+    assert run_status(tmp_path / "run") == "finished"
 
 
 def test_another_config_or_setting_is_no_resume(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +26,6 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
 from manyheads.training.ranks import here
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import run_status
 
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
@@ -37,6 +37,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     if run.dry_run:
         source.peek()
         return estimate(run.recipe, config, _plan(config, DIRECTIONS[0]), run.route(config.threads))
+    begun = time.monotonic()
     splits = source.read()
     # of the user's data, the test data stay unseen
     held = splits.validation if config.data else splits.known["test"]
@@ -46,7 +47,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
-        result = _train_one(direction, config, run, corpus)
+        result = _train_one(direction, config, run.part(direction, begun), corpus)
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None
         results[direction] = result
@@ -88,7 +89,6 @@ def _plan(config: DirectionsConfig, direction: Direction) -> Plan:
 
 def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
     """One encoder in a directory of its own, and what a probe finds in its features."""
-    run = replace(run, out=run.out / direction, resume=run_status(run.out / direction) != "none", whole=run)
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
