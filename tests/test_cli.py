@@ -397,3 +397,8 @@ def test_what_a_file_holds_gives_no_commands_to_the_terminal(
     assert "\x1b" not in told
     assert told.count("\n") == 1
     assert len(told) < 4100
+
+
+def test_behind_two_dashes_all_is_text() -> None:
+    for words in (["--top", "2", "MODEL"], ["MODEL", "--top", "2"], ["MODEL"]):
+        assert cli._parse(["classify", *words, "--", "- a list item", "--top"]).rest == ["- a list item", "--top"]

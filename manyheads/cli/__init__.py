@@ -103,15 +103,17 @@ def _printable(message: str) -> str:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser, verbs = _parsers()
     options, extra = parser.parse_known_args(arguments)
+    marked = extra.index("--") if "--" in extra else len(extra)  # what follows is text, whatever it begins with
+    extra, text = extra[:marked], extra[marked + 1 :]
     unknown = [word for word in extra if word.startswith("-") and word != "-"]
     if unknown:
         flags = [flag for action in verbs[options.name]._actions for flag in action.option_strings]
         close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
         verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
-    if extra:  # what argparse leaves over when options stand between: `translate MODEL --beam 5 TEXT`
+    if left := extra + text:  # what argparse leaves over when options stand between: `translate MODEL --beam 5 TEXT`
         if not hasattr(options, "rest"):
-            verbs[options.name].error(f"unexpected {extra[0]!r}")
-        options.rest += extra
+            verbs[options.name].error(f"unexpected {left[0]!r}")
+        options.rest += left
     return options
 
 

@@ -47,13 +47,17 @@ class Limits:
     positions: int = 32_768
 
 
+LOCAL = ("localhost", "127.0.0.1", "[::1]")  # what every machine calls itself
+
+
 @dataclass(eq=False)
 class Service:
     """What the routes work with.
 
     looks     the queue of those who ask where heads look: one input at a time
     runs      whose curves are shown
-    local     bound to this machine alone; `token`: what clients must know, None: nothing
+    names     what this machine is called by, where it alone is served; empty: others are, too
+    token     what clients must know; None: nothing
     detector  the model that tells languages
     draining  set when the service is told to stop: what has begun is finished, nothing else begins
     """
@@ -63,7 +67,7 @@ class Service:
     metrics: Metrics
     looks: Batcher
     runs: Runs
-    local: bool = True
+    names: tuple[str, ...] = LOCAL
     token: str | None = None
     detector: str | None = None
     draining: bool = False
@@ -107,7 +111,8 @@ class Endpoint:
 
 
 async def health(service: Service, asked: None, request: Request) -> Any:
-    return schemas.Health(status="ok", models=[served.name for served in service.registry.all()])
+    known = service.registry.all() if request.scope["state"]["allowed"] else []
+    return schemas.Health(status="ok", models=[served.name for served in known])
 
 
 async def metrics(service: Service, asked: None, request: Request) -> Any:

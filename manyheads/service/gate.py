@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made of
 PAGE = "/page/"
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
 LEFT = 499  # in logs and counts: the client has left
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # that are read of what a client still sends after its answer
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
@@ -95,10 +94,11 @@ class Gate:
             raise leaving()
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if service.local and _name(host) not in LOCAL:  # a page of another site, whose name was bent to this machine
-            raise Refused(421, f"this service is called {', '.join(LOCAL)}", field="Host", code="wrong_host")
+        names = service.names
+        if names and _name(host) not in names:  # a page of another site, whose name was bent to this machine
+            raise Refused(421, f"this service is called {', '.join(names)}", field="Host", code="wrong_host")
         origin = headers.get(b"origin")  # what browsers add: forms of any site may be sent anywhere
-        if service.local and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+        if names and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             raise Refused(403, "pages of another origin may not ask", field="Origin", code="wrong_origin")
         given = headers.get(b"authorization", b"").decode("latin-1")
         kind, _, token = given.partition(" ")

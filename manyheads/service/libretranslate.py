@@ -74,10 +74,8 @@ async def detect(service: Service, asked: schemas.DetectRequest, request: Reques
 async def languages(service: Service, asked: schemas.LanguagesRequest, request: Request) -> Any:
     pairs = [served.languages for served in service.registry.all() if served.languages]
     codes = dict.fromkeys(code for pair in pairs for code in pair)
-    return [
-        schemas.Language(code=code, name=_name(code), targets=[code, *(b for a, b in pairs if a == code)])
-        for code in codes
-    ]
+    targets = {code: list(dict.fromkeys([code, *(b for a, b in pairs if a == code)])) for code in codes}
+    return [schemas.Language(code=code, name=_name(code), targets=targets[code]) for code in codes]
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:

@@ -31,7 +31,7 @@ class Metrics:
             buckets=(1, 2, 4, 8, 16, 32, 64, 128), registry=own,
         )  # fmt: skip
         self.tokens = Counter("manyheads_tokens", "Tokens read and written", ["model", "kind"], registry=own)
-        self.cancelled = Counter("manyheads_cancelled", "Requests whose clients left", ["model"], registry=own)
+        self.cancelled = Counter("manyheads_cancelled", "Requests for text that were given up", ["model"], registry=own)
 
     def text(self) -> bytes:
         if MULTIPROCESS in os.environ:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
+
+from manyheads.service.logs import tell
 
 READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
@@ -13,7 +16,10 @@ def notify(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
-            manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
+            try:
+                manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
+            except OSError as error:  # whom it was inherited from may be gone
+                tell("nobody listens at NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
 
 
 class Pulse:

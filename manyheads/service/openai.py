@@ -29,9 +29,12 @@ SHORT = 2000  # characters that are tokenised where they are; more of them in a 
 
 async def completions(service: Service, asked: schemas.CompletionRequest, request: Request) -> Response | Any:
     served = service.registry.of(asked.model, "generate")
+    prompts, ids = await _encoded(served.predictor, asked)
+    while served is not (current := service.registry.of(asked.model, "generate")):  # a new version came meanwhile
+        served = current
+        prompts, ids = await _encoded(served.predictor, asked)
     writer = served.worker
     assert isinstance(writer, Writer)
-    prompts, ids = await _encoded(served.predictor, asked)
     count = asked.n or 1
     seed = secrets.randbelow(schemas.LARGEST_SEED // 2) if asked.seed is None else asked.seed
     top_p = 1.0 if asked.top_p is None else asked.top_p
@@ -40,8 +43,9 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
         asked.repetition_penalty or 1.0,
     )  # fmt: skip
     stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
-    if len(ids) * count > service.limits.most_waiting:
-        raise Refused(400, f"{len(ids) * count} texts: expected at most {service.limits.most_waiting}", field="n")
+    texts, most = len(ids) * count, service.limits.most_waiting
+    if texts > most:
+        raise Refused(400, f"{texts} texts: expected at most {most}", field="n" if count > 1 else "prompt")
     seeds = [(seed + i) % 2**63 for i in range(len(ids) * count)]
     chosen = [tokens for tokens in ids for _ in range(count)]
     writing = writer.submit(chosen, sampling, asked.max_tokens or 16, stop, seeds)
@@ -80,11 +84,12 @@ async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[li
             raise Refused(400, error.fault, field=field, code="invalid_value") from None
         return given, ids
     room, vocabulary = predictor.model.config.max_positions, predictor.model.config.vocab
-    for tokens in given:
+    for index, tokens in enumerate(given):
+        field = "prompt" if given[0] is asked.prompt else f"prompt.{index}"
         if len(tokens) > room:
-            raise Refused(400, f"has {len(tokens):,} tokens, the model takes {room:,}: shorten it", field="prompt")
+            raise Refused(400, f"has {len(tokens):,} tokens, the model takes {room:,}: shorten it", field=field)
         if max(tokens) >= vocabulary:
-            raise Refused(400, f"{max(tokens)} is no token: expected less than {vocabulary:,}", field="prompt")
+            raise Refused(400, f"{max(tokens)} is no token: expected less than {vocabulary:,}", field=field)
     return [predictor.tokenizer.decode(tokens) for tokens in given], given
 
 

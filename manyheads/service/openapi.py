@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {
     400: "the request says something that cannot be done; `param` names the field", 401: "no valid token",
-    404: "no such model", 408: "the request did not arrive in time", 413: "the body is too large",
+    403: "a page of another origin asks", 404: "no such model", 408: "the request did not arrive in time",
+    413: "the body is too large",
     415: "the content type is another", 421: "the Host header names another machine",
-    429: "too much is waiting: see Retry-After",
+    429: "too much is waiting: see Retry-After", 500: "the service failed: its log says why",
     503: "the service is shutting down", 504: "the answer took too long",
 }  # fmt: skip
 _TEXT = {"type": ["string", "null"]}

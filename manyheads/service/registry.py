@@ -13,13 +13,13 @@ from typing import Any
 from PIL import Image
 
 from manyheads.core.tap import tapped
+from manyheads.directory import FETCHED
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.logs import log, tell
 from manyheads.service.writing import Writer
 
 VERBS = ("translate", "classify", "tag", "answer", "fill", "generate", "embed")
-FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "result.json")
 
 
 @dataclass(eq=False)
@@ -127,7 +127,8 @@ def warm(predictor: Any) -> None:
 def stamp_of(model: str) -> tuple[Any, ...]:
     """What changes when a directory's files are replaced. Of a name on the hub: nothing does."""
     stamp = []
-    for name in FILES:
+    weights = sorted(path.name for path in Path(model).glob("*.safetensors*"))
+    for name in (*FETCHED, "result.json", *weights):
         try:
             status = Path(model, name).stat()
         except OSError:

@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 
 from manyheads.core.config import Precision
-from manyheads.service.app import Limits, Service, application
+from manyheads.service.app import LOCAL, Limits, Service, application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
@@ -72,6 +72,15 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
+def _names(host: str) -> tuple[str, ...]:
+    """`Service.names` of one that listens there."""
+    return tuple(dict.fromkeys((*LOCAL, _in_url(host)))) if is_local(host) else ()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def run(settings: Settings) -> None:
     """Serve until told to stop. Raises ValueError, in one line, for what cannot be served."""
     if not is_local(settings.host) and not settings.token:
@@ -102,9 +111,9 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 def _tell_where(settings: Settings, listening: socket.socket) -> None:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     models = ", ".join([*settings.models, *(f"the curves of {name}" for name in settings.watched)])
-    print(f"serving {models} on http://{host}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+    address = f"{_in_url(settings.host)}:{listening.getsockname()[1]}"
+    print(f"serving {models} on http://{address}", file=sys.stderr, flush=True)
     notify(READY)
 
 
@@ -138,7 +147,7 @@ def service_of(settings: Settings) -> Service:
     registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
     looks = Batcher(LOOKS, turns, metrics, most_items=1, most_waiting=MOST_LOOKS)
     service = Service(
-        registry, limits, metrics, looks, runs, is_local(settings.host), settings.token, settings.detector
+        registry, limits, metrics, looks, runs, _names(settings.host), settings.token, settings.detector
     )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:

@@ -112,6 +112,10 @@ async def fill(service: Service, asked: schemas.FillRequest, request: Request) -
 async def answer(service: Service, asked: schemas.AnswerRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "answer")
     how = {"nbest": asked.nbest, "max_answer": asked.max_answer, "null_threshold": asked.null_threshold}
+    try:
+        served.predictor.check_question(asked.question)
+    except ValueError as error:
+        raise Refused(400, str(error), field="question", code="invalid_value") from None
     pair = (asked.question, asked.context)
     (predictions,) = await service.computed(request, served, "answer", [pair], "context", **how)
     return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -83,15 +83,20 @@ def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for entry in entries:
         split = "validation" if isinstance(entry.get("validation"), dict) else "training"
-        for metric, value in entry.get("validation", entry).items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if number and metric not in NO_CURVES:
+        values = entry["validation"] if split == "validation" else entry
+        for metric, value in values.items():
+            if metric not in NO_CURVES and metric.isprintable() and _drawable(entry["step"]) and _drawable(value):
                 points.setdefault((split, metric), []).append((entry["step"], value))
     return [
         schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})
         for (split, metric), curve in sorted(points.items(), key=lambda item: item[0][0])
         for steps, values in [zip(*_thinned(curve), strict=True)]
     ]
+
+
+def _drawable(value: Any) -> bool:
+    """A number of which there is a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

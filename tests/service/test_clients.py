@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from libretranslatepy import LibreTranslateAPI
 from transformers import AutoModel, AutoTokenizer
 
 import manyheads
+from manyheads.service import libretranslate
+from manyheads.service.schemas import LanguagesRequest
 from tests.service.models import Running, bert, client, language_model, serving, translator
 
 
@@ -164,3 +168,26 @@ def test_the_other_verbs_answer_as_the_models_do(
         assert [[one[key] for one in ranked] for ranked in found["results"]] == [
             [getattr(one, key) for one in ranked] for ranked in call()
         ]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "field"),
+    [
+        ("answer", {"model": "reader", "question": " ", "context": "the cat"}, "question"),
+        ("answer", {"model": "reader", "question": "the cat " * 99, "context": "the cat"}, "question"),
+        ("answer", {"model": "reader", "question": "the cat", "context": " "}, "context"),
+        ("v1/completions", {"model": "lm", "prompt": [[1], [999]]}, "prompt.1"),
+        ("v1/completions", {"model": "lm", "prompt": [999]}, "prompt"),
+    ],
+)
+def test_the_field_at_fault_is_named(running: Running, path: str, asked: dict[str, Any], field: str) -> None:
+    with client(running) as http:
+        answer = http.post(f"/{path}", json=asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_two_translators_of_one_pair_are_one_target() -> None:
+    pairs = [SimpleNamespace(languages=("en", "de")), SimpleNamespace(languages=("en", "de"))]
+    service: Any = SimpleNamespace(registry=SimpleNamespace(all=lambda: pairs))
+    named: Any = asyncio.run(libretranslate.languages(service, LanguagesRequest(), None))  # type: ignore[arg-type]
+    assert [(language.code, language.targets) for language in named] == [("en", ["en", "de"]), ("de", ["de"])]

@@ -108,3 +108,8 @@ def test_behind_a_proxy(running: Running) -> None:
         del outer["authorization"]
         assert http.get("/v1/models", headers=outer | {"x-forwarded-for": "127.0.0.1"}).status_code == 401
     assert "192.0.2.7" not in running.log.read_text()
+
+
+def test_without_a_token_no_model_is_named(running: Running) -> None:
+    assert json.loads(answered(running, "GET /healthz")[2]) == {"status": "ok", "models": []}
+    assert json.loads(answered(running, "GET /healthz", KNOWN)[2]) == {"status": "ok", "models": ["en-de"]}

@@ -15,6 +15,7 @@ from PIL import Image
 
 import manyheads
 from manyheads import directory
+from manyheads.service.watching import _curves
 from tests.analysis.maps.browser import BINARY
 from tests.service.browser import ServiceBrowser
 from tests.service.models import Running, bert, client, drawn, language_model, serving, translator
@@ -383,3 +384,19 @@ def test_looking_is_bounded(running: Running, body: dict[str, Any], field: str) 
         found = http.post("/attend", json=body)
     assert found.status_code in (400, 404), found.text
     assert found.json()["error"]["param"] == field
+
+
+def test_a_blank_text_is_told(browser: ServiceBrowser, running: Running) -> None:
+    for model in ("tell", "en-de"):
+        browser.visit(address(running, model=model, text=" ", pair=" "))
+        browser.wait("document.querySelector('#result').textContent.startsWith('A blank text has no ')")
+
+
+def test_numbers_that_cannot_be_drawn_are_left_out() -> None:
+    large = 10**400
+    entries: list[Any] = [
+        {"step": 1, "validation": 0.5}, {"step": 2, "loss": large}, {"step": large, "loss": 1},
+        {"step": 3, "loss": 2, "\ud800": 2},
+    ]  # fmt: skip
+    curves = {curve.metric: (curve.steps, curve.values) for curve in _curves(entries)}
+    assert curves == {"validation": ([1], [0.5]), "loss": ([3], [2.0])}

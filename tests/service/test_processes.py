@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,10 +19,14 @@ from libretranslatepy import LibreTranslateAPI
 
 import manyheads
 from manyheads import cli
+from manyheads.directory import FETCHED
+from manyheads.service import openai as completion
 from manyheads.service import registry
+from manyheads.service.app import application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Served, stamp_of
+from manyheads.service.server import Settings, service_of
 from tests.service.models import bert, client, language_model, serving, translator
 
 
@@ -240,3 +246,46 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
     assert isinstance(old.worker, Batcher)
     assert old.worker.submit("a", list, [1], "texts").result(60) == [1]
     served.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have 127.0.0.1 alone")
+def test_any_address_of_this_machine_and_a_manager_that_is_gone(tmp_path: Path) -> None:
+    model, gone = bert(tmp_path / "m", head="none"), str(tmp_path / "gone")
+    with serving(tmp_path / "log", model, "--host", "127.0.0.2", NOTIFY_SOCKET=gone) as running:
+        assert running.url.startswith("http://127.0.0.2:")
+        assert httpx2.get(f"{running.url}/v1/models").status_code == 200
+        assert httpx2.get(f"{running.url}/v1/models", headers={"Host": "attacker.example"}).status_code == 421
+        running.until("nobody listens at NOTIFY_SOCKET")
+
+
+@pytest.mark.parametrize("name", [*FETCHED, "model-00001-of-00002.safetensors"])
+def test_every_file_of_a_model_makes_a_version(tmp_path: Path, name: str) -> None:
+    model = bert(tmp_path / "m", head="none")
+    before = stamp_of(str(model))
+    (model / name).write_text("{}")
+    assert stamp_of(str(model)) != before
+
+
+def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = language_model(tmp_path / "lm")
+    service = service_of(Settings({"lm": str(model)}))
+    first, real = service.registry.of("lm", None), completion._encoded
+
+    async def encoded(predictor: Any, asked: Any) -> Any:
+        if predictor is first.predictor:
+            (model / "tokenizer.json").touch()
+            await asyncio.to_thread(service.registry.take_over)
+            await asyncio.to_thread(first.worker.close)
+        return await real(predictor, asked)
+
+    async def ask() -> Any:
+        transport = httpx2.ASGITransport(application(service))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return await http.post("/v1/completions", json={"model": "lm", "prompt": "the cat"})
+
+    monkeypatch.setattr(completion, "_encoded", encoded)
+    assert asyncio.run(ask()).status_code == 200
+    assert service.registry.of("lm", None) is not first
+    service.registry.close()

@@ -23,7 +23,9 @@ def translator(model: Transformer, setting: str, threads: int, folder: str) -> A
     directory.save(Path(folder, "hf"), model, Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")))
     export(Path(folder, "hf"), Path(folder, "ct2"), "ctranslate2")
     kind, _, workers = setting.partition(" ")
-    count, intra_threads = (2, 1) if workers else (1, threads)
+    if workers and threads < 2:
+        raise ValueError(f"{setting}: two workers need two threads, got {threads}")
+    count, intra_threads = (2, threads // 2) if workers else (1, threads)
     return ctranslate2.Translator(
         str(Path(folder, "ct2")), device="cpu", compute_type=kind, inter_threads=count, intra_threads=intra_threads
     )

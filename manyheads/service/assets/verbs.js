@@ -12,6 +12,7 @@ export const VERBS = {
     fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated by itself." })],
     async run(card, { text }, desk) {
       const lines = text.split("\n").filter((line) => line.trim());
+      if (!lines.length) return desk.show(said("A blank text has no translation."));
       const { results } = await desk.ask("nbest", { model: card.id, texts: lines, count: 3 });
       const look = (line, { text: target }) => desk.look({ text: line, ...(target ? { target } : {}) });
       desk.show(...results.flatMap((ranked, at) => [
@@ -28,8 +29,9 @@ export const VERBS = {
     async run(card, { text, pair, image }, desk) {
       const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}) };
       const top = Math.min(8, Math.max(1, card.labels.length));
-      const { results } = await desk.ask("classify", { model: card.id, top, ...asked });
-      desk.show(said(results[0][0].label), ranking(null, results[0].map(({ label, probability }) => ({ name: label, value: probability }))));
+      const { results: [ranked] } = await desk.ask("classify", { model: card.id, top, ...asked });
+      if (!ranked.length) return desk.show(said("A blank text has no label."));
+      desk.show(said(ranked[0].label), ranking(null, ranked.map(({ label, probability }) => ({ name: label, value: probability }))));
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
     },
   },

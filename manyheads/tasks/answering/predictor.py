@@ -58,16 +58,23 @@ class QuestionAnswerer(TextPredictor):
 
     def check(self, question: str, context: str) -> None:
         """Raises ValueError for what cannot be answered."""
+        self.check_question(question)
+        if not self._count("context", context):
+            raise ValueError("the context is blank to the tokenizer: give a text")
+
+    def check_question(self, question: str) -> None:
+        """Raises ValueError for what is no question, or too long a one."""
         longest = self._reading["max_query"]
-        for name, text, room in (("question", question, longest), ("context", context, None)):
-            if not text.strip():
-                raise ValueError(f"the {name} is blank: give a text")
-            check_text(text, f"the {name}", room)
-        tokens, words = (len(self.tokenizer.encode(text, add_special_tokens=False)) for text in (question, context))
+        tokens = self._count("question", question, longest)
         if tokens > longest:
             raise ValueError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
-        if not words:
-            raise ValueError("the context is blank to the tokenizer: give a text")
+
+    def _count(self, name: str, text: str, room: int | None = None) -> int:
+        """Its tokens. Raises ValueError for a blank or faulty text, or one that must have more than `room`."""
+        if not text.strip():
+            raise ValueError(f"the {name} is blank: give a text")
+        check_text(text, f"the {name}", room)
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     def answers(
         self,
