@@ -108,15 +108,22 @@ def amount(case: Decoding) -> int:
 
 
 def least(case: Decoding, precision: str, ceilings: Ceilings) -> float:
-    """The prompts are read in one pass; then every step reads all weights, and the keys and values of every text, of
-    half the new tokens on average. What the precision says of weights is said of keys and values, too."""
+    """The prompts are read in one pass, and their last positions get logits; then every step but the last reads all
+    weights, and the keys and values of every text, of half the new tokens on average. What the precision says of
+    weights is said of keys and values, too."""
     model: GPT = costs.preset_model(case.preset)  # type: ignore[assignment]
     weights = sum(costs.parameters(model).values()) - model.positions.table.numel()
     kept = costs.memory(model)["cache_per_token"] / costs.FLOAT32 * case.batch
-    of_prompt = case.batch * costs.flops(model, case.prompt)["forward"]
-    of_all = case.batch * costs.flops(model, case.prompt + case.new)["forward"]
-    numbers = (case.new - 1) * (weights + kept * (case.prompt + case.new / 2))
-    return ceilings.least(precision, weights, of_prompt) + ceilings.least(precision, numbers, of_all - of_prompt)
+    steps, of_token = case.new - 1, costs.flops(model, 1)
+    of_key, of_logits = of_token["parts"]["decoder.scores"], of_token["parts"]["output"]
+    of_states = of_token["forward"] - of_logits - of_key
+    of_prompt = case.prompt * of_states + case.prompt * (case.prompt + 1) / 2 * of_key + of_logits
+    keys = case.prompt + case.new / 2  # that a step looks at, on average
+    of_steps = steps * (of_states + keys * of_key + of_logits)
+    numbers = steps * (weights + kept * keys)
+    return ceilings.least(precision, weights, case.batch * of_prompt) + ceilings.least(
+        precision, numbers, case.batch * of_steps
+    )
 
 
 WORK = Work(

@@ -106,21 +106,27 @@ def amount(case: Translating) -> int:
 
 
 def least(case: Translating, precision: str, ceilings: Ceilings) -> float:
-    """The encoder's weights are read once, the decoder's and the output's at every step, and with them its keys and
-    values of the source and, half of them on average, of the target. The encoder's products are made once a sentence,
-    the decoder's for every beam."""
+    """The encoder's weights are read once, and those that make keys and values of the source; the decoder's others and
+    the output's at every step, and with them the keys and values of the source, which beams share, and, half of them on
+    average, of the target. The products of the former are made once a sentence, those of the latter for every beam."""
     model = case.model()
     parts = costs.parameters(model)
-    encoder = sum(size for part, size in parts.items() if part.startswith("encoder"))
-    decoder = sum(size for part, size in parts.items() if part.startswith("decoder"))
-    decoder += model.output_weight.numel()
-    memory, hypotheses = costs.memory(model), case.sentences * case.beam
-    kept = memory["cache_per_source_token"] * case.source + memory["cache_per_token"] * case.target / 2
+    once = ("encoder", "decoder.cross.key", "decoder.cross.value")
+    read_once = sum(size for part, size in parts.items() if part.startswith(once))
+    read = sum(size for part, size in parts.items() if part.startswith("decoder") and not part.startswith(once))
+    read += model.output_weight.numel()
+    memory = costs.memory(model)
+    hypotheses = case.sentences * (1 + case.beam * (case.target - 1)) / case.target  # at the first step one
+    of_source = case.sentences * memory["cache_per_source_token"] * case.source
+    of_target = hypotheses * memory["cache_per_token"] * case.target / 2
     operations = costs.flops(model, case.source, case.target)
-    of_encoder = sum(count for part, count in operations["parts"].items() if part.startswith("encoder"))
-    reading = ceilings.least(precision, encoder, case.sentences * of_encoder)
-    numbers = case.target * (decoder + hypotheses * kept / costs.FLOAT32)
-    return reading + ceilings.least(precision, numbers, hypotheses * (operations["forward"] - of_encoder))
+    made_once = sum(count for part, count in operations["parts"].items() if part.startswith(once))
+    ahead = operations["parts"]["decoder.scores"] * (1 - 1 / case.target) / 2  # scores of what comes later
+    made = operations["forward"] - made_once - ahead
+    reading = ceilings.least(precision, read_once, case.sentences * made_once)
+    return reading + ceilings.least(
+        precision, case.target * (read + (of_source + of_target) / costs.FLOAT32), hypotheses * made
+    )
 
 
 def tokens_apart(ours: list[list[int]], theirs: list[list[int]]) -> float:

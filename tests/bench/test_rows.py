@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads import cli
 from manyheads.bench import (
@@ -28,6 +30,7 @@ from manyheads.bench.train_translation import Corpus
 from manyheads.bench.training import Batch
 from manyheads.bench.work import Side, Work
 from manyheads.bench.workers import workers
+from manyheads.core.runtime import prepare
 from tests.bench import made_up
 from tests.bench.made_up import MADE_UP
 
@@ -62,6 +65,25 @@ def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
         theirs = work.peers[peer].prepare(case, "float32", 1)
         theirs.run()
         assert work.compare(ours.output, theirs.output) <= near
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Decoding(2, prompt=8, new=6, preset="gpt2/nano"),
+     Translating(3, 1, source=5, target=7, vocabulary=50, preset="transformer/tiny"),
+     Translating(3, 4, source=5, target=7, vocabulary=50, preset="transformer/tiny")],
+    ids=["gpt2", "greedy", "beam"],
+)  # fmt: skip
+def test_the_limit_counts_no_product_that_decoding_does_not_make(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = decode_gpt2 if isinstance(case, Decoding) else decode_translation
+    monkeypatch.setattr(module, "fast", lambda model, setting, threads: (model.eval(), prepare("float32", 1)))
+    prepared = module.WORK.ours.prepare(case, "float32", 1)
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        prepared.run()
+    products_alone = Ceilings(float("inf"), {"float32": 1.0})
+    counted = module.WORK.least(case, "float32", products_alone)
+    assert 0.9 * counter.get_total_flops() < counted <= counter.get_total_flops()
 
 
 def test_a_side_lives_within_what_is_its_own() -> None:
