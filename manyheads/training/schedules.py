@@ -35,7 +35,8 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
-    """The config's schedule. The length of a decay is `steps` or `epochs`, whichever ends first."""
+    """The config's schedule. The length of a decay is `steps` or `epochs`, whichever ends first; each epoch counts as
+    many steps as the first one, from which others may differ by a few."""
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "noam":
         assert config.width is not None

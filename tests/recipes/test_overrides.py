@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -230,3 +231,12 @@ def test_any_words_come_back_from_the_resume_command(names: list[str]) -> None:
     words = shlex.split(run.resume_command)
     again = apply(Named(), from_arguments(words[3 : words.index("--out")]))
     assert again == Named(tuple(names), ((1, 2), (3, 4)))
+
+
+def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
+    whole = Run("r", Path("runs/r"), max_minutes=30)
+    for since, left in ((0, 30), (20, 10), (40, 0)):
+        part = whole.part("base", time.monotonic() - 60 * since)
+        assert part.max_minutes == pytest.approx(left, abs=0.1)
+        assert (part.out, part.resume_command) == (Path("runs/r/base"), whole.resume_command)
+    assert Run("r", Path("runs/r")).part("base", time.monotonic()).max_minutes is None

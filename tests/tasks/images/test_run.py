@@ -99,6 +99,13 @@ def test_deits_recipe_is_taken_apart_a_part_a_row(
     table = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
     assert [line[:24].rstrip() for line in table.splitlines()[1:]] == ["base", "no mixup, no cutmix"]
     assert (tmp_path / "a" / "table.txt").read_text() == table + "\n"
+    results = [tmp_path / "a" / row / "result.json" for row in ("base", "no-mixup-no-cutmix")]
+    written = [path.stat().st_mtime_ns for path in results]
+    assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
+    assert [path.stat().st_mtime_ns for path in results] == written, "what is finished is not scored again"
+    results[0].unlink()
+    assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
+    assert results[0].exists()
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "no-mixup-no-cutmix"))
     assert two["overrides"] == {**one["overrides"], "augmentation.mixup": 0.0, "augmentation.cutmix": 0.0}
     assert one["metrics"]["top1"]["signature"] == "2 labels, 20 images", (
