@@ -15,25 +15,22 @@ from PIL import Image
 
 import manyheads
 from manyheads import directory
-from manyheads.service.watching import _curves
 from tests.analysis.maps.browser import BINARY
 from tests.service.browser import ServiceBrowser
-from tests.service.models import Running, bert, client, drawn, language_model, serving, translator
+from tests.service.models import (
+    Running,
+    bert,
+    client,
+    drawn,
+    language_model,
+    measured,
+    run_directory,
+    serving,
+    translator,
+)  # fmt: skip
 
 EVIL = "<img src=x onerror=document.title='taken'>"
 SENTENCE = "the cat sat on the mat"
-
-
-def run_directory(path: Path) -> Path:
-    """Of a run that is being trained: no model yet."""
-    (path / "state").mkdir(parents=True)
-    measured(path, *({"step": step, "loss": 5 / step, "learning_rate": 0.1} for step in (1, 2, 3)))
-    return path
-
-
-def measured(path: Path, *entries: dict[str, Any]) -> None:
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 @pytest.fixture(scope="module")
@@ -300,23 +297,6 @@ def test_curves_of_a_run_grow_while_it_is_trained(browser: ServiceBrowser, runni
     assert browser.run("document.querySelector('#curves polyline').points.length") == 4
 
 
-def test_curves_hold_what_the_file_holds(running: Running, folder: Path) -> None:
-    long = folder / "training-long"
-    long.mkdir()
-    measured(long, *({"step": step, "loss": float(step % 7), "bad": float("nan")} for step in range(1, 3001)))
-    with (long / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 30')  # a line that is being written
-    with serving(folder / "log-2", "--watch", long) as service, client(service) as http:
-        (card,) = http.get("/runs").json()["runs"]
-        assert (card["name"], card["finished"]) == ("training-long", False)
-        (curve,) = http.get("/runs/training-long").json()["curves"]
-        assert http.get("/runs/gone").status_code == 404
-    steps = curve["steps"]
-    assert (len(steps), steps[0], steps[-1]) == (500, 1, 3000)
-    assert steps == sorted(set(steps))
-    assert curve["values"] == [step % 7 for step in steps]
-
-
 def test_the_token_is_asked_for_and_never_part_of_a_link(opened: ServiceBrowser, folder: Path) -> None:
     token = "a-token-of-some-length"
     model = bert(folder / "guarded", head="masked_lm")
@@ -390,13 +370,3 @@ def test_a_blank_text_is_told(browser: ServiceBrowser, running: Running) -> None
     for model in ("tell", "en-de"):
         browser.visit(address(running, model=model, text=" ", pair=" "))
         browser.wait("document.querySelector('#result').textContent.startsWith('A blank text has no ')")
-
-
-def test_numbers_that_cannot_be_drawn_are_left_out() -> None:
-    large = 10**400
-    entries: list[Any] = [
-        {"step": 1, "validation": 0.5}, {"step": 2, "loss": large}, {"step": large, "loss": 1},
-        {"step": 3, "loss": 2, "\ud800": 2},
-    ]  # fmt: skip
-    curves = {curve.metric: (curve.steps, curve.values) for curve in _curves(entries)}
-    assert curves == {"validation": ([1], [0.5]), "loss": ([3], [2.0])}

@@ -1,0 +1,15 @@
+"""Commands that must fail, and the one line that they write."""
+
+import pytest
+
+from manyheads import cli
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Runs what must fail; returns the one line that it wrote."""
+    assert cli.main(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("manyheads: ")
+    assert shown.err.count("\n") == 1
+    return shown.err

@@ -1,0 +1,36 @@
+"""The curves of a run in training, as the service gives them: what its metrics.jsonl holds, thinned to be drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from manyheads.service.watching import _curves
+from tests.service.models import client, measured, serving
+
+
+def test_curves_hold_what_the_file_holds(tmp_path: Path) -> None:
+    long = tmp_path / "training-long"
+    long.mkdir()
+    measured(long, *({"step": step, "loss": float(step % 7), "bad": float("nan")} for step in range(1, 3001)))
+    with (long / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30')  # a line that is being written
+    with serving(tmp_path / "log", "--watch", long) as service, client(service) as http:
+        (card,) = http.get("/runs").json()["runs"]
+        assert (card["name"], card["finished"]) == ("training-long", False)
+        (curve,) = http.get("/runs/training-long").json()["curves"]
+        assert http.get("/runs/gone").status_code == 404
+    steps = curve["steps"]
+    assert (len(steps), steps[0], steps[-1]) == (500, 1, 3000)
+    assert steps == sorted(set(steps))
+    assert curve["values"] == [step % 7 for step in steps]
+
+
+def test_numbers_that_cannot_be_drawn_are_left_out() -> None:
+    large = 10**400
+    entries: list[Any] = [
+        {"step": 1, "validation": 0.5}, {"step": 2, "loss": large}, {"step": large, "loss": 1},
+        {"step": 3, "loss": 2, "\ud800": 2},
+    ]  # fmt: skip
+    curves = {curve.metric: (curve.steps, curve.values) for curve in _curves(entries)}
+    assert curves == {"validation": ([1], [0.5]), "loss": ([3], [2.0])}
