@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
-from manyheads.recipes.recipe import DataConfig, Recipe, Threads
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.images.run"
@@ -163,6 +163,7 @@ RECIPES = {
         "a small ViT of handwritten digits, or of your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
         "Without data, the handwritten digits that scikit-learn has, in less than two minutes.",
         options="[data=DIR] [preset=vit/7-28] [--init MODEL]", init="may",
+        with_init=replace(DIGITS, training=FINE_TUNING),
     ),
     "mnist/vit": Recipe(
         "a small ViT on MNIST", "Dosovitskiy et al. 2020", MNIST, RUN,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Count, Length, Range, Vocabulary
-from manyheads.recipes.recipe import DataConfig, Recipe
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.language.run"
@@ -76,7 +76,7 @@ RECIPES = {
         "a small language model of Python's source text, or of your texts", "Radford et al. 2019",
         LanguageModellingConfig(), RUN,
         "Byte-level BPE. Without data, the standard library's source text, in about three minutes on two cores.",
-        options="[data=FILE|DIR] [--init MODEL]", init="may",
+        options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModellingConfig(training=FINE_TUNING),
     ),
     "language-modelling/tiny-shakespeare": Recipe(
         "a 0.8 M parameter character model, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.core.config import Config, Count, Vocabulary
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.recipes.recipe import FINE_TUNING, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ RECIPES = {
         The paper: preset=base-uncased vocabulary=30522, batches of 256 examples, a million steps, of which 900,000 with
         length=128 and the rest with length=512 and --init.""",
         options="[data=TEXT] [next_sentence=false] [preset=base-uncased]", init="may",
+        with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "bert/imdb": Recipe(
         "a small BERT on film reviews, to start classifiers from", "Devlin et al. 2018", IMDB, RUN,

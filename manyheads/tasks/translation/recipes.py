@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Count, Range
-from manyheads.recipes.recipe import DataConfig, Recipe
+from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.translation.run"
@@ -126,7 +126,7 @@ RECIPES = {
         "a small translator of dates, amounts and names, any two locales", "Vaswani et al. 2017", EMBEDDED, RUN,
         """Without data, phrases from Unicode CLDR in two locales; what is tested are combinations that training has not
         shown. About three minutes on two cores.""",
-        options="[source=en target=de] [data=CORPUS]", init="may",
+        options="[source=en target=de] [data=CORPUS]", init="may", with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "translation/multi30k": Recipe(
         "a 2.6 M parameter translator of image captions", "Wu et al. 2021", MULTI30K, RUN,
