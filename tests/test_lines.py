@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,14 @@ def test_faults_of_pairs_name_their_line(
     monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Pairs())
     stdin(content)
     assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
+
+
+def test_what_is_never_written_has_no_score_in_json(
+    echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Echo, "score", lambda *_: [Translation("x", -0.5, -1.0), Translation("<pad>", -inf, -inf)])
+    targets = tmp_path / "targets.de"
+    targets.write_text("x\n<pad>\n")
+    assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets), "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert [line["score"] for line in scored] == [-0.5, None]

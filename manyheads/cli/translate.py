@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,5 +70,6 @@ def _score(translator: Translator, targets: list[str], options: argparse.Namespa
 
 
 def _plain(translation: Translation) -> dict[str, Any]:
-    t = translation
-    return {"text": t.text, "score": t.score, "log_probability": t.log_probability}
+    """JSON has no -inf, the score of what the model never writes: null."""
+    scores = {"score": translation.score, "log_probability": translation.log_probability}
+    return {"text": translation.text, **{key: n if math.isfinite(n) else None for key, n in scores.items()}}

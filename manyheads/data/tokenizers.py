@@ -320,8 +320,20 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     return copy
 
 
-def truncating(tokenizer: Tokenizer, limit: int) -> Tokenizer:
-    """A copy that cuts to `limit` tokens, the special ones among them: the flag would change a shared tokenizer."""
-    copy = with_special_tokens(tokenizer, as_text=tokenizer.encode_special_tokens)
-    copy.enable_truncation(limit)
-    return copy
+def shortened(sequences: Sequence[int | None], limit: int) -> list[int]:
+    """The places of `limit` tokens, by `Encoding.sequence_ids`: the special ones, and the beginnings of the texts.
+
+    Of a pair, the longer text is cut first, then both: what the library calls "longest_first", which also makes an
+    encoding of each part that it leaves out, of a pair each beside each: gigabytes of two long texts.
+    """
+    counts = Counter(sequences)
+    room = max(0, limit - counts[None])
+    shorter, longer = (1, 0) if counts[0] > counts[1] else (0, 1)
+    of_shorter = min(counts[shorter], room // 2)
+    left = {None: counts[None], shorter: of_shorter, longer: room - of_shorter}
+    places = []
+    for place, sequence in enumerate(sequences):
+        if left[sequence] > 0:
+            left[sequence] -= 1
+            places.append(place)
+    return places

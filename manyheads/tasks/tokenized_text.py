@@ -15,6 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text_faults import beginning, check_text
+from manyheads.data.tokenizers import shortened
 from manyheads.generation.text import UNSURE
 
 SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
@@ -40,7 +41,7 @@ def tokenized(
     """Tokens, with the tokenizer's special ones if `special`.
 
     Raises ValueError for a text that has no tokens of its own. A text with so many characters that it cannot fit into
-    `room` tokens is one, too, or is cut with `truncate`, before it is tokenized.
+    `room` tokens is one, too. With `truncate`, texts are cut to `room` tokens, not the special ones around them.
     """
     if truncate:
         text, pair = beginning(text, room), None if pair is None else beginning(pair, room)
@@ -51,7 +52,8 @@ def tokenized(
         if not tokenizer.encode(content, add_special_tokens=False).ids:
             raise ValueError(f"the {name} is blank to the tokenizer: there is nothing to look at")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
-    return TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
+    whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
+    return whole.part(shortened(encoding.sequence_ids, room)) if truncate and room is not None else whole
 
 
 class DecodedTokens(NamedTuple):

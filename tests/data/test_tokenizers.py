@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
 from manyheads.data import tokenizers
-from manyheads.data.tokenizers import load_tokenizer, train_bpe
+from manyheads.data.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
 
 WORDS = [
     "The", "the", "dog's", "Café", "RUNS,", "running\u00a0run!", "(über)", "北京", "12,345", "straße", "naïve", "<br",
@@ -245,3 +245,17 @@ def test_text_without_long_words_is_not_cut() -> None:
     long = "x" * 1200 + " y"
     assert "".join(tokenizers._Texts([long])) == long
     assert [len(piece) for piece in tokenizers._Texts([long])] == [500, 500, 202]
+
+
+def test_texts_and_pairs_are_cut_as_the_library_cuts_them() -> None:
+    tokenizer = train_wordpiece(TEXTS, 120)
+    words = " ".join(TEXTS).split()
+    for first, second, limit in product((1, 4, 9), (0, 1, 4, 5, 9), range(3, 16)):
+        inputs = " ".join(words[:first]), " ".join(words[:second]) if second else None
+        whole = tokenizer.encode(*inputs)
+        cutting = Tokenizer.from_str(tokenizer.to_str())
+        cutting.enable_truncation(limit)
+        expected = cutting.encode(*inputs)
+        places = shortened(whole.sequence_ids, limit)
+        assert [whole.ids[place] for place in places] == expected.ids
+        assert [whole.type_ids[place] for place in places] == expected.type_ids

@@ -117,7 +117,12 @@ def test_a_long_text_is_cut_where_that_is_asked(tmp_path: Path) -> None:
     labels = bert(tmp_path / "labels", head="sequence", labels=("a", "b"))
     long = "a dog " * ROOM * CHARACTERS
     assert labels.classify(long, truncate=True) == labels.classify("a dog " * ROOM, truncate=True)
-    assert len(labels.attend(long, truncate=True)["self"][0].queries) == ROOM
+    for pair in (None, "a cat", long):
+        (side,) = {layer.queries for layer in labels.attend(long, pair, truncate=True)["self"]}
+        assert (len(side), side.tokens[-1]) == (ROOM, "[SEP]")
+    words = bert(tmp_path / "words", head="masked_lm")
+    side = words.attend(f"a [MASK] {long}", truncate=True)["self"][0].queries
+    assert (len(side), side.tokens[:3], side.tokens[-1]) == (ROOM, ("[CLS]", "a", "[MASK]"), "[SEP]")
 
 
 def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
         if not isinstance(record, dict):
             raise ValueError(f"{file}: expected the record of a run, an object")
         try:
-            curve(record, "accuracy")
+            for measure in MEASURES:
+                curve(record, measure)
+            _name(record)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
         records.append(record)
@@ -56,7 +58,11 @@ def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
     measured = curves.get(measure) if isinstance(curves, dict) else None
     if not isinstance(measured, dict) or not measured:
         raise ValueError(f"the record of {record.get('recipe')} has no {measure} by length: name runs of universal/...")
-    return [int(length) for length in measured], list(measured.values())
+    lengths = [int(length) for length in measured]
+    values = [value for value in measured.values() if isinstance(value, int | float)]
+    if len(values) < len(lengths):
+        raise ValueError(f"{measure} by length: expected numbers, got {measured}")
+    return lengths, values
 
 
 def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
@@ -87,7 +93,15 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 
 def _name(record: Record) -> str:
-    settings = {key: value for key, value in record["overrides"].items() if key not in ("model", "threads")}
-    return ", ".join(
-        [record.get("model") or record["data"]["model"], *(f"{key}={value}" for key, value in settings.items())]
-    )
+    """What a run is called. Raises ValueError for a record that lacks what is drawn."""
+    overrides, data = record.get("overrides"), record.get("data")
+    if not (
+        isinstance(overrides, dict)
+        and isinstance(data, dict)
+        and isinstance(data.get("longest"), int)
+        and isinstance(record.get("recipe"), str)
+        and isinstance(record.get("model") or data.get("model"), str)
+    ):
+        raise ValueError("it lacks its recipe, overrides, model or data.longest: name finished runs of universal/...")
+    settings = {key: value for key, value in overrides.items() if key not in ("model", "threads")}
+    return ", ".join([record.get("model") or data["model"], *(f"{key}={value}" for key, value in settings.items())])

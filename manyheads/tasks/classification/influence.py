@@ -15,12 +15,14 @@ from manyheads.analysis.figures.influence import Parts, draw, fading, influence,
 from manyheads.core.layers import TokenEmbedding
 from manyheads.data.windows import Frame
 from manyheads.files import write
+from manyheads.models.bert_features import BertFeatures
 from manyheads.recipes.run import Run
 from manyheads.tasks.classification.recipes import InfluenceConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed
 
 TEXTS = 64  # at most, of a file
+READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")  # whose output are logits of a single text
 
 
 def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
@@ -63,7 +65,8 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
     loaded = directory.load(model_path)
     tokenizer, model = loaded.tokenizer, loaded.model.double()
     embedding = next((module for module in model.modules() if isinstance(module, TokenEmbedding)), None)
-    if tokenizer is None or embedding is None or hasattr(model.config, "start"):
+    fits = getattr(model.config, "head", None) in READING_HEADS and not isinstance(model, BertFeatures)
+    if tokenizer is None or embedding is None or hasattr(model.config, "start") or not fits:
         raise ValueError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
     if not file.is_file():
         raise ValueError(f"{file}: no such file; expected a text a line")

@@ -74,6 +74,9 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         cost = costs.flops(model, round(task.tokens_per_item))
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
         flops = cost["training"] - 2 * frozen
+        if config.auxiliary:  # what stands next, at every token
+            c = model.config
+            flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         # former runs, which know no `auxiliary`, are those without
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}

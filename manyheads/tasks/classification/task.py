@@ -25,7 +25,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.labelled import Labelled
 from manyheads.data.text_faults import ItemError, beginning, fault_of
-from manyheads.data.tokenizers import truncating
+from manyheads.data.tokenizers import shortened
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
@@ -74,7 +74,6 @@ def encode(
         return ItemError(index, fault, where(index) if where else None)
 
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
-    cutting: Tokenizer | None = None  # a copy, because other threads may use the tokenizer
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []
     longer: list[tuple[int, int]] = []
@@ -88,13 +87,15 @@ def encode(
         part: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
         encodings: list[Encoding] = tokenizer.encode_batch(part)
         for i, encoding in enumerate(encodings):
-            if limit is not None and len(encoding.ids) > limit:
-                longer.append((first + i, len(encoding.ids)))
+            tokens = np.array(encoding.ids or [unknown], dtype=np.int32)
+            kinds = np.array(encoding.type_ids or [0], dtype=np.int32)
+            if limit is not None and len(tokens) > limit:
+                longer.append((first + i, len(tokens)))
                 if truncate:
-                    cutting = cutting or truncating(tokenizer, limit)
-                    encodings[i] = cutting.encode_batch([part[i]])[0]
-        ids += [np.array(e.ids or [unknown], dtype=np.int32) for e in encodings]
-        segments += [np.array(e.type_ids or [0], dtype=np.int32) for e in encodings]
+                    places = shortened(encoding.sequence_ids, limit)
+                    tokens, kinds = tokens[places], kinds[places]
+            ids.append(tokens)
+            segments.append(kinds)
     if longer and not truncate:
         index, length = longer[0]
         others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""

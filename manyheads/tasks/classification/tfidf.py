@@ -44,6 +44,10 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         features = normalize(svd.fit_transform(features))
         with torch.no_grad():
             model.components.copy_(torch.from_numpy(svd.components_))
+    if absent := sorted({*range(len(c.labels))} - {*labels.tolist()}):
+        raise ValueError(
+            f"no training text has the label {c.labels[absent[0]]!r}: leave it out of names, or give texts that have it"
+        )
     regression = LogisticRegression(C=strength, max_iter=1000).fit(features, labels.numpy())
     idf = torch.from_numpy(weighting.idf_)
     idf[[c.pad, c.unknown]] = 0.0

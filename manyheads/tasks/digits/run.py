@@ -98,7 +98,7 @@ def planned_model(config: DigitsConfig) -> nn.Module:
 
 
 def _model(config: DigitsConfig) -> Any:
-    """All three with the same width, and as many parameters a block; the Transformer has four blocks a side."""
+    """Both Transformers are equally wide, the plain one has four blocks a side; the LSTMs are twice as wide."""
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}

@@ -105,7 +105,9 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
         )  # fmt: skip
 
         length = round(float(task.train.epoch(0).lengths.mean()))
-        flops = costs.flops(model, length)["training"] / length * task.tokens_per_prediction
+        encoder = costs.flops(model, length)["training"] / length
+        of_word = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
+        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * of_word
 
         def score(held: Tagged) -> Metrics:
             return probe(directory.load(run.out).model, tokenizer, splits.train, held, route, context=True)

@@ -25,7 +25,7 @@ from manyheads.data.pretraining import (
     mask_token,
 )
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.tokenizers import with_special_tokens
+from manyheads.data.tokenizers import shortened, with_special_tokens
 from manyheads.data.windows import Frame
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
@@ -136,8 +136,9 @@ class MaskedLanguageModel(TextPredictor):
         """With the mask as the token, whatever the tokenizer takes it for."""
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
-        text = beginning(text, self._room) if truncate else text
-        check_text(text, "the text", self._room, SHORTEN)
+        room = self.model.config.max_positions
+        text = beginning(text, room) if truncate else text
+        check_text(text, "the text", room, SHORTEN)
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
@@ -151,7 +152,10 @@ class MaskedLanguageModel(TextPredictor):
         before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
         around = [SPECIAL] * len(before), [SPECIAL] * len(after)
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
-        return TokenizedText(*frame.around(ids[:-1]), side)
+        whole = TokenizedText(*frame.around(ids[:-1]), side)
+        return (
+            whole.part(shortened([None if word == SPECIAL else 0 for word in side.words], room)) if truncate else whole
+        )
 
     def _around_masks(self, text: str) -> list[str]:
         """The parts of a text before, between and after its masks, without the blanks that belong to a mask."""

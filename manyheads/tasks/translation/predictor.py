@@ -205,8 +205,6 @@ class Translator(ModelWithTokenizer):
         """A text and what is written of it, or its own translation, as `attend` takes them, and both as a title."""
         room = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, room=room, truncate=truncate)
-        if truncate and len(source.ids) > room:  # as for a translation
-            source = source.part([*range(room - 1), len(source.ids) - 1])  # and its end
         cut = truncate or target is None  # its own translation is shown as far as the model goes
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cut else room, SHORTEN)

@@ -148,18 +148,21 @@ class TranslationTask:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
-        total, tokens = 0.0, 0
+        total, tokens, source_tokens = 0.0, 0, 0
         steps: dict[str, float] = {}
         for numbers in rows:
             batch = corpus.batch(numbers, self.model)
             with self.route.computing():
                 loss, thoughts = self._loss(batch, 0.0)
             total += float(loss)
-            tokens += batch.tokens
+            of_target, of_source = batch.counts
+            tokens, source_tokens = tokens + of_target, source_tokens + of_source
             for stack, ponder in thoughts.items():
-                steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * batch.tokens
+                positions = of_source if stack == "encoder" else of_target
+                steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * positions
         loss = torch.tensor(total / tokens)
-        mean_steps = {f"{stack}_steps": total / tokens for stack, total in steps.items()}
+        positions_of = {"encoder": source_tokens, "decoder": tokens}
+        mean_steps = {f"{stack}_steps": total / positions_of[stack] for stack, total in steps.items()}
         return {"loss": float(loss), "perplexity": float(loss.exp()), **mean_steps}
 
     def save(self, out: Path) -> str:

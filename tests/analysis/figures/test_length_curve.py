@@ -11,6 +11,7 @@ from manyheads import cli
 from manyheads.analysis.figures.length_curve import curve, draw, read_records
 
 RUNS = Path(manyheads.__file__).parent / "results" / "runs"
+WHOLE = json.loads((RUNS / "copy-universal.json").read_text())
 UNIVERSAL, TRANSFORMER = RUNS / "copy-universal.json", RUNS / "copy-transformer.json"
 
 
@@ -59,6 +60,14 @@ def test_a_curve_is_that_of_the_record() -> None:
         ("{", "invalid JSON"),
         ("[]", "expected the record of a run, an object"),
         ('{"recipe": "translation"}', "record of translation has no accuracy by length"),
+        *(
+            (
+                json.dumps({key: value for key, value in WHOLE.items() if key != missing}),
+                "it lacks its recipe, overrides",
+            )
+            for missing in ("recipe", "overrides", "data")
+        ),
+        (json.dumps(WHOLE | {"curve": WHOLE["curve"] | {"exact_match": {"20": "x"}}}), "expected numbers, got"),
     ],
 )
 def test_what_has_no_curve_is_told_in_one_line(

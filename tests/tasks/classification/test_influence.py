@@ -2,12 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.data.tokenizers import train_byte_bpe
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
@@ -53,11 +57,24 @@ def test_of_trained_models(models: tuple[Path, Path, Path], tmp_path: Path) -> N
     assert one == fading
 
 
+def tokenizer(model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model / "tokenizer.json"))
+
+
 def test_what_does_not_fit_is_told(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
     lstm, _, texts = models
     with pytest.raises(ValueError, match="no text has 60 tokens or more: set length lower"):
         influences(str(lstm), texts, 60, 1)
     with pytest.raises(ValueError, match="none: no such file; expected a text a line"):
         influences(str(lstm), tmp_path / "none", 6, 1)
+    bert: dict[str, Any] = {"vocab": 280, "width": 8, "layers": 1, "heads": 2, "feed_forward": 8, "labels": ("a", "b")}
+    for head in ("pretraining", "question", "choice", "pooler"):
+        labels = () if head != "choice" else bert["labels"]
+        directory.save(tmp_path / head, Bert(BertConfig(**{**bert, "labels": labels, "head": head})), tokenizer(lstm))
+    features = BertFeatures(BertFeaturesConfig(**bert, head="sequence", read=1, hidden=4))
+    directory.save(tmp_path / "features", features, tokenizer(lstm))
+    for name in ("pretraining", "question", "choice", "pooler", "features"):
+        with pytest.raises(ValueError, match=f"{name}: expected a model that reads a text alone"):
+            influences(str(tmp_path / name), texts, 6, 1)
     with pytest.raises(ValueError, match="models and texts go together"):
         train("text-classification/influence", {"texts": str(texts)}, out=tmp_path / "r")

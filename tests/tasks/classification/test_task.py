@@ -264,3 +264,13 @@ def test_texts_are_cut_without_a_change_to_the_tokenizer() -> None:
     encoded = encode(shared, ["red " * 30, "red"], None, 8, truncate=True)
     assert [len(ids) for ids in encoded.ids] == [8, 3]
     assert encoded.cut == 1
+
+
+@pytest.mark.parametrize("labels", [("a", "b", "c"), ("a", "b", "c", "d")])
+def test_a_label_that_no_training_text_has_is_told(labels: tuple[str, ...]) -> None:
+    """Of two labels there is one row of weights, which would go into every row of three."""
+    model = Tfidf(TfidfConfig(vocab=12, labels=labels))
+    wanted = [place for place in range(len(labels)) if labels[place] != "b"] * 2
+    texts = [np.array([place + 3, place + 4]) for place in wanted]
+    with pytest.raises(ValueError, match="no training text has the label 'b': leave it out of names"):
+        fit_tfidf(model, texts, torch.tensor(wanted))

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 import manyheads
+from manyheads.core.runtime import prepare
+from manyheads.data.store import TokenStore
+from manyheads.data.tokenizers import train_bpe
+from manyheads.models.presets import build, preset
 from manyheads.recipes.train import train
+from manyheads.tasks.translation.task import Corpus, TranslationTask
 from tests.tasks.translation.test_run import SMALL, lines, write_corpus
 
 
@@ -48,3 +53,26 @@ def test_a_universal_transformer_translates_text(corpus: Path, tmp_path: Path, h
     tuned = {"data": str(corpus), "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
     again = train("translation", tuned, out=tmp_path / "tuned", init=str(tmp_path / "run"))
     assert again["metrics"]["exact_match"] == result["metrics"]["exact_match"]
+
+
+def test_the_mean_steps_are_those_of_all_positions_whatever_batches_they_come_in(tmp_path: Path) -> None:
+    """Long sources with short targets think for as long as they are, short ones with long targets likewise."""
+    sources, targets = ["a b c d e f g h i j", "b"] * 4, ["c", "d e f g h i j a b c"] * 4
+    tokenizer = train_bpe(sources + targets, 40)
+    size, end = tokenizer.get_vocab_size(), tokenizer.token_to_id("</s>")
+    torch.manual_seed(1)
+    model = build(preset("universal/tiny", source_vocab=size, target_vocab=size, pad=size - 1, start=size - 1, end=end,
+                         width=16, heads=2, feed_forward=16, steps=6, dropout=0.0, halting="basic"))  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    source, target = (TokenStore.of(texts, tokenizer, tmp_path / "tokens") for texts in (sources, targets))
+    corpus = Corpus(source, target, 64)
+    whole, parts = (
+        TranslationTask(
+            model, tokenizer, None, corpus, corpus, route=prepare(threads=1), batch_tokens=most, smoothing=0.0, seed=1,
+        ).validate()
+        for most in (1000, 11)
+    )  # fmt: skip
+    assert 1.5 < whole["encoder_steps"] < 5.5
+    assert parts == pytest.approx(whole, rel=1e-5)
