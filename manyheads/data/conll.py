@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from manyheads.data.compressed import kind
 from manyheads.data.dataset import Dataset, leaving_out
 from manyheads.data.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
 from manyheads.data.splits import LONGEST, UTF8, lines
@@ -135,9 +136,9 @@ def _is_mark(character: str) -> bool:
 
 def _is_table(file: Path) -> bool:
     """A .tsv file is one where its first line names the columns."""
-    header = next(lines(file), None) or "" if file.suffix == ".tsv" else ""
+    header = next(lines(file), None) or "" if kind(file) == ".tsv" else ""
     named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
-    return named or (file.suffix in TABLES and file.suffix != ".tsv")
+    return named or (kind(file) in TABLES and kind(file) != ".tsv")
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
@@ -177,7 +178,7 @@ def _table(file: Path) -> Iterator[Row[Sentence]]:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
-            sides.append(cell.split() if isinstance(cell, str) and file.suffix in (".csv", ".tsv") else cell)
+            sides.append(cell.split() if isinstance(cell, str) and kind(file) in (".csv", ".tsv") else cell)
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
             raise BadRow(f"no texts under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS)
         words, tags = sides
@@ -194,9 +195,10 @@ def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> 
     """The sentence, or its first fault; each word is `step` lines below the one before."""
     if sum(map(len, words)) > LONGEST:
         raise BadRow(f"a sentence of more than {LONGEST:,} characters", "cut it into several")
-    for number, word in enumerate(words):
-        if fault := character_fault(word, "a word"):
-            raise BadRow(*fault, line=row.number + step * number)
+    for number, pair in enumerate(zip(words, tags, strict=True)):
+        for text, name in zip(pair, ("a word", "a tag"), strict=True):
+            if fault := character_fault(text, name):
+                raise BadRow(*fault, line=row.number + step * number)
     if broken := fault_of(tags):
         number, what, remedy = broken
         raise BadRow(what, remedy, line=row.number + step * number)

@@ -197,6 +197,7 @@ class TextSource(Source[Texts]):
     kind = "texts"
     unit = "texts"
     directories = True
+    mixes = True
     report = staticmethod(text_report)
 
     column: str = "text"
@@ -263,6 +264,7 @@ class DocumentSource(Source[Documents]):
     kind = "documents"
     unit = "documents"
     directories = True
+    mixes = True
     report = staticmethod(document_report)
 
     column: str = "text"

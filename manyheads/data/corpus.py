@@ -188,9 +188,12 @@ def cut(contents: Iterable[str]) -> Iterator[str]:
     for content in contents:
         rest += content
         while len(rest) > PIECE:
-            end = PIECE
-            while (end := max(rest.rfind(" ", 0, end), rest.rfind("\n", 0, end))) > 0 and not rest[end - 1].isalnum():
-                pass
+            space, line = rest.rfind(" ", 0, PIECE), rest.rfind("\n", 0, PIECE)
+            while (end := max(space, line)) > 0 and not rest[end - 1].isalnum():
+                if space == end:  # the other one is still the last before it
+                    space = rest.rfind(" ", 0, end)
+                else:
+                    line = rest.rfind("\n", 0, end)
             end = end if end > 0 else PIECE  # nowhere
             yield rest[:end]
             rest = rest[end:]

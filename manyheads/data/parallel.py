@@ -21,10 +21,10 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.compressed import COMPRESSED, kind, opened
+from manyheads.data.compressed import COMPRESSED, kind
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
-from manyheads.data.splits import UTF8, lines
+from manyheads.data.splits import UTF8, count_lines, lines
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,10 +117,7 @@ Sides = tuple[Any, Any]
 
 
 def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
-    counts = []
-    for file in (source_file, target_file):
-        with opened(file) as content:
-            counts.append(sum(1 for _ in content))
+    counts = [count_lines(file) for file in (source_file, target_file)]
     if counts[0] != counts[1]:
         raise ValueError(
             f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (from line"

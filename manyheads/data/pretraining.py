@@ -162,6 +162,8 @@ class TokenisedDocuments:
         lengths = lengths - 2  # without [CLS] and [SEP]
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
+        if not len(kept):
+            raise ValueError(f"the tokenizer leaves nothing of the {len(documents):,} documents: give texts of words")
         starts = np.concatenate([[0], np.flatnonzero(np.diff(document_of[kept])) + 1, [len(kept)]])
 
         def bare(index: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from manyheads.data.compressed import kind
 from manyheads.data.rows import TABLES
 from manyheads.data.splits import SplitData, Splits, absolute, hold_out, only_test, splits_among
 from manyheads.files import fingerprint
@@ -33,7 +34,8 @@ class Source(ABC, Generic[D]):
     """Where data lie and how they are read.
 
     data              a corpus, or a directory of splits; None: the embedded corpus, drawn by `seed`
-    validation, test  corpora that take precedence over those of the directory
+    validation, test  corpora that take precedence over those of the directory; beside an embedded corpus, only of texts
+                      and documents
     skip_bad_lines    leave out what is faulty, and count it
     recorded          the fingerprint of each split, where this was read from a record
     """
@@ -43,6 +45,7 @@ class Source(ABC, Generic[D]):
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # of the files that are corpora
     directories: ClassVar[bool] = False  # whether a corpus may be a directory, too
     first_test: ClassVar[bool] = False  # of several test corpora the first is read; else they are an error
+    mixes: ClassVar[bool] = False  # whether `validation` and `test` may stand beside the embedded corpus
 
     data: str | None = None
     validation: str | None = None
@@ -99,7 +102,7 @@ class Source(ABC, Generic[D]):
         return fingerprint(self.content(data, split))
 
     def corpora(self, folder: Path) -> list[str]:
-        return [path.name for path in folder.iterdir() if path.is_file() and path.suffix in self.suffixes]
+        return [path.name for path in folder.iterdir() if path.is_file() and kind(path) in self.suffixes]
 
     def splits_in(self, folder: Path) -> Splits:
         """The corpora of a directory, by their names."""
@@ -140,6 +143,9 @@ class Source(ABC, Generic[D]):
     def splits(self) -> Splits:
         """What each split is read from; nothing for an embedded corpus."""
         if self.data is None:
+            given = [name for name in ("validation", "test") if getattr(self, name) is not None]
+            if given and not self.mixes:
+                raise ValueError(f"{' and '.join(given)} without data: name the training data, too, with data=PATH")
             return Splits(None, None, []).given(self.validation, self.test)
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
@@ -148,9 +154,9 @@ class Source(ABC, Generic[D]):
 
     def read(self) -> SplitData[D]:
         """All splits; missing validation data are held out of the training data. Raises ValueError."""
+        path, validation_path, tests = self.splits()
         if self.data is None:
             return self.embedded()
-        path, validation_path, tests = self.splits()
         assert path is not None
         test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
         train = self.read_one(path)
@@ -225,6 +231,8 @@ class ClassSource(Source[D]):
     sample  training items that are used, drawn at random; None: all
     """
 
+    of_every_label: ClassVar[bool] = True  # whether a sample has to have an item of each label
+
     names: tuple[str, ...] = ()
     sample: int | None = None
 
@@ -233,7 +241,14 @@ class ClassSource(Source[D]):
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
     def read(self) -> SplitData[D]:
-        return super().read().sampled(self.sample, self.seed)
+        """Raises ValueError where the sample lacks what a model could not be trained without."""
+        splits = super().read()
+        drawn = splits.sampled(self.sample, self.seed)
+        lost = sorted({*splits.train.labels}.difference(drawn.train.labels))
+        if lost and (self.of_every_label or len({*drawn.train.labels}) < 2):
+            more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+            raise ValueError(f"items={self.sample:,}: none of them has the label {lost[0]!r}{more}: take more items")
+        return drawn
 
     def check_training(self, train: D) -> None:
         check_labels(train.labels, train.file or self.data)

@@ -113,9 +113,9 @@ def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
 
 
 def absolute(corpus: str) -> str:
-    """What finds a corpus from any directory: of a file, of two ("a.en,b.de"), or what their names begin with."""
+    """What finds a corpus from any directory: of a path, of several ("a.en,b.de"), or what their names begin with."""
     parts = [Path(part.strip()) for part in corpus.split(",")]
-    if len(parts) > 1 and all(part.is_file() for part in parts):
+    if len(parts) > 1 and not Path(corpus).exists() and all(part.exists() for part in parts):
         return ",".join(str(part.absolute()) for part in parts)
     return str(Path(corpus).absolute())
 
@@ -171,6 +171,19 @@ def lines(file: Path) -> Iterator[str | None]:
     """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
     splits at U+2028, U+000B, U+0085 and would count lines as no editor does. Raises ValueError for a line that is too
     long to be held, and for a compressed file that is damaged."""
+    for line in _lines(file):
+        try:
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError:
+            yield None
+
+
+def count_lines(file: Path) -> int:
+    """How many `lines` gives; likewise raises ValueError."""
+    return sum(1 for _ in _lines(file))
+
+
+def _lines(file: Path) -> Iterator[bytes]:
     with opened(file) as content:
         number = 0
         while line := content.readline(LONGEST_LINE + 1):
@@ -179,10 +192,7 @@ def lines(file: Path) -> Iterator[str | None]:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"{file}:{number}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
-            try:
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-            except UnicodeDecodeError:
-                yield None
+            yield line
 
 
 def lines_of(file: Path) -> list[str | None]:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from manyheads.data.compressed import kind, opened
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Fault, Row, character_fault, parsed, sift, table, text_fault
 from manyheads.files import parse_json
@@ -88,7 +89,7 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         ids.add(question.id)
         return (question,)
 
-    entries = table(file, columns=_COLUMNS) if file.suffix in TABLES else _entries(file, _json(file))
+    entries = table(file, columns=_COLUMNS) if kind(file) in TABLES else _entries(file, _json(file))
     skips: Counter[str] = Counter()
     rows = sift(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
     return Questions.collect(islice(rows, limit), file, skips, "no usable question", _SHAPE)
@@ -96,7 +97,8 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
 def _json(file: Path) -> Any:
     try:
-        return parse_json(file.read_bytes())
+        with opened(file) as content:
+            return parse_json(content.read())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
     except ValueError as error:

@@ -113,8 +113,13 @@ class Texts:
         """(N,) of the texts."""
         if self.survey is not None and self.span is None:
             return self.survey.hashes[self._chosen]
-        digests = (blake2b(text.encode(), digest_size=8).digest() for text in self.texts)
-        return np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64)
+        digests: list[int] = []
+        for _, parts in groupby(self.parts(), key=lambda part: part.text):  # a text may be larger than the memory
+            digest = blake2b(digest_size=8)
+            for part in parts:
+                digest.update(part.content.encode())
+            digests.append(int.from_bytes(digest.digest()))
+        return np.array(digests, dtype=np.uint64)
 
     @cached_property
     def facts(self) -> Facts:

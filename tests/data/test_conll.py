@@ -209,3 +209,10 @@ def test_conll_2003(real_data: Callable[[str], Path]) -> None:
     assert {kind: starts.count(kind) for kind in set(starts)} == {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}
     validation.check_labels(train.labels)
     assert isinstance(train, Tagged)
+
+
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_a_tag_has_characters_that_can_be_written(tmp_path: Path, character: str) -> None:
+    file = write(tmp_path / "a.jsonl", json.dumps({"tokens": ["a"], "tags": [f"B-{character}"]}) + "\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl:1: .*(NUL|a tag)"):
+        read_conll(file)

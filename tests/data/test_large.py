@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -367,3 +368,23 @@ def test_names_of_compressed_files(tmp_path: Path) -> None:
     with opened(tmp_path / "two.gz") as file:
         assert file.read() == b"one two"
     assert isinstance(TOKENIZER, Tokenizer)
+
+
+def test_a_run_of_blanks_is_cut_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blank that stands behind a letter is where a piece ends: by the plain search, as slow as it is."""
+    monkeypatch.setattr(corpus, "PIECE", 97)
+
+    def ends(rest: str) -> Iterator[int]:
+        while len(rest) > 97:
+            places = [end for end in range(1, 97) if rest[end] in " \n" and rest[end - 1].isalnum()]
+            yield (end := max(places, default=97))
+            rest = rest[end:]
+        yield len(rest)
+
+    for seed in range(50):
+        text = "".join(Random(seed).choices("ab \n.", [1, 1, 9, 9, 2], k=700))
+        assert [len(piece) for piece in cut([text])] == list(ends(text))
+    monkeypatch.undo()
+    began = time.monotonic()
+    assert sum(map(len, cut(["a" + "\n" * corpus.PIECE + " " * corpus.PIECE]))) == 2 * corpus.PIECE + 1
+    assert time.monotonic() - began < 5

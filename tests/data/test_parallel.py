@@ -292,3 +292,11 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
     splits = ParallelSource(data=str(two_files(tmp_path, lines, lines)), source="de", target="en").read()
     assert len(splits.train) + len(splits.validation) == 400
     assert 5 <= len(splits.validation) == splits.held_out <= 40
+
+
+def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyheads.data.splits.LONGEST_LINE", 1000)
+    (tmp_path / "a.de").write_text("x\n")
+    (tmp_path / "a.en").write_text("y" * 5000)
+    with pytest.raises(ValueError, match=r"a\.en:1: a line of more than 1,000 bytes; cut it into several"):
+        read_parallel(str(tmp_path / "a"), "de", "en")

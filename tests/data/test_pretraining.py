@@ -19,6 +19,7 @@ from manyheads.data.pretraining import (
     continuations,
     truncated,
 )  # fmt: skip
+from manyheads.data.tokenizers import train_wordpiece
 
 SPECIAL = Special(0, 1, 2)
 FIRST = 10  # tokens of the text are numbered from here, each occurring once, so that a token tells where it stood
@@ -295,3 +296,9 @@ def test_impossible_rules_are_told(rules: dict[str, Any], message: str) -> None:
 
 def test_continuations_are_the_pieces_inside_words() -> None:
     assert continuations({"a": 3, "##a": 4, "#": 5, "##": 6}) == {4, 6}
+
+
+def test_documents_of_which_the_tokenizer_leaves_nothing_are_told() -> None:
+    tokenizer = train_wordpiece(["red green"] * 5, 60)
+    with pytest.raises(ValueError, match="the tokenizer leaves nothing of the 2 documents: give texts of words"):
+        TokenisedDocuments.of([["\u200e"], ["\u200e\u200e"]], tokenizer)

@@ -113,3 +113,12 @@ def test_multi30k_is_fast(multi30k: Pairs) -> None:
     report = parallel_report(SplitData(multi30k, multi30k, None))
     assert time.process_time() - started < 2
     assert rows(report)["sources of the training data"][1] == "29,000 (100.0%)"
+
+
+def test_labels_are_shown_as_they_are_written() -> None:
+    names = ["[/sad]", "[other]", ":smile:"]
+    data = Labelled([f"text {i}" for i in range(3)], names)
+    assert [f"label: {name}" for name in names] == sorted(
+        (name for name in rows(labelled_report(SplitData(data, data, None))) if name.startswith("label: ")),
+        key=lambda name: names.index(name.removeprefix("label: ")),
+    )

@@ -1,5 +1,6 @@
 """A run's data as one value: told in a record, read back the same, and nothing else opened."""
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -268,3 +269,57 @@ def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=fault):
             source_of({"data": {"kind": kind, **settings}})
+
+
+@pytest.mark.parametrize("kind", [ParallelSource, LabelledSource, TaggedSource])
+def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
+    tmp_path: Path, kind: Callable[..., Source[Any]]
+) -> None:
+    other = write(tmp_path, other_txt=rows(30, "Text {0}.\n\n")) + "/other.txt"
+    for given, named in (({"test": other}, "test"), ({"validation": other, "test": other}, "validation and test")):
+        with pytest.raises(ValueError, match=f"^{named} without data: name the training data, too, with data=PATH"):
+            kind(**given).read()
+    beside = TextSource(validation=other, test=other).read()
+    assert beside.validation.texts == beside.known["test"].texts == [Path(other).read_text()]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_compressed_splits_are_read_as_the_others_are(
+    tmp_path: Path, make: Callable[..., Source[Any]], split: str
+) -> None:
+    source = make(tmp_path)
+
+    def contents() -> dict[str, list[str]]:
+        return {name: [*source.content(data, name)] for name, data in source.read().known.items()}
+
+    plain = contents()
+    (file,) = tmp_path.glob(f"{split}.*")
+    with gzip.open(f"{file}.gz", "wb") as compressed:
+        compressed.write(file.read_bytes())
+    file.unlink()
+    assert contents() == plain
+    assert set(plain) == {"train", "validation", "test"}
+
+
+def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        write(tmp_path / name, a_txt=f"of {name}\n")
+    monkeypatch.chdir(tmp_path)
+    source = TextSource(data="one,two", validation="three")
+    record = {"data": source.describe(source.read())}
+    monkeypatch.chdir("/")
+    again = source_of(record)
+    assert again is not None
+    assert again.read().train.texts == ["of one\n", "of two\n"]
+    assert again.again("validation").texts == ["of three\n"]
+
+
+def test_a_sample_has_an_item_of_every_label(tmp_path: Path) -> None:
+    labels = "".join(f"text {i},{'rare' if i == 7 else 'ab'[i % 2]}\n" for i in range(200))
+    data = write(tmp_path, train_csv="text,label\n" + labels, val_csv="text,label\nx,a\n") + "/"
+    assert len(LabelledSource(data=data, sample=199, seed=1).read().train) == 199
+    with pytest.raises(ValueError, match="^items=3: none of them has the label 'rare': take more items"):
+        LabelledSource(data=data, sample=3).read()
+    with pytest.raises(ValueError, match="^items=1: none of them has the label '.*' and 1 more: take more items"):
+        LabelledSource(data=data, sample=1).read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,11 @@ def test_bad_input(tmp_path: Path) -> None:
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
     with pytest.raises(ValueError, match="the share to hold out is 1.5"):
         read_text_splits(tmp_path, share=1.5)
+
+
+def test_hashes_are_of_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyheads.data.corpus.PIECE", 50)
+    texts = Texts(["häuser " * 100, "b", "c " * 60])
+    expected = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts.texts]
+    assert len(list(texts.parts())) > 3
+    assert texts.hashes.tolist() == expected

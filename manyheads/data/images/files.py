@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.data.compressed import kind
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
 from manyheads.data.rows import TABLES, table
@@ -78,7 +79,7 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
         return _folders(file), ()
     if not file.is_file():
         raise ValueError(f"{file}: no regular file (a pipe or a device); give {_FORMS}")
-    if file.suffix in TABLES:
+    if kind(file) in TABLES:
         return _table(file, columns, images), _names_beside(file)
     if file.suffix == ".tar":
         return _tar(file, columns), _names_beside(file)
@@ -113,7 +114,7 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
 
 def _splits_of(folder: Path) -> Splits:
-    inside = [path for path in _visible(folder) if path.is_dir() or path.suffix in _FILES or _is_idx(path.name)]
+    inside = [path for path in _visible(folder) if path.is_dir() or _is_corpus(path)]
     folders = [path for path in inside if path.is_dir()]
     named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
     files = [path.name for path in inside if not path.is_dir()]
@@ -226,13 +227,13 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
     label = columns.label or "label"
     wanted = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
     for row in table(file, columns=wanted):
-        chosen = _chosen(columns, row.cells) if images or file.suffix != ".parquet" else ("", label)
+        chosen = _chosen(columns, row.cells) if images or kind(file) != ".parquet" else ("", label)
         if row.fault:
             yield _faulty(row.place, row.fault, row.remedy)
         elif not isinstance(chosen, str):
             image, label = chosen
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
-        elif file.suffix == ".jsonl":
+        elif kind(file) == ".jsonl":
             yield _faulty(row.place, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
         else:
             raise ValueError(_without(file, chosen, next(table(file)).cells))  # in all columns
@@ -254,6 +255,10 @@ def _shards(
     if len({names for _, names in shards}) > 1:
         raise ValueError(f"{path}: the labels.txt beside them differ; write the same beside all")
     return chain.from_iterable(entries for entries, _ in shards), shards[0][1]
+
+
+def _is_corpus(file: Path) -> bool:
+    return kind(file) in TABLES or file.suffix == ".tar" or _is_idx(file.name)
 
 
 def _is_idx(name: str) -> bool:

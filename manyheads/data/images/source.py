@@ -32,6 +32,7 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     unit = "images"
     directories = True
+    of_every_label = False  # a label without images keeps its name
 
     columns: Columns = field(default_factory=Columns)
     kept: Path | None = None
@@ -43,10 +44,12 @@ class ImageSource(ClassSource[ImageData]):
         return super().read()
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
-        return read_images(
+        images = read_images(
             corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
             kept=self.kept, follows=self.follows, limit=limit,
         )  # fmt: skip
+        skip = labels and self.skip_bad_lines
+        return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)

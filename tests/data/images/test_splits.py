@@ -1,6 +1,8 @@
 """Splits of images, the report on them, and what a model is given of them."""
 
+import gzip
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from PIL import Image
 
 from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.data.images.source import ImageSource
+from manyheads.data.recorded import source_of
 from manyheads.data.splits import SplitData
 from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
@@ -123,3 +126,30 @@ def test_real_images(real_data: Callable[[str], Path]) -> None:
     data = read_images(real_data("mnist/test.parquet"))
     assert (len(data), data.names, {item.size for item in data.items}) == (2000, tuple("0123456789"), {(28, 28)})
     assert isinstance(data, ImageData)
+
+
+def test_classes_called_by_numbers_are_scored_on_their_own_test_data(tmp_path: Path) -> None:
+    many(tmp_path / "train")
+    many(tmp_path / "test", 10, first=100)
+    for split in ("train", "test"):
+        for old, new in (("a", "3"), ("b", "10")):
+            (tmp_path / split / old).rename(tmp_path / split / new)
+    many(tmp_path / "test", 4, first=200)  # of other labels
+    source = ImageSource(data=str(tmp_path), skip_bad_lines=True)
+    splits = source.read()
+    again = source_of({"data": source.describe(splits)})
+    assert again is not None
+    test = again.again("test", labels=splits.train.names)
+    assert splits.test is not None
+    assert (test.labels, len(test)) == (splits.test.labels, 10)
+
+
+def test_compressed_tables_are_splits(tmp_path: Path) -> None:
+    lines = [json.dumps({"image": f"{i}.png", "label": "ab"[i % 2]}) + "\n" for i in range(8)]
+    for i in range(8):
+        (tmp_path / f"{i}.png").write_bytes(encoded(noise("L")))
+    for split, part in (("train", lines[:4]), ("val", lines[4:6]), ("test", lines[6:])):
+        with gzip.open(tmp_path / f"{split}.jsonl.gz", "wt") as file:
+            file.writelines(part)
+    splits = ImageSource(data=str(tmp_path)).read()
+    assert {name: len(images) for name, images in splits.known.items()} == {"train": 4, "validation": 2, "test": 2}
