@@ -13,6 +13,8 @@ from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
+from manyheads.recipes import fine_tuning
+from manyheads.recipes.fine_tuning import start_bert
 from manyheads.recipes.overrides import apply, from_arguments
 from manyheads.recipes.table import find
 from manyheads.recipes.train import train
@@ -20,7 +22,7 @@ from manyheads.tasks.classification.task import ClassificationTask
 from scripts import results_keep
 from scripts.evidence import peer
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 WORDS = {"Ann": "PER", "Bob": "PER", "Rome": "LOC", "Oslo": "LOC"}
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "feed_forward": 32}
 SETTINGS = ["threads=1", "training.epochs=60", "training.learning_rate=1e-2", "training.warmup=5", "batch_tokens=128"]
@@ -94,3 +96,50 @@ def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
             batch = theirs.tensors([theirs.encoded["train"][i] for i in rows])
             assert torch.equal(batch["input_ids"], mine.ids.long())
             assert torch.equal(batch["attention_mask"].sum(1), mine.lengths)
+
+
+@pytest.mark.parametrize(("recipe", "folder"), [("sst2", "texts"), ("conll2003", "tags")])
+def test_where_nothing_is_drawn_both_loops_give_the_same_weights(
+    recipe: str, folder: str, bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head of zeros, no dropout, and rates of the same steps (theirs begin with a step at nought, ours end with one):
+    only the loops are left to differ, by the rounding of their sums."""
+
+    def without_a_head(model: Any) -> Any:
+        torch.nn.init.zeros_(model.classifier.weight)
+        return model
+
+    class Peer(peer.Peer):
+        def __init__(self, config: Any, init: str) -> None:
+            super().__init__(config, init)
+            without_a_head(self.model)
+            for module in self.model.modules():
+                module.p = 0.0 if isinstance(module, torch.nn.Dropout) else getattr(module, "p", None)
+
+    def start(*arguments: Any) -> Any:
+        model, tokenizer = start_bert(*arguments)
+        return without_a_head(model), tokenizer
+
+    def rates(*arguments: Any) -> Any:
+        schedule = linear(*arguments)
+        schedule.step()
+        return schedule
+
+    monkeypatch.setattr(fine_tuning, "start_bert", start)
+    linear = transformers.get_linear_schedule_with_warmup
+    monkeypatch.setattr(transformers, "get_linear_schedule_with_warmup", rates)
+    none = {f"model.{kind}": "0" for kind in ("dropout", "attention_dropout")}
+    settings = {"threads": "1", "training.epochs": "6", "training.warmup": "2", "batch_tokens": "128", **none}
+    settings |= {"data": str(data / folder), "training.learning_rate": "1e-3"}
+    train(recipe, settings, out=tmp_path / "own", init=str(bert))
+    ours = directory.load(tmp_path / "own").model
+
+    theirs = Peer(apply(find(recipe).config, from_arguments([f"{k}={v}" for k, v in settings.items()])), str(bert))
+    (tmp_path / "peer").mkdir()
+    peer.train(theirs, tmp_path / "peer")
+    theirs.model.save_pretrained(tmp_path / "theirs")
+    same = directory.load(tmp_path / "theirs").model.state_dict()
+    before = directory.load(bert).model.state_dict()
+    moved = sum(float((weight - before[name]).abs().sum()) for name, weight in same.items() if name in before)
+    apart = sum(float((weight - same[name]).abs().sum()) for name, weight in ours.state_dict().items())
+    assert apart < 1e-3 * moved

@@ -4,6 +4,7 @@ Fragments are dates, times, spans, relative times, intervals, numbers, percents,
 combinations of territory and language names; phrases are one to three of them, or names, joined by the locales' own
 patterns. A fragment belongs to training, validation or test by a hash of its source, and phrases are composed within
 one split: a date x pattern, amount x unit or list held out occurs nowhere in training, not even inside a longer phrase.
+A date with a time, and an interval, are fragments of their own: the date or the time within may be held out by itself.
 Names and patterns cannot be inferred, so whatever a held-out phrase needs of them occurs in training.
 No-break and thin spaces become plain ones: nobody types them.
 """
