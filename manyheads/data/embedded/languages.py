@@ -2,8 +2,8 @@
 
 Dates, times, spans, amounts, units, lists and combinations of names from the Unicode CLDR data inside Babel, as in
 `phrases.py`, in two languages at a time. A combination that is held out for validation or test occurs nowhere in
-training, not even inside a longer phrase, but for dates and times within a moment or an interval. What tells nothing (numbers and codes alone), or is the same in two of the
-languages, is left out.
+training, not even inside a longer phrase; a date or a time may, within a moment or an interval. What tells nothing
+(numbers and codes alone), or is the same in two of the languages, is left out.
 """
 
 from __future__ import annotations
