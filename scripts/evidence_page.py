@@ -66,14 +66,20 @@ class Bar:
                 return _waiting(by_seed, seeds, others), None
             error = stdev(others.values()) / len(others) ** 0.5
             met = mean(by_seed.values()) >= mean(others.values()) - self.errors * error
-            return f"{_spread(by_seed)} against {_spread(others)}", met
-        both = sorted({*by_seed} & {*others})
-        if len(both) < max(seeds, 2):
+            told = f"{_spread(by_seed)} against {_spread(others)}"
+            return f"{told}: {_difference(by_seed, others)[0]}" if len({*by_seed} & {*others}) > 1 else told, met
+        if len({*by_seed} & {*others}) < max(seeds, 2):
             return _waiting(by_seed, seeds, others), None
-        difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
-        low, high = difference - half, difference + half
-        met = difference >= (self.least or 0.0) and low > 0
-        return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(both)} seeds)", met
+        told, difference, low = _difference(by_seed, others)
+        return told, difference >= (self.least or 0.0) and low > 0
+
+
+def _difference(by_seed: Scores, others: Scores) -> tuple[str, float, float]:
+    """In words; the mean over the seeds of both; the lower end of its interval."""
+    both = sorted({*by_seed} & {*others})
+    difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
+    low, high = difference - half, difference + half
+    return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(both)} seeds)", difference, low
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
@@ -88,14 +94,20 @@ def scores(records: Mapping[str, Any], name: str, metric: str) -> Scores:
     return {r["seed"]: r["metrics"][metric]["value"] for key, r in records.items() if pattern.fullmatch(key)}
 
 
-def kept() -> dict[str, Any]:
-    """All records of runs by their names, and those of peers as peers/NAME."""
-    folder = results_keep.RECORDS
-    return {
+def kept(listed: Sequence[Listed]) -> dict[str, Any]:
+    """The records of runs by their names, and those of peers as peers/NAME; without those of a listed run that was made
+    with other settings than the list has now."""
+    settings = {run.name: run.settings for run in listed}
+    records = {
         prefix + path.stem: read_json(path, "restore it")
         for prefix, kind in (("", "runs"), ("peers/", "peers"))
-        for path in sorted((folder / kind).glob("*.json"))
+        for path in sorted((results_keep.RECORDS / kind).glob("[!.]*.json"))  # those with a dot are not whole
     }
+
+    def current(about: dict[str, Any]) -> bool:
+        return settings.get(about["run"], about["settings"]) == about["settings"]
+
+    return {name: record for name, record in records.items() if "evidence" not in record or current(record["evidence"])}
 
 
 def read_bars(path: Path = LIST) -> list[Bar]:
@@ -109,7 +121,7 @@ def read_bars(path: Path = LIST) -> list[Bar]:
 def states(path: Path = LIST) -> str:
     """A row for each claim."""
     claims, listed = read_list(path)
-    records, bars = kept(), read_bars(path)
+    records, bars = kept(listed), read_bars(path)
     rows = ["| | claim | state | runs kept | minutes left, one core | a GPU |", "| --- | --- | --- | --: | --: | --: |"]
     for letter, claim in claims.items():
         runs = [run for run in listed if run.claim == letter]
@@ -126,7 +138,7 @@ def states(path: Path = LIST) -> str:
 def bars_table(path: Path = LIST) -> str:
     """What each claim demands, and what was found."""
     _, listed = read_list(path)
-    records = kept()
+    records = kept(listed)
     rows = ["| | demanded | metric | found | |", "| --- | --- | --- | --- | --- |"]
     for bar in read_bars(path):
         figures, met = _judged(bar, listed, records)
@@ -138,7 +150,7 @@ def bars_table(path: Path = LIST) -> str:
 def left_table(path: Path = LIST) -> str:
     """The runs that are left, an entry a row."""
     _, listed = read_list(path)
-    records = kept()
+    records = kept(listed)
     rows = ["| | run | it shows | left | minutes each | |", "| --- | --- | --- | --: | --: | --- |"]
     for name in dict.fromkeys(run.entry for run in listed):
         runs = [run for run in listed if run.entry == name]

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.recipes.table import RECIPES
-from manyheads.results import describe, duration, groups, records, scores
+from manyheads.results import describe, groups, records, scores, took
 from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
@@ -56,12 +55,10 @@ def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
     rows = [["recipe", "run", *sizes, *metrics, "time", "processor"]]
     for group in runs:
         score, first = scores(group), group[0]
-        hardware = first["hardware"]
-        machine = hardware.get("gpu") or _processor(hardware)
         rows.append([
             f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}",
             *([f"{forward_flops(first) / 1e6:,.1f}"] if images else []), *(score.get(m, "") for m in metrics),
-            duration(mean(record["wall_seconds"] for record in group)), machine,
+            took(group), ", ".join(dict.fromkeys(_machine(record["hardware"]) for record in group)),
         ])  # fmt: skip
     rows.insert(1, ["---", "---", *["--:"] * len(sizes + metrics), "--:", "---"])
     return _markdown(rows)
@@ -112,7 +109,7 @@ def first_table() -> str:
         group = kept[recipe, run]
         rows.append([
             what, f"`{recipe}`", f"{group[0]['parameters']:,}", f"{metric} {scores(group)[metric]}",
-            duration(mean(record["wall_seconds"] for record in group)),
+            took(group),
         ])  # fmt: skip
     return _markdown(rows)
 
@@ -172,6 +169,10 @@ def _best_of_each(row: dict[str, Any]) -> str:
         if peer not in best or (figure < best[peer][1]) == (row["unit"] == "seconds"):
             best[peer] = setting, figure
     return "; ".join(f"{setting} {three_digits(figure)}" for setting, figure in best.values())
+
+
+def _machine(hardware: dict[str, Any]) -> str:
+    return str(hardware.get("gpu") or _processor(hardware))
 
 
 def _processor(hardware: dict[str, Any]) -> str:

@@ -19,15 +19,15 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
     folder = files("manyheads.results") / kind
     if not folder.is_dir():
         return []
-    paths = sorted((path for path in folder.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    whole = (path for path in folder.iterdir() if path.name.endswith(".json") and path.name[0] != ".")
+    paths = sorted(whole, key=lambda path: path.name)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def measured(recipe: str) -> list[str]:
     """One line for each way that a recipe was run: `en-de: bleu_13a 38.1, ... in 2.9 h`."""
     return [
-        f"{describe(group)}: {', '.join(f'{name} {score}' for name, score in scores(group).items())}"
-        f" in {duration(mean(r['wall_seconds'] for r in group))}"
+        f"{describe(group)}: {', '.join(f'{name} {score}' for name, score in scores(group).items())} in {took(group)}"
         for group in groups(records())
         if group[0]["recipe"] == recipe
     ]
@@ -70,6 +70,12 @@ def scores(group: list[dict[str, Any]]) -> dict[str, str]:
         spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
         texts[name] = f"{mean(values):.{digits}f}{spread}"
     return texts
+
+
+def took(group: list[dict[str, Any]]) -> str:
+    """How long its runs took: one time, or the shortest to the longest."""
+    seconds = [record["wall_seconds"] for record in group]
+    return " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
 
 
 def duration(seconds: float) -> str:

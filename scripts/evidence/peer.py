@@ -154,6 +154,7 @@ def train(peer: Peer, out: Path) -> float:
                 random = torch.get_rng_state()
                 with replacing(file) as fresh:
                     torch.save({"step": done, "seconds": seconds, "parts": parts, "random": random}, fresh)
+                write_json(out / "step.json", {"step": done, "last": last})
     return before + time.monotonic() - started
 
 

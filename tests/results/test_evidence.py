@@ -20,6 +20,7 @@ from manyheads.recipes.overrides import apply, from_arguments
 from manyheads.recipes.table import find
 from scripts import results_keep
 from scripts.evidence import __main__ as evidence
+from scripts.evidence import standing
 from scripts.evidence.listed import LIST, Listed, read_list
 from scripts.evidence.session import GRACE, SIGNALS
 from scripts.evidence.standing import MINILM, Standing, kept_records
@@ -315,3 +316,53 @@ def test_a_torn_checkpoint_and_a_run_that_is_gone_stop_no_other(
     assert call("--only", "gone", "lm", entries=entries) == 0
     assert "finished without a result.json: --anew gone" in capfd.readouterr().err
     assert [path.stem for path in records.iterdir()] == ["lm"]
+
+
+def test_what_is_forgotten_is_never_taken_for_the_new_run(
+    call: Callable[..., int], tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [old] = listed(tmp_path, entry("lm", LM + "20"))
+    finished(tmp_path / "runs", old)
+    (tmp_path / "runs" / "lm" / "state").mkdir()
+    entries = [entry("lm", LM + "30")]
+
+    def killed(folder: Path) -> None:
+        raise OSError("killed while removing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(standing.shutil, "rmtree", killed)
+        assert call("--anew", "lm", entries=entries) == 2
+    assert call(entries=entries) == 0
+    assert json.loads((records / "lm.json").read_text())["steps"] == 30
+    assert call("--anew", "lm", "--minutes", "0.001", entries=entries) == 0
+    assert not list((tmp_path / "runs").glob(".*")), "and nothing of it stays"
+
+
+def test_a_signal_right_after_the_start_ends_the_training(
+    call: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, popen = list[subprocess.Popen[bytes]](), subprocess.Popen
+
+    def start(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(process := popen(*words, **options))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr("scripts.evidence.session.subprocess.Popen", start)
+    assert call("--minutes", "20", entries=[entry("lm", LM + "100000000")]) == 130
+    assert started[0].poll() is not None
+
+
+def test_a_part_that_there_is_no_more_has_no_record(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
+    entries = [entry("rows", LM + "20")]
+    [run] = listed(tmp_path, *entries)
+    finished(tmp_path / "runs" / "rows", Listed("one", "", "", "", (), 1, "cpu"))
+    (tmp_path / "runs" / "rows.json").write_text(
+        json.dumps({"settings": run.settings, "seconds": 1.0, "status": "finished"})
+    )
+    records.mkdir(parents=True)
+    (records / "rows-two.json").write_text(json.dumps({"evidence": {"run": "rows", "settings": ["of before"]}}))
+    (records / "lm.json").write_text(json.dumps({"evidence": {"run": "lm", "settings": []}}))
+    assert call(entries=entries) == 0
+    assert sorted(path.name for path in records.iterdir()) == ["lm.json", "rows-one.json"]
+    assert Standing([run], tmp_path / "runs", None, "cpu").state(run) == "kept"

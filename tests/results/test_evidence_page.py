@@ -1,12 +1,14 @@
 """The page of claims: intervals against SciPy's, verdicts from records, and what is left."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts import evidence_page as page
-from scripts.evidence.listed import LIST, read_list
+from scripts import results_keep
+from scripts.evidence.listed import LIST, Listed, read_list
 
 CLAIMS = '[claims]\na = "it is better"\nb = "a curve"\n'
 
@@ -67,7 +69,7 @@ def test_claims_are_told_by_their_records(tmp_path: Path, monkeypatch: pytest.Mo
 
     def rows(*records: tuple[str, float]) -> list[str]:
         found = {name: record(1, value, name) for name, value in records}
-        monkeypatch.setattr(page, "kept", lambda: found)
+        monkeypatch.setattr(page, "kept", lambda _: found)
         return page.states(file).splitlines()[2:]
 
     assert rows() == [
@@ -95,3 +97,14 @@ def test_the_bars_are_about_listed_runs() -> None:
             other = entries[each.than.removeprefix("peers/")]
             assert other.claim == each.claim
             assert (other.by == "transformers") == each.than.startswith("peers/")
+
+
+def test_records_of_other_settings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_keep, "RECORDS", tmp_path)
+    (tmp_path / "runs").mkdir()
+    run = Listed("x-1", "x", "a", "it", ("translation", "training.steps=5"), 1, "cpu")
+    now, before = ({"evidence": {"run": "x-1", "settings": [words]}} for words in (*run.settings, "translation"))
+    for about, names in ((now, ["x-1", "y"]), (before, ["y"])):
+        for name, record in (("x-1", about), ("y", {})):
+            (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(record))
+        assert list(page.kept([run])) == names

@@ -21,6 +21,7 @@ from manyheads.recipes.train import train
 from manyheads.tasks.classification.task import ClassificationTask
 from scripts import results_keep
 from scripts.evidence import peer
+from scripts.evidence.standing import step
 
 transformers = pytest.importorskip("transformers")
 WORDS = {"Ann": "PER", "Bob": "PER", "Rome": "LOC", "Oslo": "LOC"}
@@ -63,6 +64,7 @@ def test_it_learns_goes_on_and_is_kept(
     assert peer.main(words) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["metrics"][metric]["value"] == 1.0
+    assert step(tmp_path / "run") == "step 56 of 60"
     ours: dict[str, Any] = dict(word.split("=") for word in SETTINGS)
     own = train(recipe, {**ours, "data": str(data / folder)}, out=tmp_path / "own", init=str(bert))
 
