@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, log_probabilities
+from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, without
 
 
 @torch.inference_mode()
@@ -34,7 +34,8 @@ def score(
     wanted = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
     given = wanted.roll(1, dims=1)  # (B, T): start, then the target
     given[:, 0] = start
-    log_p = log_probabilities(step(given, cache), suppress).gather(-1, wanted[..., None])[..., 0]  # (B, T)
+    logits = without(step(given, cache), suppress)  # (B, T, V)
+    log_p = logits.gather(-1, wanted[..., None])[..., 0] - logits.logsumexp(-1)  # (B, T)
     past = torch.arange(width, device=device) > torch.tensor([[len(t)] for t in targets], device=device)  # (B, T)
     totals = log_p.masked_fill(past, 0).sum(dim=1).tolist()
     return [Hypothesis.of([*t], total, alpha) for t, total in zip(targets, totals, strict=True)]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 UNSURE = "\ufffd"  # what bytes decode to that are no character, or not yet one
+PARTS = 4  # bytes of a character, and so tokens, at most
+PENDING = 16  # tokens since the text was sure, from which on it is tried to go on without them
 
 
 class TextStream:
@@ -41,7 +43,16 @@ class TextStream:
         if sure == text and piece:
             self._ids = self._ids[self._settled :]
             self._settled, self._out = len(self._ids), len(self._decode(self._ids))
+        elif sure != text and len(self._ids) - self._settled > PENDING:
+            self._drop(text)
         return self._until_stop(piece)
+
+    def _drop(self, text: str) -> None:
+        """Tokens that end in no character again and again: go on with the last ones, where that changes no text."""
+        last = self._ids[-PARTS:]
+        before, after = self._decode(self._ids[:-PARTS]), self._decode(last)
+        if before + after == text and len(before) <= self._out:
+            self._ids, self._settled, self._out = last, 0, self._out - len(before)
 
     def finish(self) -> str:
         """What is left when no token follows."""

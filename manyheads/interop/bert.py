@@ -174,6 +174,14 @@ class _OffsetPositions(Setting):
         return {self.theirs: ours[self.ours] + ours["position_offset"]}
 
 
+class _Rate(Setting):
+    """Before a classifier: there it is no other rate's default."""
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        rate = ours[self.ours]
+        return {self.theirs: ours["dropout"] if rate is None else rate}
+
+
 _ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
 _TEXT: tuple[Row, ...] = (  # BERT's and DistilBERT's
     Setting("vocab", "vocab_size", default=30_522),
@@ -251,7 +259,7 @@ DISTILBERT = _family(
         Setting("feed_forward", "hidden_dim", default=3072),
         Setting("dropout", "dropout", default=0.1),
         Setting("attention_dropout", "attention_dropout", default=0.1),
-        Setting("head_dropout", "seq_classif_dropout", default=0.2),
+        _Rate("head_dropout", "seq_classif_dropout", default=0.2),
         Setting("question_dropout", "qa_dropout", default=0.1),
     ),
     {**_PUBLISHED, "segment_types": None, "norm_eps": 1e-12, "position_offset": 0, "pooler_activation": "relu",

@@ -6,7 +6,7 @@ without `transformer.`. Models without biases are written with biases of zero, w
 key `bias` of their config.json, which other tools carry along.
 
 Of their heads we have the language model and the classifier of texts, which reads the last token that is no padding, by
-its id there, by the length here. A directory of any other is opened as a language model.
+its id there, by the length here. A directory of any other is refused: its weights have names that no row accounts for.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _heads(name: str) -> dict[str, Any]:
 # What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
 # and defaults for generating.
 _IGNORED = """
-    decoder_start_token_id is_decoder output_past pad_token_id predict_special_tokens
+    decoder_start_token_id is_decoder n_special output_past pad_token_id predict_special_tokens
     reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
     summary_use_proj
 """

@@ -52,6 +52,8 @@ class Setting:
         return {self.ours: first}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        if ours[self.ours] is None and not self.null and self.default is not None:
+            raise ValueError(f"{self.ours} is None: in their file that means a default")
         return {self.theirs: ours[self.ours]}
 
 

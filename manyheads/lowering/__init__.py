@@ -56,18 +56,33 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
     is that of PyTorch's products. `auto` becomes int8, bf16 or float32, the first that stays within `BOUNDS` here.
     """
     check(route)
-    usable = route.device == "cpu" and has_kernels()
     if route.precision == "auto":
-        if usable:
+        if _usable(route):
             for precision in _offered():
-                fast, its_route = lower(model, replace(route, precision=precision))
+                fast, its_route = _as_told(model, replace(route, precision=precision))
                 # without a stack there is nothing to hold against a bound
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     print(f"precision auto: {precision}", file=sys.stderr)
                     return fast, its_route
         has_bf16 = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
         return model, replace(route, precision="bf16" if has_bf16 else "float32")
-    if not usable or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
+    fast, its_route = _as_told(model, route)
+    if route.precision == "int8" and not its_route.lowered:
+        from manyheads.lowering.stack import FusedLinear
+
+        layers = sum(isinstance(module, FusedLinear) for module in fast.modules())
+        about = f"no blocks of this model can run in 8 bits; {layers} of its linear layers do, and all else is float32"
+        print(f"warning: precision int8: {about}", file=sys.stderr)
+    return fast, its_route
+
+
+def _usable(route: Route) -> bool:
+    return route.device == "cpu" and has_kernels()
+
+
+def _as_told(model: Any, route: Route) -> tuple[Any, Route]:
+    """`lower` for a precision that is no choice."""
+    if not _usable(route) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, route
     fusible = any(type(module) is Stack for module in model.modules())
     if not fusible and route.precision != "int8":
@@ -89,7 +104,7 @@ def _offered() -> tuple[Precision, ...]:
 
 def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
     from manyheads.lowering.kernels import tell_of_compiling
-    from manyheads.lowering.packed import team_of
+    from manyheads.lowering.packed import KINDS, NUMBERS, team_of
     from manyheads.lowering.stack import FusedLinear, FusedStack, fusible
     from manyheads.lowering.tile import HAS_BF16
 
@@ -98,13 +113,14 @@ def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
     tell_of_compiling()
     precision = route.precision
     team = team_of(route.threads or torch.get_num_threads())
+    group = NUMBERS[KINDS[precision]]  # columns that the kernels multiply at once
     done: dict[int, nn.Module] = {}
 
     def made(module: nn.Module) -> nn.Module:
         if id(module) in done:
             return done[id(module)]
         result = module
-        if type(module) is nn.Linear:
+        if type(module) is nn.Linear and module.in_features % group == 0:
             result = FusedLinear(module.weight, module.bias, precision, team)
         else:
             children = {name: made(child) for name, child in module.named_children()}

@@ -111,3 +111,16 @@ def test_nothing_of_a_stop_string_is_shown_early() -> None:
     assert stream.finish() == "ab"
     with pytest.raises(ValueError, match="must not be empty"):
         TextStream(characters, stop=["a", ""])
+
+
+def test_bytes_without_end_that_are_no_text_take_no_more_and_more(byte_bpe: Tokenizer) -> None:
+    lone = byte_bpe.encode("é").ids[1:]
+    dice = random.Random(5)
+    for ids in (lone * 300, [dice.choice([*lone, *byte_bpe.encode("👩é").ids]) for _ in range(300)]):
+        for before in ([], byte_bpe.encode("the cat").ids):
+            stream = TextStream(byte_bpe, before)
+            for token in ids:
+                stream.push(token)
+                assert len(stream._ids) < 60
+            stream.finish()
+            assert stream.text == byte_bpe.decode([*before, *ids]).removeprefix(byte_bpe.decode(before))

@@ -264,3 +264,11 @@ def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, capsys: pyt
         again = opened(tmp_path / f"{name}-again")
         assert again.config.eos_token_id is None
         assert_same(directory.load(tmp_path / name).model, again)
+
+
+def test_what_is_known_of_the_hub_and_computes_nothing_is_passed_over(tmp_path: Path) -> None:
+    other = theirs("gpt2", False)
+    other.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "n_special": 0, "predict_special_tokens": True}))
+    assert_same(directory.load(tmp_path).model, other)

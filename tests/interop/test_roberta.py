@@ -171,3 +171,10 @@ def test_what_cannot_be_represented_is_refused(
     with pytest.raises(ValueError, match=message) as raised:
         directory.load(tmp_path)
     assert "\n" not in str(raised.value)
+
+
+def test_the_rate_before_distilberts_classifier_is_written_as_it_is(tmp_path: Path) -> None:
+    model, _ = adapt(ours("distilbert", "sequence"), dropout=0.3, head_dropout=None)
+    assert directory.save(tmp_path, model, None) == "distilbert"
+    assert transformers.AutoConfig.from_pretrained(tmp_path).seq_classif_dropout == 0.3
+    assert directory.load(tmp_path).model.config.head_dropout == 0.3

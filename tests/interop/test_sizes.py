@@ -15,9 +15,12 @@ import transformers
 from torch import nn
 
 from manyheads import directory
+from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.universal import Universal, UniversalConfig
+from manyheads.models.vit import ViT, ViTConfig
 from tests.interop.reference import ours
 
+TINY: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "feed_forward": 64}
 SMALL: dict[str, Any] = {"vocab_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2}
 BERT: dict[str, Any] = {**SMALL, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 20}
 IMAGES: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
@@ -75,3 +78,21 @@ def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) 
             assert taken < 100_000, f"{key}={size} took {taken} kB"
             assert time.perf_counter() - began < 3, f"{key}={size}"
     assert refused >= 4
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: Bert(BertConfig(vocab=30, **TINY, segment_types=None)),
+        lambda: ViT(ViTConfig(image_size=8, patch=4, **TINY, labels=(), registers=3)),
+    ],
+    ids=["bert", "vit"],
+)  # fmt: skip
+def test_what_their_file_has_no_word_for_is_saved_as_ours(tmp_path: Path, model: Callable[[], Any]) -> None:
+    """A null of theirs is a default."""
+    saved = model()
+    assert directory.save(tmp_path, saved, None).startswith("manyheads-")
+    again = directory.load(tmp_path).model
+    assert again.config == saved.config
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)

@@ -350,3 +350,16 @@ def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> 
 def test_float64_stays_what_it_is() -> None:
     model = gpt().double()
     assert lower(model, prepare("float32", device="cpu"))[0] is model
+
+
+@pytest.mark.parametrize("precision", [*PRECISIONS, "auto"])
+def test_layers_of_any_width_are_computed(precision: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels multiply several columns at once; what does not come out even is left to PyTorch."""
+    for width in (8, 30, 54):
+        model = torch.nn.Sequential(torch.nn.Linear(width, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))
+        x = torch.randn(3, width)
+        fast, _ = lower(model, prepare(precision))
+        assert off(fast(x), exact(model, x.double())) < TOLERANCE.get(precision, 4e-2)
+    told = capsys.readouterr().err
+    assert ("no blocks of this model can run in 8 bits; 2 of its linear layers do" in told) == (precision == "int8")
+    assert ("8 bits; 1 of its linear layers" in told) == (precision == "int8")

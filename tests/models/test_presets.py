@@ -122,3 +122,14 @@ def test_no_weight_of_a_network_is_lost() -> None:
         adapt(model, bias=False)
     with pytest.raises(ValueError, match="layers would change the shapes of decoder"):
         adapt(model, layers=1)
+
+
+@pytest.mark.parametrize("name", ["text-classifier/corrected", "sequence-baseline/lstm", "tfidf"])
+def test_another_order_of_labels_needs_another_output(name: str) -> None:
+    model = build(preset(name, vocab=30, labels=("negative", "positive")))
+    same, new = adapt(model, labels=("negative", "positive"))
+    assert (new, torch.equal(same.output.weight, model.output.weight)) == ([], True)
+    for labels in (("positive", "negative"), ("a", "b", "c")):
+        other, new = adapt(model, labels=labels)
+        assert {"output.weight", "output.bias"} == {*new}
+        assert not other.output.weight.equal(model.output.weight)

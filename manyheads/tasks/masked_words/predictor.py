@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from heapq import nlargest
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple, overload
 
 import torch
@@ -34,7 +36,9 @@ from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.division import each
 
 TEXTS = 32  # that are filled at once
-MOST = 1000  # words for a mask: of two masks, their square is compared
+LOGITS = 2**24  # of their masks, or those of one text
+MOST = 1000  # words for a mask
+MOST_WORDS = 10_000  # for all masks of a text
 
 
 class Fill(NamedTuple):
@@ -67,8 +71,8 @@ class MaskedLanguageModel(TextPredictor):
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
         """The `top` (at most 1000) likeliest words for the mask of every text, best first.
 
-        The mask is the tokenizer's own: [MASK], or <mask>. Raises ValueError for a text without it, and for one that is
-        longer than the model takes.
+        The mask is the tokenizer's own: [MASK], or <mask>. Raises ValueError for a text without it, for one that is
+        longer than the model takes, and where `top` words for each of its masks are more than 10,000.
         """
         if not 1 <= top <= MOST:
             raise ValueError(f"top is {top}: expected 1 to {MOST}")
@@ -78,21 +82,28 @@ class MaskedLanguageModel(TextPredictor):
         encoded = [self._encode(text, index) for index, text in enumerate(texts)]
         model, route = self.fast
 
-        def filled(first: int) -> list[list[Fill]]:
-            ids = encoded[first : first + TEXTS]
+        masks = [ids.count(self.special.mask) for ids in encoded]
+        for index, count in enumerate(masks):
+            if count * top > MOST_WORDS:
+                fault = f"has {count:,} masks, top is {top:,}: expected at most {MOST_WORDS:,} words in all"
+                raise ItemError(index, fault)
+
+        def filled(rows: range) -> list[list[Fill]]:
+            given, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
             masked = batch == self.special.mask
             with torch.inference_mode(), route.computing():
                 states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
                 logits = model.words(states[masked]).float()  # (N, V), row after row
-            chances, words = logits.softmax(-1).topk(min(top, logits.shape[1]))
-            counts = masked.sum(1).tolist()
+            best, words = logits.topk(min(top, logits.shape[1]))
+            best, counts = best - logits.logsumexp(-1, keepdim=True), masks[rows.start : rows.stop]
             return [
-                [self._filled(text, *best) for best in _best(p.tolist(), w.tolist(), top)]
-                for text, p, w in zip(texts[first:], chances.split(counts), words.split(counts), strict=False)
+                [self._filled(text, math.exp(total), chosen) for total, chosen in _best(p.tolist(), w.tolist(), top)]
+                for text, p, w in zip(given, best.split(counts), words.split(counts), strict=True)
             ]
 
-        return [fills for part in each(range(0, len(texts), TEXTS), filled) for fills in part]
+        groups = _groups(masks, LOGITS // self.model.config.vocab)
+        return [fills for part in each(groups, filled) for fills in part]
 
     def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """What each layer would say stands at each position, masked or not: the logit lens.
@@ -199,10 +210,41 @@ class MaskedLanguageModel(TextPredictor):
         ).epoch(0)  # fmt: skip
 
 
+def _groups(masks: Sequence[int], most: int) -> list[range]:
+    """Texts that are filled at once: at most TEXTS, and of several at most so many masks."""
+    starts, inside = [0], 0
+    for index, count in enumerate(masks):
+        if index - starts[-1] == TEXTS or (index > starts[-1] and inside + count > most):
+            starts.append(index)
+            inside = 0
+        inside += count
+    return [range(*ends) for ends in pairwise([*starts, len(masks)])]
+
+
 def _best(chances: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
-    """The likeliest combinations of a word for every mask, given each mask's likeliest words (M, count)."""
-    best: list[tuple[float, list[int]]] = [(1.0, [])]
+    """The likeliest combinations of a word for every mask, best first, with the logarithm of their probability.
+
+    chances  (M, count) of each mask the logarithms of its likeliest words' probabilities, best first
+    words    (M, count)
+    """
+    totals, choices = [0.0], list[list[tuple[int, int]]]()  # of each mask: which combination before, which word
     for p, w in zip(chances, words, strict=True):
-        longer = ((before * p[i], [*chosen, w[i]]) for before, chosen in best for i in range(len(p)))
-        best = nlargest(count, longer, key=lambda combination: combination[0])
-    return best
+        best: list[tuple[float, int, int]] = []
+        waiting = [(-totals[0] - p[0], 0, 0)]  # a heap: what can be the next one, given those that are best
+        while waiting and len(best) < count:
+            loss, before, at = heappop(waiting)
+            best.append((loss, before, at))
+            if at + 1 < len(p):
+                heappush(waiting, (-totals[before] - p[at + 1], before, at + 1))
+            if at == 0 and before + 1 < len(totals):
+                heappush(waiting, (-totals[before + 1] - p[0], before + 1, 0))
+        totals = [-loss for loss, _, _ in best]
+        choices.append([(before, w[at]) for _, before, at in best])
+    combinations = []
+    for place, total in enumerate(totals):
+        chosen = []
+        for of_mask in reversed(choices):
+            place, word = of_mask[place]
+            chosen.append(word)
+        combinations.append((total, chosen[::-1]))
+    return combinations

@@ -29,6 +29,7 @@ from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf,
 from manyheads.training.division import each
 
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
+LOGITS = 2**26  # that are scored at once, or those of one pair
 MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
 SPLIT = "split it, or have it cut with truncate (--truncate)"
 
@@ -146,7 +147,8 @@ class Translator(ModelWithTokenizer):
                 cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
                 return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha)
 
-        batches = [*self._batches(encoded, 1)]
+        longer = [max(pair, key=len) for pair in zip(encoded, wanted, strict=True)]
+        batches = [*self._batches(longer, 1, min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size()))]
         for rows, results in zip(batches, each(batches, scored), strict=True):
             for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
@@ -273,12 +275,14 @@ class Translator(ModelWithTokenizer):
             encoded.append(ids)
         return encoded
 
-    def _batches(self, encoded: Sequence[Sequence[int]], beam: int) -> Iterator[list[int]]:
+    def _batches(
+        self, encoded: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
+    ) -> Iterator[list[int]]:
         """Rows of like length, as many as fit the token budget; blank ones are left out."""
         rows = sorted((i for i, ids in enumerate(encoded) if ids), key=lambda i: len(encoded[i]))
         batch: list[int] = []
         for row in rows:
-            if batch and (len(batch) + 1) * len(encoded[row]) * beam > DECODING_TOKENS:
+            if batch and (len(batch) + 1) * len(encoded[row]) * beam > tokens:
                 yield batch
                 batch = []
             batch.append(row)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from manyheads.data.pretraining import PretrainingData, Rules, Special, Tokenise
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
-from manyheads.tasks.masked_words.predictor import MaskedLanguageModel
+from manyheads.tasks.masked_words import predictor
+from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best, _groups
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 from manyheads.training.loss import in_tokens
 from tests.tasks.learning import learn
@@ -232,3 +235,29 @@ def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> Non
     assert any("[MASK]" in text for text in outcome.inputs)
     with pytest.raises(ValueError, match="no result.json that tells its validation data: name some with --data PATH"):
         filler.outcome()
+
+
+def test_many_masks_take_little_time_and_memory(filler: MaskedLanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["The red [MASK] sleeps.", "[MASK] " * 9, "It [MASK] and [MASK]."] * 20
+    whole = filler.fill(texts, top=3)
+    monkeypatch.setattr(predictor, "LOGITS", 10 * filler.model.config.vocab)
+    for one, other in zip(whole, filler.fill(texts, top=3), strict=True):
+        assert [fill.text for fill in one] == [fill.text for fill in other]
+    assert [len(rows) for rows in _groups([4, 4, 4, 30, 1, 1], 10)] == [2, 1, 1, 2]
+    with pytest.raises(ValueError, match="text 2 has 11 masks, top is 1,000: expected at most 10,000 words in all"):
+        filler.fill(["[MASK]", "[MASK] " * 11], top=1000)
+
+
+@pytest.mark.parametrize("masks", [1, 2, 3, 4])
+def test_the_best_combinations_are_those_of_all(masks: int) -> None:
+    dice = random.Random(masks)
+    chances = [sorted((dice.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
+    words = [[10 * mask + place for place in range(4)] for mask in range(masks)]
+    every = [
+        (sum(chances[mask][place] for mask, place in enumerate(places)), [words[m][p] for m, p in enumerate(places)])
+        for places in product(range(4), repeat=masks)
+    ]
+    best = _best(chances, words, 4)
+    expected = sorted(every, reverse=True)[:4]
+    assert [chosen for _, chosen in best] == [chosen for _, chosen in expected]
+    assert [total for total, _ in best] == pytest.approx([total for total, _ in expected])

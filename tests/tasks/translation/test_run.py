@@ -18,6 +18,7 @@ import manyheads
 from manyheads.models.presets import build, preset
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.translation import predictor
 from manyheads.tasks.translation.ablation import rows
 from manyheads.tasks.translation.recipes import ABLATE
 
@@ -107,6 +108,26 @@ def test_scores_of_translations_are_their_forced_scores(run: Path, corpus: Path)
     assert scores == sorted(scores, reverse=True)
     with pytest.raises(ValueError, match="beam"):
         translator.nbest(sources, 5, beam=4)
+
+
+def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long target among short sources takes no more memory than by itself."""
+    translator = manyheads.load(run)
+    sources, targets = ["dog"] * 12, ["Hund " * (1 + 3 * (i % 4)) for i in range(12)]
+    whole = translator.score(sources, targets)
+    sizes = list[int]()
+    inner = translator._pad
+
+    def counted(encoded: Any) -> Any:
+        sizes.append(len(encoded))
+        return inner(encoded)
+
+    monkeypatch.setattr(translator, "_pad", counted)
+    monkeypatch.setattr(predictor, "LOGITS", 30 * translator.target_tokenizer.get_vocab_size())
+    parts = translator.score(sources, targets)
+    assert [p.log_probability for p in parts] == pytest.approx([w.log_probability for w in whole], abs=1e-4)
+    assert sum(sizes) == 12
+    assert sizes[-1] < sizes[0]
 
 
 def test_too_long_a_text_is_told_and_cut_only_on_request(run: Path) -> None:
