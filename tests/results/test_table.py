@@ -72,7 +72,7 @@ def test_the_first_table_has_one_score_of_each_run_and_misses_none(monkeypatch: 
 
 def images(recipe: str, width: int, right: float) -> dict[str, Any]:
     return record(
-        1, 0.0, recipe=recipe, overrides={"model.depths": [1], "model.widths": [width]},
+        1, 0.0, recipe=recipe, overrides={"model.depths": [1, 1, 1], "model.widths": [width]},
         data={"items": {"test": 400}}, parameters=width,
         metrics={"top1": {"value": right}}, flops=6e9 * width, target_tokens=1000,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
     text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["docs/results.md"])
-    assert "| `cifar10/resnet` | model.depths=[1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
+    assert "| `cifar10/resnet` | model.depths=[1, 1, 1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
 
@@ -109,6 +109,8 @@ def test_speed_is_shown_beside_the_best_setting_of_each_peer(monkeypatch: pytest
 def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [images("cifar10/resnet", 16, 0.6), images("cifar10/resnet", 8, 0.5), images("cifar10/vit", 8, 0.4),
              record(1, 0.0, recipe="cifar10/resnet")]  # fmt: skip
+    deeper = images("cifar10/resnet", 32, 0.9)  # a teacher, trained in another way
+    found.append(deeper | {"overrides": {**deeper["overrides"], "model.depths": [2, 2, 2]}})
     monkeypatch.setattr(plot, "records", lambda: found)
     assert plot.points() == {
         "cifar10/resnet": [(8, 16e6, 0.5, pytest.approx(0.049)), (16, 32e6, 0.6, pytest.approx(0.048, abs=1e-5))]
