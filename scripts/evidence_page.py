@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from manyheads.files import read_json
 from scripts import results_keep
 from scripts.evidence.listed import LIST, Listed, read_list
 
@@ -61,25 +60,25 @@ class Bar:
             met = value >= self.least if self.least is not None else value <= (self.most or 0.0)
             return _spread(by_seed), met
         others = scores(records, self.than, self.metric)
+        both = sorted({*by_seed} & {*others})
         if self.errors is not None:
             if min(len(by_seed), len(others)) < max(seeds, 2):
                 return _waiting(by_seed, seeds, others), None
             error = stdev(others.values()) / len(others) ** 0.5
             met = mean(by_seed.values()) >= mean(others.values()) - self.errors * error
             told = f"{_spread(by_seed)} against {_spread(others)}"
-            return f"{told}: {_difference(by_seed, others)[0]}" if len({*by_seed} & {*others}) > 1 else told, met
-        if len({*by_seed} & {*others}) < max(seeds, 2):
+            return f"{told}: {_difference(by_seed, others, both)[0]}" if len(both) > 1 else told, met
+        if len(both) < max(seeds, 2):
             return _waiting(by_seed, seeds, others), None
-        told, difference, low = _difference(by_seed, others)
+        told, difference, low = _difference(by_seed, others, both)
         return told, difference >= (self.least or 0.0) and low > 0
 
 
-def _difference(by_seed: Scores, others: Scores) -> tuple[str, float, float]:
-    """In words; the mean over the seeds of both; the lower end of its interval."""
-    both = sorted({*by_seed} & {*others})
-    difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
+def _difference(by_seed: Scores, others: Scores, seeds: Sequence[int]) -> tuple[str, float, float]:
+    """In words; the mean over these seeds, which both have; the lower end of its interval."""
+    difference, half = paired([by_seed[seed] for seed in seeds], [others[seed] for seed in seeds])
     low, high = difference - half, difference + half
-    return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(both)} seeds)", difference, low
+    return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(seeds)} seeds)", difference, low
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
@@ -98,16 +97,15 @@ def kept(listed: Sequence[Listed]) -> dict[str, Any]:
     """The records of runs by their names, and those of peers as peers/NAME; without those of a listed run that was made
     with other settings than the list has now."""
     settings = {run.name: run.settings for run in listed}
-    records = {
-        prefix + path.stem: read_json(path, "restore it")
-        for prefix, kind in (("", "runs"), ("peers/", "peers"))
-        for path in sorted((results_keep.RECORDS / kind).glob("[!.]*.json"))  # those with a dot are not whole
-    }
 
     def current(about: dict[str, Any]) -> bool:
         return settings.get(about["run"], about["settings"]) == about["settings"]
 
-    return {name: record for name, record in records.items() if "evidence" not in record or current(record["evidence"])}
+    return {
+        name: record
+        for name, record in results_keep.kept().items()
+        if "evidence" not in record or current(record["evidence"])
+    }
 
 
 def read_bars(path: Path = LIST) -> list[Bar]:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from statistics import mean
 from typing import Any
 
-from manyheads.files import write_json
+from manyheads.files import read_json, write_json
 from manyheads.training.progress import read_metrics
 
 RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
@@ -60,6 +60,20 @@ def keep(run: Path, name: str, **more: Any) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_json(kept, record | {key: value for key, value in more.items() if key not in record})
     return kept
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The records of runs by their names, and those of peers as peers/NAME."""
+    return {
+        prefix + path.stem: read_json(path, "restore it")
+        for prefix, kind in (("", "runs"), ("peers/", "peers"))
+        for path in sorted((RECORDS / kind).glob("[!.]*.json"))  # those with a dot are not whole
+    }
+
+
+def place(name: str) -> Path:
+    """Of a record, by its name as in `kept`."""
+    return RECORDS / ("" if name.startswith("peers/") else "runs") / f"{name}.json"
 
 
 if __name__ == "__main__":

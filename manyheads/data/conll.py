@@ -173,12 +173,13 @@ def _split(line: str) -> list[str]:
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
     """A sentence a row."""
+    one_cell = kind(file) in (".csv", ".tsv")  # with all words of the sentence
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
-            sides.append(cell.split() if isinstance(cell, str) and kind(file) in (".csv", ".tsv") else cell)
+            sides.append(cell.split() if isinstance(cell, str) and one_cell else cell)
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
             raise BadRow(f"no texts under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS)
         words, tags = sides

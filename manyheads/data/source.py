@@ -243,6 +243,8 @@ class ClassSource(Source[D]):
     def read(self) -> SplitData[D]:
         """Raises ValueError where the sample lacks what a model could not be trained without."""
         splits = super().read()
+        if self.sample is None:
+            return splits
         drawn = splits.sampled(self.sample, self.seed)
         lost = sorted({*splits.train.labels}.difference(drawn.train.labels))
         if lost and (self.of_every_label or len({*drawn.train.labels}) < 2):

@@ -53,16 +53,11 @@ def check_alpha(alpha: float) -> None:
         raise ValueError(f"alpha must be from 0 to 10, got {alpha}")
 
 
-def log_probabilities(logits: Tensor, suppress: Sequence[int]) -> Tensor:
-    """log-softmax over the last axis, in float32 or float64, that gives nothing to the suppressed ids.
-
-    They are taken out before the softmax: the others sum to one, as in training, where the padding logit is masked.
-    """
-    return without(logits, suppress).log_softmax(-1)
-
-
 def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
-    """Logits in float32 or float64, minus infinity for the suppressed ids."""
+    """Logits in float32 or float64, minus infinity for the suppressed ids.
+
+    Those are taken out before the softmax: the others sum to one, as in training, where the padding logit is masked.
+    """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if suppress:
         logits = logits.index_fill(-1, torch.tensor([*suppress], device=logits.device), -torch.inf)
@@ -86,7 +81,7 @@ Reduce: TypeAlias = Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor,
 
 
 def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
-    """What a search needs to know of logits: they less their log-sums are `log_probabilities`."""
+    """What a search needs to know of logits: they less their log-sums are log-probabilities."""
     logits = without(logits, suppress)
     return logits, block_maxima(logits), logits.logsumexp(-1)
 

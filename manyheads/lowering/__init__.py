@@ -104,8 +104,8 @@ def _offered() -> tuple[Precision, ...]:
 
 def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
     from manyheads.lowering.kernels import tell_of_compiling
-    from manyheads.lowering.packed import KINDS, NUMBERS, team_of
-    from manyheads.lowering.stack import FusedLinear, FusedStack, fusible
+    from manyheads.lowering.packed import team_of
+    from manyheads.lowering.stack import FusedLinear, FusedStack, divisible, fusible
     from manyheads.lowering.tile import HAS_BF16
 
     if route.precision == "bf16" and not HAS_BF16:
@@ -113,14 +113,13 @@ def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
     tell_of_compiling()
     precision = route.precision
     team = team_of(route.threads or torch.get_num_threads())
-    group = NUMBERS[KINDS[precision]]  # columns that the kernels multiply at once
     done: dict[int, nn.Module] = {}
 
     def made(module: nn.Module) -> nn.Module:
         if id(module) in done:
             return done[id(module)]
         result = module
-        if type(module) is nn.Linear and module.in_features % group == 0:
+        if type(module) is nn.Linear and divisible(module, precision):
             result = FusedLinear(module.weight, module.bias, precision, team)
         else:
             children = {name: made(child) for name, child in module.named_children()}

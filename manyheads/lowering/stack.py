@@ -205,6 +205,11 @@ class FusedLinear(nn.Module):
         return logits, maxima, log_sums
 
 
+def divisible(layer: nn.Linear, precision: str) -> bool:
+    """Whether its columns come out even in the groups that the kernels multiply at once."""
+    return layer.in_features % NUMBERS[KINDS[precision]] == 0
+
+
 def fusible(stack: Stack, precision: str) -> bool:
     """Whether the fused function computes what this stack does."""
     blocks = list(stack.blocks)
@@ -223,7 +228,7 @@ def fusible(stack: Stack, precision: str) -> bool:
         if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:  # they are one product
             return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
-        if any(module.in_features % NUMBERS[KINDS[precision]] for module in linears):
+        if not all(divisible(module, precision) for module in linears):
             return False
         shapes.add(
             (

@@ -36,11 +36,9 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     config = replace(old, **settings)
     adapted = build(config)
     weights, own = model.state_dict(), adapted.state_dict()
-    # the output of a model without labels is that of a language model, and stays
-    classifiers = CLASSIFIERS if hasattr(old, "labels") else ()
     relabelled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels"))
     if relabelled:
-        weights = {name: tensor for name, tensor in weights.items() if _part(name) not in classifiers}
+        weights = {name: tensor for name, tensor in weights.items() if _part(name) not in CLASSIFIERS}
     if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:
         for name in {"embedding.weight", "output_bias"} & {*weights} & {*own}:
             weights[name] = torch.cat([weights[name], own[name][-added:].to(weights[name])])
@@ -50,7 +48,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
             smooth = bool(config.registers)
             weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid, antialias=smooth)
         for name in own if relabelled else ():  # new heads begin at zero, as in the paper
-            if _part(name) in classifiers:
+            if _part(name) in CLASSIFIERS:
                 own[name] = torch.zeros_like(own[name])
     lost = [name for name in weights if name not in own and _part(name) not in HEADS]
     weights = {name: tensor for name, tensor in weights.items() if name in own}

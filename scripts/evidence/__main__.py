@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from manyheads.cli import BROKEN_PIPE
 from manyheads.cli.parser import number
 from scripts.evidence.listed import LIST, read_list
@@ -68,8 +66,11 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.list:
         print(table(claims, standing))
         return 0
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: PyTorch finds no GPU here")
+    if options.device == "cuda":
+        import torch  # which the others need not wait for
+
+        if not torch.cuda.is_available():
+            raise ValueError("--device cuda: PyTorch finds no GPU here")
     for run in listed:
         if {run.name, run.entry} & {*options.anew}:
             standing.anew(run)

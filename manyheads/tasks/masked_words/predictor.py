@@ -80,13 +80,12 @@ class MaskedLanguageModel(TextPredictor):
             return self.fill([texts], top)[0]
         check_texts(texts, self._room)
         encoded = [self._encode(text, index) for index, text in enumerate(texts)]
-        model, route = self.fast
-
         masks = [ids.count(self.special.mask) for ids in encoded]
         for index, count in enumerate(masks):
             if count * top > MOST_WORDS:
                 fault = f"has {count:,} masks, top is {top:,}: expected at most {MOST_WORDS:,} words in all"
                 raise ItemError(index, fault)
+        model, route = self.fast
 
         def filled(rows: range) -> list[list[Fill]]:
             given, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
