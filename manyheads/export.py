@@ -73,6 +73,8 @@ def convert(
             f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or .safetensors"
             " of a state_dict"
         )
+    if languages is not None and vocabularies is None:
+        raise ValueError("languages (--languages) are those of the words of vocabularies (--vocabularies): give both")
     if path.is_file():
         _convert_state_dict(path, out, heads, vocabularies, languages or ("de", "en"))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ LEFTOVER = ".tmp-"  # how the name of a file begins that is not complete yet, or
 
 
 class WriteError(ValueError):
-    """A file could not be written; the one that was there is intact."""
+    """A file could not be written; the message says whether what was there is intact."""
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
     """
     targets = [Path(os.path.realpath(path)) for path in paths]  # what a link points to is replaced, not the link
     temporaries = [target.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{target.name}") for target in targets]
+    replaced: list[Path] = []
     try:
         for temporary in temporaries:
             temporary.touch(exist_ok=False)
@@ -38,13 +40,18 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
         for temporary, mode in zip(temporaries, modes, strict=True):
             temporary.chmod(mode)
             _sync(temporary)
+        for target in targets:
+            if target.is_dir():  # before the first one is replaced
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for temporary, target in zip(temporaries, targets, strict=True):
             os.replace(temporary, target)
+            replaced.append(target)
         for directory in {target.parent for target in targets}:
-            _sync(directory)  # the rename itself must reach the disk
+            _sync_directory(directory)  # the rename itself must reach the disk
     except OSError as error:
         place = paths[0] if len(paths) == 1 else paths[0].parent
-        raise WriteError(f"{place}: cannot write: {error.strerror or error}; what was there is intact") from error
+        left = f"{len(replaced)} of {len(targets)} files are new" if replaced else "what was there is intact"
+        raise WriteError(f"{place}: cannot write: {error.strerror or error}; {left}") from error
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)  # after a rename there is none
@@ -67,6 +74,14 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    try:
+        _sync(path)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that sync no directory
+            raise
 
 
 def write(path: Path, content: str | bytes) -> None:

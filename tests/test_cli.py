@@ -68,6 +68,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["translate", "absent", "x"], "absent"),
         (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
         (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "goes without --nbest"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--truncate"], "goes without --truncate"),
         (["generate", "absent", "--seed", "abc"], f"--seed: expected a whole number from 0 to {2**63 - 1}, got 'abc'"),
         (["answer", "absent", "--null-threshold", "abc"], "--null-threshold: expected a finite number, got 'abc'"),
         (["evaluate", "absent"], "absent"),

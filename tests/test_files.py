@@ -66,6 +66,29 @@ def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path
     assert [path.read_text() for path in paths] == ["new", "new"]
 
 
+def test_a_directory_in_the_place_of_one_of_several_files_leaves_all(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "ab"]
+    write(paths[0], "old")
+    paths[1].mkdir()
+    with pytest.raises(WriteError, match="Is a directory; what was there is intact"), replacing_all(paths):
+        pass
+    assert paths[0].read_text() == "old"
+
+
+def test_a_fault_after_a_rename_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, replace = [tmp_path / name for name in "ab"], os.replace
+
+    def one(source: Path, target: Path) -> None:
+        if target.name == "b":
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", one)
+    with pytest.raises(WriteError, match="Input/output error; 1 of 2 files are new"), replacing_all(paths):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
 def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)

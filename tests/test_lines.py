@@ -92,6 +92,17 @@ def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.
     assert list(chunks) == []
 
 
+def test_a_line_that_does_not_end_is_not_held_for_ever(
+    echo: Echo, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = b"x" * (3 * lines.CHUNK)
+    stdin(b"one\n" + long + b"\nthree")
+    assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
+    monkeypatch.setattr("manyheads.data.splits.LONGEST_LINE", 2 * lines.CHUNK)
+    stdin(long)
+    assert "<stdin>:1: a line of more than 131,072 bytes" in refused(capsys, "translate", "m")
+
+
 def test_nbest_scores_and_json(
     echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -70,7 +70,8 @@ def embeddings(model: nn.Module) -> int:
     return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
-        if (part := name.split(".")[0]) in EMBEDDINGS and (part != "output" or vocabulary in parameter.shape)
+        if (part := name.removeprefix("bert.").split(".")[0]) in EMBEDDINGS
+        and (part != "output" or vocabulary in parameter.shape)
     )
 
 
@@ -170,9 +171,11 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 
 def _kept(model: nn.Module, block: Block) -> int:
-    """Numbers that a cache keeps for each token: once for every time that the block is applied."""
+    """Numbers that a cache has room for at each token: once for every time that the block is applied."""
     looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
-    numbers = _key_and_value(block.attention) + looks_back
+    attention = block.attention
+    # a cache has one width for keys and values (`KVCache`), that of the wider
+    numbers = 2 * max(attention.key.out_features, attention.value.out_features) + looks_back
     return numbers * sum(m.config.steps if isinstance(m, Recurrence) else 1
                       for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from manyheads.cli.lines import lines_of, one_line
+from manyheads.cli.lines import one_line, text_of
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
@@ -29,7 +29,7 @@ def add(verbs: Verbs) -> None:
 def _answer(options: argparse.Namespace) -> None:
     context = options.context
     if context.startswith("@"):
-        context = "\n".join(lines_of(Path(context[1:])))
+        context = text_of(Path(context[1:]))
     answerer = model_for("answer", options.model, options.precision)
     answers = answerer.answer(
         options.question, context, options.nbest or 20, options.max_answer, options.null_threshold

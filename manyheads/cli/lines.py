@@ -44,14 +44,22 @@ def stdin() -> Iterator[list[str]]:
 def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
         raise ValueError("standard input is closed: give the texts as arguments")
-    rest, number = b"", 0
+    from manyheads.data.splits import LONGEST_LINE
+
+    begun, held, number = list[bytes](), 0, 0  # the blocks of a line that has not ended, and their bytes
     while block := os.read(sys.stdin.fileno(), CHUNK):
-        *whole, rest = (rest + block).split(b"\n")
-        if whole:
+        end, *more = block.split(b"\n")
+        begun.append(end)
+        held += len(end)
+        if held > LONGEST_LINE:
+            raise ValueError(f"<stdin>:{number + 1}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
+        if more:
+            whole = [b"".join(begun), *more[:-1]]
+            begun, held = [more[-1]], len(more[-1])
             yield [decode(line, "<stdin>", number + i) for i, line in enumerate(whole, 1)]
             number += len(whole)
-    if rest:
-        yield [decode(rest, "<stdin>", number + 1)]
+    if held:
+        yield [decode(b"".join(begun), "<stdin>", number + 1)]
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -59,6 +67,14 @@ def lines_of(file: Path) -> Iterator[str]:
     lines = regular(file).read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)
+
+
+def text_of(file: Path) -> str:
+    """All of a file as it is, so that its characters count as in the file. Raises ValueError for a pipe or a device."""
+    try:
+        return regular(file).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: invalid UTF-8: convert the text, for example with iconv") from None
 
 
 def decode(line: bytes, file: str, number: int) -> str:

@@ -40,9 +40,13 @@ def add(verbs: Verbs) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from manyheads.recipes.planning import plan
 
+    if options.interconnect and options.devices == 1:
+        raise ValueError("--interconnect is between devices: add --devices N, or leave it out")
     model, config = named(options.model, options.rest)
-    rows, length = _batch(model, config, options)
     image = hasattr(model.config, "image_size")
+    if image and options.length:
+        raise ValueError(f"--length is of texts, and {options.model} reads images: leave it out")
+    rows, length = _batch(model, config, options)
     training = getattr(config, "training", None)
     figures = plan(
         model, -(-rows // options.devices), () if image else (length, length) if hasattr(model.config, "start")
@@ -58,14 +62,15 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     """Texts or images of a micro-batch, and tokens of a text."""
     from manyheads.analysis.costs import LENGTH
 
-    length = options.length or getattr(config, "block", None) or LENGTH
     longest = getattr(model.config, "max_positions", None)
+    length = options.length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
     if longest and length > longest:
         raise ValueError(f"--length {length}: {options.model} has {longest} positions")
     if options.batch:
         return options.batch, length
     if hasattr(config, "batch_tokens"):
-        return -(-config.batch_tokens // length), length
+        rows = max(1, config.batch_tokens // length)
+        return min(rows, getattr(config, "batch_items", None) or rows), length
     for setting in ("batch_items", "rows"):
         if hasattr(config, setting):
             return getattr(config, setting), length

@@ -75,6 +75,9 @@ def _tell(results: Probe, minimum: int) -> None:
         (counts["skipped"], "faulty sentences skipped"),
         (counts["too_long"], "sentences left out: the model has no room for them"),
         (counts["without_tokens"], "words left out: the tokenizer makes nothing of them"),
+        (counts.get("train_skipped", 0), "faulty sentences of --train skipped"),
+        (counts.get("train_too_long", 0), "sentences of --train left out: the model has no room for them"),
+        (counts.get("train_unread", 0), "sentences of --train left out: parsers are trained on the first ones"),
         (counts["empty"], "empty nodes passed over: they have no place in the text"),
         (rare, f"relations of fewer than {minimum} words counted in 'all' alone (--minimum)"),
     ):

@@ -32,10 +32,11 @@ def _tag(options: argparse.Namespace) -> None:
     def answers(texts: list[str]) -> list[TaggedText]:
         return tagger.tag([text.split() for text in texts] if options.words else texts)
 
-    for _, text, tagged in answered(options.rest, answers):
+    for _, _, tagged in answered(options.rest, answers):
         if options.json:
             entities = [entity._asdict() for entity in tagged.entities]
-            documents.append({"text": text, "words": [word._asdict() for word in tagged.words], "entities": entities})
+            words = [word._asdict() for word in tagged.words]
+            documents.append({"text": tagged.text, "words": words, "entities": entities})
         else:
             print(one_line(str(tagged)))
     if options.json:

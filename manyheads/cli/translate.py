@@ -33,8 +33,9 @@ def add(verbs: Verbs) -> None:
 
 
 def _translate(options: argparse.Namespace) -> None:
-    if options.score_target and options.nbest:
-        raise ValueError("--score-target scores the translations given: it goes without --nbest")
+    if options.score_target and (options.nbest or options.truncate):
+        unread = "--nbest" if options.nbest else "--truncate"
+        raise ValueError(f"--score-target scores whole translations of whole texts: it goes without {unread}")
     if options.nbest and options.nbest > options.beam:
         raise ValueError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None

@@ -1,14 +1,19 @@
 """Counts against the canon, and against torch's own counter of operations."""
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch import Tensor
 
 from manyheads import cli
 from manyheads.analysis.costs import flops, memory, parameters, preset_model, summary
 from manyheads.analysis.figures import wmt14
 from manyheads.core.block import Block
+from manyheads.core.cache import KVCache
+from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
 from manyheads.models.transformer import Transformer, TransformerConfig
 
@@ -143,6 +148,26 @@ def test_memory_is_what_torch_allocates() -> None:
         block.attention.keys_values(torch.zeros(1, 1, 24)) for block in model.decoder.blocks if isinstance(block, Block)
     ]
     assert held["cache_per_token"] == sum(key.nbytes + value.nbytes for key, value in pairs)
+
+
+def test_narrow_keys_have_the_room_of_the_values_in_a_cache() -> None:
+    model = Transformer(replace(ODD, key_width=2))
+    start = partial(model.start, torch.zeros(1, 6, dtype=torch.long), None)
+    room = [sum(t.untyped_storage().nbytes() for t in _kept(model, start(size))) for size in (9, 10)]
+    assert memory(model)["cache_per_token"] == room[1] - room[0]
+
+
+def _kept(model: Transformer, cache: KVCache) -> list[Tensor]:
+    """The memory that a cache takes when one token has been written."""
+    model.step(torch.zeros(1, 1, dtype=torch.long), cache)
+    return [value for value in vars(cache).values() if isinstance(value, Tensor) and value.dim() == 6]
+
+
+def test_a_frozen_berts_embeddings_are_embeddings() -> None:
+    model = BertFeatures(BertFeaturesConfig(vocab=90, width=8, heads=2, layers=4, feed_forward=8, labels=("a", "b")))
+    counts = summary(model)["parameters"]
+    bert = summary(model.bert)["parameters"]
+    assert counts["total"] - counts["non_embedding"] == bert["total"] - bert["non_embedding"] > 90 * 8
 
 
 def test_tied_matrices_count_once() -> None:

@@ -229,6 +229,8 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
     files = (tmp_path / "de.json", tmp_path / "en.json")
     with pytest.raises(ValueError, match=r"en\.json: 15 words, and the model has 16"):
         export.convert(tmp_path / "model.pt", tmp_path / "out", vocabularies=files)
+    with pytest.raises(ValueError, match="those of the words of vocabularies"):
+        export.convert(tmp_path / "model.pt", tmp_path / "out", languages=("fr", "en"))
     with pytest.raises(ValueError, match="heads: only for the file of a state_dict, not for a directory"):
         export.convert(tmp_path, tmp_path / "out", heads=5)
 

@@ -113,6 +113,9 @@ def test_a_recipe_is_planned_with_its_batch_and_settings(capsys: pytest.CaptureF
     half = json.loads(capsys.readouterr().out)
     assert half["flops"] == pytest.approx(whole["flops"] / 2, rel=0.01)
     assert half["ddp"]["bytes"]["activations"] < 0.65 * whole["ddp"]["bytes"]["activations"]
+    for settings, rows in (((), 32), (("batch_items=16",), 16), (("batch_tokens=640",), 20)):
+        assert cli.main(["plan", "imdb/corrected", *settings, *gpu[2:]]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"] == rows
 
 
 def test_this_machine_is_measured_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +131,8 @@ def test_this_machine_is_measured_and_shown(capsys: pytest.CaptureFixture[str]) 
         (["gpt2/nano"], "--batch"),
         (["gpt2/nano", "--batch", "2", "--length", "100000"], "positions"),
         (["gpt2/nano", "--batch", "2", "--tflops", "9"], "--bandwidth"),
+        (["gpt2/nano", "--batch", "2", "--interconnect", "9"], "--devices"),
+        (["vit/ti16", "--batch", "2", "--length", "9"], "reads images"),
         (["gpt2/nano", "--batch", "2", "--tflops", "9", "--bandwidth", "9"], "--memory"),
         (["gpt2/nano", "x=1", "--batch", "2"], "recipe"),
         (["gpt2/nan", "--batch", "2"], "did you mean"),

@@ -28,6 +28,7 @@ class Arrows:
     start    frame, y and x of the position that looks, in pixels: the middle of its cell in the layer's grid.
     ends     (N, 3) where it looks, the same.
     weights  (N,) how much.
+    shares   whether weights are shares of all the attention, as a softmax gives them.
     frames   (T, C, Y, X) what the model saw; an image is one frame.
     """
 
@@ -35,6 +36,7 @@ class Arrows:
     start: tuple[float, float, float]
     ends: Tensor
     weights: Tensor
+    shares: bool
     frames: Tensor
 
 
@@ -75,14 +77,15 @@ def strongest_arrows(
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
         raise ValueError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
-    strongest = weights.topk(min(count, len(weights)))
-    places = torch.stack(torch.unravel_index(strongest.indices, keys), 1)  # (N, 3)
+    strongest = weights.abs().topk(min(count, len(weights))).indices
+    places = torch.stack(torch.unravel_index(strongest, keys), 1)  # (N, 3)
     pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # of a cell
     ends = (places + 0.5) * torch.tensor(step) * pixels
     start = (torch.tensor(cell) + 0.5) * pixels
     ends[:, 0], start[0] = places[:, 0], cell[0]  # numbers of frames, which are not scaled
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
-    arrows = Arrows(name, tuple(start.tolist()), ends, strongest.values, frames)
+    shares = bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 0.02
+    arrows = Arrows(name, tuple(start.tolist()), ends, weights[strongest], shares, frames)
     if out is not None:
         draw(arrows, out)
     return arrows
@@ -122,7 +125,7 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     for frame in range(1, count):
         panel.axvline(frame * width, color="white", linewidth=1.5)
     low, high = (
-        f"{float(weight):.2%}" if sizes.max() <= 1 else f"{float(weight):.2g}"
+        f"{float(weight):.2%}" if arrows.shares else f"{float(weight):.2g}"
         for weight in (arrows.weights[-1], arrows.weights[0])
     )
     about = f"{title}\n" if title else ""

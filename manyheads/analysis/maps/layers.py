@@ -190,7 +190,7 @@ class AttentionMaps:
         return left_out
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
-        """A picture, PNG or SVG by the suffix; `choices` are those of `map_picture.draw`. Returns what it lacks."""
+        """A picture, PNG or SVG by the suffix; `choices` are those of `maps.picture.draw`. Returns what it lacks."""
         return draw(self, Path(path), **choices)
 
 

@@ -159,9 +159,14 @@ def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, li
         )  # fmt: skip
         return shown, list(dict.fromkeys(notes))
     merged = False
-    while (side := layer.queries if len(layer.queries) > PATCHES else layer.keys).grid and len(side) > PATCHES:
+    while _patches(side := layer.queries if _patches(layer.queries) > PATCHES else layer.keys) > PATCHES:
         layer, merged = _coarser(layer, side is layer.queries), True
     return layer, ["neighbouring patches are merged where there are too many"] if merged else []
+
+
+def _patches(side: Side) -> int:
+    """How many there are, without a class token and its like."""
+    return 0 if side.grid is None else side.grid[0] * side.grid[1]
 
 
 def _last_start(side: Side) -> int:
@@ -178,7 +183,9 @@ def _coarser(layer: Layer, of_queries: bool) -> Layer:
     merge = np.zeros((before + grid[0] * grid[1], len(side)), dtype=np.float32)
     merge[np.arange(before), np.arange(before)] = 1
     merge[before + owner.ravel(), np.arange(before, len(side))] = 1
-    made = Side.patches(grid, side.tokens[:before], side.cover)
+    # of an odd number of rows the last stands in half of its cell, which reaches beyond the image
+    cover = side.cover[0] * 2 * grid[0] / rows, side.cover[1] * 2 * grid[1] / columns
+    made = Side.patches(grid, side.tokens[:before], cover)
     if of_queries:
         return replace(layer, weights=merge / merge.sum(1, keepdims=True) @ layer.weights, queries=made)
     return replace(layer, weights=layer.weights @ merge.T, keys=made)

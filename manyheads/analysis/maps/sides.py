@@ -18,7 +18,7 @@ class Side:
     tokens  as they are shown
     words   which word each is part of, ascending; SPECIAL for none
     grid    rows and columns of the patches that the last tokens stand for, row by row; None where there is no image
-    cover   share of the image, down and across, that the patches cover
+    cover   share of the image, down and across, that the patches cover; above 1 where they reach beyond it
     steps   how many each position took, in a Universal Transformer whose positions halt; else None
     """
 

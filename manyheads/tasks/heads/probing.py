@@ -103,14 +103,19 @@ def probe(
     """
     words = WordReader(model)
     bank = _treebank(treebank, skip_bad_lines)
-    parsers = {} if train is None else _trained(words, _treebank(train, skip_bad_lines))
+    trained_on = None if train is None else _treebank(train, skip_bad_lines)
+    parsers = {} if trained_on is None else _trained(words, trained_on)
+    of_training = {} if trained_on is None else {
+        "train_sentences": min(len(trained_on), TRAINED_ON), "train_skipped": sum(trained_on.skips.values()),
+        "train_too_long": words.too_long, "train_unread": max(0, len(trained_on) - TRAINED_ON),
+    }  # fmt: skip
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
     hits, in_stanford, attached = _dependencies(words, bank.sentences, statistics, parsers)
     layers, counts = words.layers, {
         "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
-        "without_tokens": words.unseen,
+        "without_tokens": words.unseen, **of_training,
     }  # fmt: skip
     if not sum(len(sentence.groups) for sentence in hits):
         raise ValueError(

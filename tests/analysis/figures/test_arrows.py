@@ -95,7 +95,7 @@ def test_a_layer_of_another_kind_is_told() -> None:
 def test_arrows_are_as_thick_as_they_are_strong(tmp_path: Path) -> None:
     """Weights as close as 6.6% and 5.6% must look different, and the title says what they are."""
     ends, frames = torch.tensor([[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]), torch.zeros(1, 3, 5, 5)
-    draw(Arrows("a.layer", (0, 2.0, 2.0), ends, torch.tensor([0.066, 0.056]), frames), tmp_path / "a.svg")
+    draw(Arrows("a.layer", (0, 2.0, 2.0), ends, torch.tensor([0.066, 0.056]), True, frames), tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
     widths = {float(width) for width in re.findall(r"stroke: #d55e00[^\"]*stroke-width: ([\d.]+)", text)}
     assert max(widths) > 3 * min(widths)

@@ -49,6 +49,17 @@ def test_hovering_a_token_tells_where_the_chosen_head_looks(opened: Any) -> None
     assert readout(browser)[1][0] == GERMAN.tokens[column.argmax()]
 
 
+def test_weights_that_are_no_shares_are_told_as_numbers(opened: Any) -> None:
+    maps = translation()
+    maps["cross"][2].weights[:] *= 2  # never negative, as of a non-local block that counts instead of a softmax
+    browser: Browser = opened(maps)
+    browser.move('[data-at="q-1"]')
+    weight = maps["cross"][2].weights[0, 0, 1].max()
+    amounts = browser.texts(".readout .amount")
+    assert "%" not in "".join(amounts + browser.texts(".caption .range span"))
+    assert float(amounts[0]) == pytest.approx(weight, rel=0.05)
+
+
 def test_a_click_holds_and_escape_lets_go(opened: Any) -> None:
     browser: Browser = opened(translation())
     browser.click('[data-at="q-1"]')

@@ -112,6 +112,21 @@ def test_too_many_patches_are_merged_and_told() -> None:
     np.testing.assert_allclose(merged[0, 2], before[0, [3, 4, 33, 34]].sum(), atol=0.005)  # patches 0..1, 2..3
 
 
+def test_an_odd_row_of_patches_stays_where_it_was() -> None:
+    (panel,) = data_of(page([image((35, 33), 1)])[0])["panels"]
+    (side,) = panel["sides"]
+    assert side["grid"] == [18, 17]
+    for axis, patches in enumerate((35, 33)):
+        cell = side["cover"][axis] / side["grid"][axis]
+        assert cell == pytest.approx(2 / patches)  # of the image, whose last patch is half of its cell
+
+
+def test_a_class_token_is_no_patch() -> None:
+    html, notes = page([image((32, 32), 1)])
+    assert data_of(html)["panels"][0]["sides"][0]["grid"] == [32, 32]
+    assert notes == []
+
+
 def test_a_notebook_shows_the_page_in_a_frame() -> None:
     shown = translation()._repr_html_()
     assert shown.startswith("<iframe srcdoc=")

@@ -94,6 +94,9 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(rows) == 3
     assert rows[0][1:] == ["7", "10", "Cid"]
     assert [float(row[0]) for row in rows] == sorted((float(row[0]) for row in rows), reverse=True)
+    file.write_bytes("\ufeffIn May\r\nCid went\r\nto Bonn.\r\n".encode())
+    (answer, *_) = json.loads(shown("--context", f"@{file}", "--json"))["answers"]
+    assert file.read_bytes().decode()[answer["start"] : answer["end"]] == answer["text"] == "Cid"
     document = json.loads(shown("--context", context, "--json"))
     assert document["question"] == "Who went?"
     assert document["answers"][0].keys() == {"text", "probability", "start", "end", "score"}

@@ -101,6 +101,9 @@ def test_parsers_learn_what_the_head_knows(treebank: Path) -> None:
     bank = read_treebank(treebank)
     found = probe(reader(*determined()), replace(bank, sentences=bank.sentences[:20]), train=treebank)
     assert set(found.parsers) == {"attention", "attention + words", "distances + words"}
+    assert {name: count for name, count in found.counts.items() if name.startswith("train_")} == {
+        "train_sentences": 60, "train_skipped": 0, "train_too_long": 0, "train_unread": 0,
+    }  # fmt: skip
     blind, words, distances = found.parsers.values()
     assert blind.words == 120
     assert blind.low < blind.value < blind.high

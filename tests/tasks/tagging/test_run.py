@@ -77,6 +77,10 @@ def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "U.S.",
         "York!",
     ]
+    assert cli.main(["tag", str(run), "--words", "--json", " Bob  went\tto York"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    for word in document["words"]:
+        assert document["text"][word["start"] : word["end"]] == word["text"]
     assert cli.main(["tag", str(run), "--json", "Bob went to New York!"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
     assert document["words"][4].keys() == {"text", "tag", "probability", "start", "end"}

@@ -162,8 +162,8 @@ function thumbnail(canvas, values, rows, columns, paint, side = 48) {
   context.putImageData(image, 0, 0);
 }
 
-/** "12%", or the number itself where weights are no shares. */
-function share(value, signed) {
-  if (signed) return value.toPrecision(2);
+/** "12%", or the number itself where weights are no shares (`bare`). */
+function share(value, bare) {
+  if (bare) return value.toPrecision(2);
   return value >= 0.0995 ? `${Math.round(value * 100)}%` : `${(value * 100).toFixed(1)}%`;
 }

@@ -202,7 +202,7 @@ class Panel {
     this.painters.push(() => {
       const over = this.state.view === "picture", [from, to] = over ? this.span : [0, this.most];
       low.textContent = layer.signed ? `−${to.toPrecision(2)}` : from ? `even ${share(from)}` : "0";
-      high.textContent = share(to, layer.signed);
+      high.textContent = share(to, !layer.shares);
       thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, over ? heated : colour, 64);
     });
     return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
@@ -278,7 +278,7 @@ class Panel {
 
   /** In words, and read out: where the unit in focus looks, or who looks at it. */
   tell() {
-    const { q, k } = this.state.focus, [queries, keys] = this.units, { signed } = this.layer;
+    const { q, k } = this.state.focus, [queries, keys] = this.units, { shares } = this.layer;
     const quoted = (side, unit) => {
       const grid = this.data.sides[side ? this.layer.keys : this.layer.queries].grid;
       return grid && unit.word !== SPECIAL ? `patch ${unit.label}` : unit.label;
@@ -290,10 +290,10 @@ class Panel {
     const top = [...weights].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 5).filter(([, value], _, all) => value && Math.abs(value) > Math.abs(all[0][1]) / 500);
     const most = Math.abs(top[0]?.[1] ?? 1), rest = 1 - weights.reduce((sum, [, value]) => sum + value, 0);
     const subject = el("b", {}, quoted(row ? 0 : 1, unit));
-    const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), signed)}`] : [];
-    const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, signed)));
+    const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), !shares)}`] : [];
+    const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, !shares)));
     const listed = top.map(([unit, value]) => [quoted(row ? 1 : 0, unit), value]);
-    if (row && !halted && !signed && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["what is not shown", rest]);
+    if (row && !halted && shares && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["what is not shown", rest]);
     this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held, Esc lets go") : null),
       el("ul", {}, ...listed.map(bar)));
   }

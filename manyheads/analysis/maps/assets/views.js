@@ -38,7 +38,7 @@ function tokens(panel, side, units) {
       button.classList.toggle("halted", !side && panel.halted(unit));
       button.setAttribute("aria-pressed", panel.state.held && focus[name] === unit.at);
       button.style.setProperty("--share", Math.min(1, Math.abs(value) / most));
-      amount.textContent = Math.abs(value) >= 0.05 * most && from !== null && (panel.layer.signed || value >= 0.005) ? share(value, panel.layer.signed) : "";
+      amount.textContent = Math.abs(value) >= 0.05 * most && from !== null && (!panel.layer.shares || value >= 0.005) ? share(value, !panel.layer.shares) : "";
     });
     return el("li", {}, button);
   }));
@@ -166,7 +166,7 @@ function picture(panel) {
         const { q } = panel.state.focus;
         chip.classList.toggle("on", panel.state.focus[name] === order);
         chip.style.setProperty("--share", side && q !== null ? Math.abs(panel.value(q, order)) / panel.strongest : 0);
-        amount.textContent = side && q !== null ? share(panel.value(q, order), panel.layer.signed) : "";
+        amount.textContent = side && q !== null ? share(panel.value(q, order), !panel.layer.shares) : "";
       });
       return chip;
     });
