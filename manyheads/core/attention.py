@@ -107,7 +107,7 @@ def attend(
     else:
         assert key is not None
         if tap is not None:
-            tap.record(weights, query.shape[1], queries)
+            tap.record(weights, queries)
         table = None if triangle else allowed()
         if bias is not None:
             table = (bias if table is None else bias.masked_fill(~table, -math.inf)).to(query.dtype)

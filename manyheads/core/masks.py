@@ -47,7 +47,8 @@ class Mask:
         merged = {}
         for name in ("key_lengths", "offset", "window", "segments", "dense"):
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine is not None and theirs is not None and mine is not theirs:
+            alike = mine is theirs or (isinstance(mine, int) and isinstance(theirs, int) and mine == theirs)
+            if mine is not None and theirs is not None and not alike:
                 raise ValueError(f"both masks state {name}; combine them into one value (dense tables with &)")
             merged[name] = mine if theirs is None else theirs
         return Mask(causal=self.causal or other.causal, **merged)

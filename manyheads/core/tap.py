@@ -96,7 +96,7 @@ class Tap(nn.Module):
         """Whether anybody looks: then the modules compute, not what they were lowered to."""
         return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
 
-    def record(self, weights: Weights, heads: int, queries: int) -> None:
+    def record(self, weights: Weights, queries: int) -> None:
         """Store what was asked for; `weights(heads, rows)` computes just that part of the map."""
         for wanted in self.recordings:
             _check_range("query row", wanted.queries, queries)
@@ -118,7 +118,7 @@ class Tap(nn.Module):
             kept = full if heads is None else full[:, list(heads)]
             return (kept if rows is None else kept[..., list(rows), :]).detach().clone()
 
-        self.record(part, full.shape[1], full.shape[-2])
+        self.record(part, full.shape[-2])
         return full
 
     def saw_output(self, output: Tensor) -> Tensor:
@@ -249,7 +249,7 @@ class Edit:
             count = tensor.shape[axis]
             _check_range(what, wanted, count)
             numbers = range(count) if wanted is None else [number % count for number in wanted]
-            chosen = torch.tensor(numbers, device=tensor.device)
+            chosen = torch.tensor(numbers, dtype=torch.long, device=tensor.device)  # also where there are none
             part = tensor.index_select(axis, chosen)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
             if replacement.shape != part.shape:

@@ -9,15 +9,17 @@ have 1,000 classes. Looking a name up needs no torch; a configuration and a mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from manyheads.core.config import LARGEST_PARAMETERS, Config
 
 FLOAT32 = 4  # bytes
+
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -260,12 +262,31 @@ def family_of(name: str) -> str:
 
 def preset(name: str, *families: str, **settings: Any) -> Any:
     """A configuration by name (see `full_name`), with other values where `settings` has some."""
+    return fitted(name, families, settings, {})
+
+
+def fitted(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:
+    """A preset for data that have been read.
+
+    settings  the user's
+    decided   what is not his to choose, such as the size of a vocabulary that has been learned: ValueError where
+              `settings` has it, too
+    """
     name = full_name(name, *families)
-    configuration = FAMILIES[family_of(name)].configuration()
-    known = sorted(f.name for f in fields(configuration))
-    if unknown := sorted(set(settings) - set(known)):
+    return configured(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
+
+
+def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
+    """A configuration of this kind from `fitted`'s settings, and `base` where they have none."""
+    known = sorted(f.name for f in fields(kind))
+    if unknown := sorted(settings.keys() - set(known)):
         raise ValueError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(known)}")
-    return configuration(**{**PRESETS[name], **settings})
+    if idle := sorted(settings.keys() & decided.keys()):
+        raise ValueError(
+            f"settings {', '.join(idle)}: the data and the task decide these: leave them out (the size of a vocabulary "
+            "is the recipe's `vocabulary`)"
+        )
+    return kind(**{**(base or {}), **settings, **decided})
 
 
 def build(config: Config) -> Any:

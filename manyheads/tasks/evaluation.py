@@ -159,6 +159,8 @@ def scored_data(
     labels      those of the model
     settings    of the source, in place of the training's
     """
+    if skip_bad_lines and data is None:
+        raise ValueError("--skip-bad-lines is for other data than the run's: name them with --data, or leave it out")
     try:
         record = record_of(model)
         source = source_of(record)

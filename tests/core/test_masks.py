@@ -75,6 +75,8 @@ def test_and_refuses_what_it_cannot_state() -> None:
         Mask(causal=True) & Mask(window=2, offset=0)
     same = Mask(key_lengths=LENGTHS)
     assert torch.equal(spelled_out(same & same), spelled_out(same))
+    wide = [Mask(window=int("1000")) for _ in range(2)]  # equal, and not one object
+    assert (wide[0] & wide[1]).window == 1000
 
 
 def test_without_a_rule_there_is_no_table() -> None:

@@ -266,6 +266,14 @@ def test_zero_is_zeroing_columns_of_the_output_projection(
     assert not torch.allclose(edited, plain)
 
 
+def test_no_head_and_no_position_are_left_as_they_are(model: Transformer, batch: tuple[Tensor, ...]) -> None:
+    plain = model(*batch)
+    with edit(model) as change:
+        change.zero("decoder.blocks.0.cross", heads=[])
+        change.residual("encoder.blocks.0", torch.zeros(()), positions=[])
+        assert torch.equal(model(*batch), plain)
+
+
 @pytest.mark.parametrize("way", [True, False])
 def test_a_map_replaced_by_itself_changes_nothing(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
     explicit(model, way)

@@ -11,7 +11,7 @@ import torch
 from manyheads.core.config import Below, Config, Range
 from manyheads.models.adapt import adapt
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import FAMILIES, PRESETS, build, family_of, full_name, preset
+from manyheads.models.presets import FAMILIES, PRESETS, build, family_of, fitted, full_name, preset
 from manyheads.models.resnet import ResNet
 from manyheads.training.config import TrainingConfig
 
@@ -49,6 +49,10 @@ def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
         assert len(str(caught.value)) < 150
     with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
         preset("gpt2/nano", depth=3)
+    config = fitted("gpt2/nano", (), {"layers": 2}, {"vocab": 70})
+    assert (config.layers, config.vocab) == (2, 70)
+    with pytest.raises(ValueError, match="settings vocab: the data and the task decide"):
+        fitted("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """What a recipe says of training suits what it starts from: new weights, or those of another model."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from manyheads.recipes.recipe import FINE_TUNING
 from manyheads.recipes.table import RECIPES
+from manyheads.recipes.train import train
 
 
 @pytest.mark.parametrize("name", [n for n, recipe in RECIPES.items() if recipe.init == "may" and not recipe.requires])
@@ -11,3 +15,16 @@ def test_weights_that_are_trained_already_are_not_overrun_by_the_rate_of_new_one
     new, tuned = RECIPES[name].starting_config(None).training, RECIPES[name].starting_config("MODEL").training
     assert tuned.learning_rate <= 2 * FINE_TUNING.learning_rate < new.learning_rate / 4
     assert tuned.schedule == "linear"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value"),
+    [
+        ("language-modelling", "vocab", 300), ("text-classification", "pad", 3), ("tagging", "head", "sequence"),
+        ("translation", "end", 7), ("translation", "source_vocab", 300),
+    ],
+)  # fmt: skip
+def test_what_the_data_decide_is_not_set_by_hand(recipe: str, setting: str, value: Any, tmp_path: Path) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=f"settings {setting}: the data and the task decide"):
+            train(recipe, {f"model.{setting}": value}, out=tmp_path / "run", dry_run=dry_run)

@@ -278,7 +278,8 @@ def test_what_cannot_be_asked_is_told_in_one_line(
 ) -> None:
     bert(tmp_path / "bert", wordpiece)
     bert(tmp_path / "reader", wordpiece, head="question")
-    directory.save(tmp_path / "resnet", ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"), channels=1)))
+    resnet = ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"), channels=1))
+    directory.save(tmp_path / "resnet", resnet, preprocessing={"image_mean": [0.5], "image_std": [0.5], "size": 8})
     image = png(tmp_path / "a.png")
     for arguments, message in (
         ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: valid are 0 to 1"),

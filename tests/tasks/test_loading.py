@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from manyheads import directory
 from manyheads.data.text_faults import CHARACTERS, ItemError
@@ -123,6 +124,23 @@ def test_a_long_text_is_cut_where_that_is_asked(tmp_path: Path) -> None:
     words = bert(tmp_path / "words", head="masked_lm")
     side = words.attend(f"a [MASK] {long}", truncate=True)["self"][0].queries
     assert (len(side), side.tokens[:3], side.tokens[-1]) == (ROOM, ("[CLS]", "a", "[MASK]"), "[SEP]")
+
+
+def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, positions = translator(tmp_path), list[int]()
+    start = type(model.model).start
+
+    def counted(self: Any, source: Tensor, lengths: Tensor, room: int) -> Any:
+        positions.append(len(source) * room)
+        return start(self, source, lengths, room)
+
+    monkeypatch.setattr(type(model.model), "start", counted)
+    together = model.translate(["a", "dog", "two"] * 8, beam=1)
+    assert len(positions) == 1
+    monkeypatch.setattr("manyheads.tasks.translation.predictor.MOST_POSITIONS", most := positions.pop() // 3)
+    assert model.translate(["a", "dog", "two"] * 8, beam=1) == together
+    assert len(positions) > 2
+    assert max(positions) <= most
 
 
 def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from manyheads.data.corpora import QuestionSource
 from manyheads.data.splits import SplitData
 from manyheads.data.squad import Questions
 from manyheads.models.bert import Bert
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_bert
 from manyheads.recipes.run import Job, Run, carry_out, located
@@ -54,4 +54,4 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 def planned_model(config: AnsweringConfig) -> Bert:
     """The model, without memory, where it starts from a published one."""
     with torch.device("meta"):
-        return build(preset(config.preset, "bert", **{"head": "question", **config.model}))
+        return build(fitted(config.preset, ("bert",), config.model, {"head": "question"}))

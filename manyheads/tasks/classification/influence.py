@@ -72,10 +72,13 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
         raise ValueError(f"{file}: no such file; expected a text a line")
     frame = Frame.of(tokenizer)
     rows: list[list[int]] = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        ids = tokenizer.encode(line, add_special_tokens=False).ids
-        if len(ids) >= length and len(rows) < TEXTS:
-            rows.append(frame.around(ids[:length])[0])
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            ids = tokenizer.encode(line.rstrip("\n"), add_special_tokens=False).ids
+            if len(ids) >= length:
+                rows.append(frame.around(ids[:length])[0])
+            if len(rows) == TEXTS:
+                break
     if not rows:
         raise ValueError(f"{file}: no text has {length} tokens or more: set length lower")
     tokens = torch.tensor(rows)

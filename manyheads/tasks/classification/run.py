@@ -19,7 +19,7 @@ from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import build, full_name, preset
+from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
@@ -169,4 +169,4 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     assert config.preset is not None
     name = full_name(config.preset, *FAMILIES)
     special = {"unknown": unknown} if name == "tfidf" else {}
-    return build(preset(name, **{"vocab": size, "labels": labels, "pad": pad, **special, **config.model}))
+    return build(fitted(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))

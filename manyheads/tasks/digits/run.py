@@ -21,7 +21,7 @@ from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import END, PAD
 from manyheads.files import fingerprint
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
@@ -103,19 +103,18 @@ def _model(config: DigitsConfig) -> Any:
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}
     if config.model == "lstm":
-        return build(preset("seq2seq-lstm/tiny", **{"vocab": size, "dropout": 0.0, **tokens, **config.network}))
+        settings = {"dropout": 0.0, **config.network}
+        return build(fitted("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
     positions = max(config.longest, *config.lengths) + ROOM + 2
-    common: dict[str, Any] = {
-        "source_vocab": size, "target_vocab": size, "max_positions": positions, "norm": "pre", "width": 64,
-        "dropout": 0.0, **tokens,
-    }  # fmt: skip
+    decided = {"source_vocab": size, "target_vocab": size, **tokens}
+    common: dict[str, Any] = {"max_positions": positions, "norm": "pre", "width": 64, "dropout": 0.0}
     if config.model == "transformer":
         sizes = {f"{side}_{name}": value for side in ("encoder", "decoder")
                  for name, value in (("layers", 4), ("heads", 4), ("feed_forward", 128))}  # fmt: skip
         settings = {"final_norm": True, **common, **sizes, **config.network}
-        return build(preset("transformer/tiny", **settings))
+        return build(fitted("transformer/tiny", (), settings, decided))
     own = {"steps": 4, "heads": 4, "feed_forward": 128, "transition": "separable"}
-    return build(preset("universal/tiny", **{**common, **own, **config.network}))
+    return build(fitted("universal/tiny", (), {**common, **own, **config.network}, decided))
 
 
 def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], route: Route) -> DigitTask:

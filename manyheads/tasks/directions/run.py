@@ -18,6 +18,7 @@ from manyheads.data.pretraining import PretrainingData, Rules, Special, Tokenise
 from manyheads.data.splits import SplitData
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
+from manyheads.models.presets import configured
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.directions.recipes import DirectionsConfig
@@ -34,9 +35,10 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
         data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
         size=config.size,
     )  # fmt: skip
+    plan = _plan(config, DIRECTIONS[0])
     if run.dry_run:
         source.peek()
-        return estimate(run.recipe, config, _plan(config, DIRECTIONS[0]), run.route(config.threads))
+        return estimate(run.recipe, config, plan, run.route(config.threads))
     begun = time.monotonic()
     splits = source.read()
     # of the user's data, the test data stay unseen
@@ -82,9 +84,12 @@ class _Corpus:
 
 def _plan(config: DirectionsConfig, direction: Direction) -> Plan:
     with torch.device("meta"):
-        return Plan(
-            DirectionalEncoder(DirectionalConfig(config.vocabulary, direction, **config.model)), config.batch_tokens
-        )
+        return Plan(_encoder(config, config.vocabulary, direction), config.batch_tokens)
+
+
+def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pad: int = 0) -> DirectionalEncoder:
+    decided = {"vocab": vocabulary, "reading": direction, "pad": pad}
+    return DirectionalEncoder(configured(DirectionalConfig, config.model, decided))
 
 
 def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
@@ -92,7 +97,9 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
-        model = DirectionalEncoder(DirectionalConfig(vocabulary, direction, **config.model))
+        pad = tokenizer.token_to_id("[PAD]")
+        assert pad is not None
+        model = _encoder(config, vocabulary, direction, pad)
         rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
         def examples(tagged: Tagged) -> PretrainingData:

@@ -100,7 +100,8 @@ class DirectionsTask:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
         total, words = 0.0, 0
         for batch in self._batches(self.validation.epoch(0), 0, 0):
-            total += self.loss(batch).item()
+            with self.route.computing():
+                total += self.loss(batch).item()
             words += batch.tokens
         return {"loss": total / words}
 

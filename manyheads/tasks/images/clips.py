@@ -12,7 +12,7 @@ from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.run import Job, Run, carry_out
 from manyheads.tasks.evaluation import Metrics
@@ -52,5 +52,5 @@ def planned_model(config: ClipConfig) -> NonLocalNet:
 
 def _model(config: ClipConfig) -> NonLocalNet:
     own = {"labels": LABELS, "image_size": config.side, "channels": 1}
-    model: NonLocalNet = build(preset("nonlocal/20-small", "nonlocal", **{**own, **config.model}))
+    model: NonLocalNet = build(fitted("nonlocal/20-small", ("nonlocal",), config.model, own))
     return model

@@ -166,7 +166,8 @@ class ImageClassifier(ImageEncoder):
 
 
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
-    """What a model directory says of its images; where it says nothing, their size and the means of its family."""
+    """What a model directory says of its images; where it says nothing, their size and 0.5 for means and deviations, as
+    the published ViTs have: a warning tells it, for other nets have others."""
     config = loaded.model.config
     if loaded.preprocessing is not None:
         try:
@@ -179,6 +180,10 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
                 f"{config.channels}: copy both from one model"
             )
         return _bounded(preprocessing, loaded)
+    print(
+        f"warning: {loaded.path} has no preprocessor_config.json: its images' means and deviations are taken for 0.5",
+        file=sys.stderr,
+    )
     half = (0.5,) * config.channels
     return _bounded(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
 

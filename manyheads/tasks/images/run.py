@@ -18,7 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
-from manyheads.models.presets import FAMILIES, IMAGES, build, preset
+from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import model_settings, start
 from manyheads.recipes.run import Job, Run, carry_out, located
@@ -98,8 +98,7 @@ def planned_model(config: ImageConfig) -> Any:
 
 
 def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    settings = {**({"labels": labels} if labels else {}), **config.model}
-    model = build(preset(config.preset, *IMAGES, **settings))
+    model = build(fitted(config.preset, IMAGES, config.model, {"labels": labels} if labels else {}))
     return model, Preprocessing.of_channels(
         model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
         resample=config.resample,
@@ -113,7 +112,8 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
     kinds = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, kinds, "a model of images", **settings)
     names = ("mean", "std", "crop", "resample")
-    own = {name: getattr(preprocessing_of(loaded), name) for name in (*names, "squash")}
+    preprocessing = preprocessing_of(loaded)
+    own = {name: getattr(preprocessing, name) for name in (*names, "squash")}
     expected = {**own, **{name: getattr(config, name) for name in names if name in run.given}}
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 

@@ -20,7 +20,7 @@ from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
 from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.models.universal import UniversalSequence
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import adapted, dropouts, opened, tokenizer_of
@@ -97,12 +97,13 @@ def planned_model(config: LanguageModellingConfig) -> Model:
 
 
 def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | None) -> Any:
-    sizes = {"vocab": vocabulary, "end": end, "max_positions": config.block}
     if config.model.get("head", "decoder") != "decoder":
         raise ValueError(
             f"model.head is {config.model['head']!r}: a language model must not see what follows: expected decoder"
         )
-    return preset(config.preset, "gpt2", "gpt", "universal-sequence", **{**sizes, **config.model})
+    families = ("gpt2", "gpt", "universal-sequence")
+    settings = {"max_positions": config.block, **config.model}
+    return fitted(config.preset, families, settings, {"vocab": vocabulary, "end": end})
 
 
 def _started(run: Run) -> tuple[Model, Tokenizer]:

@@ -19,7 +19,7 @@ from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import start_bert
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
@@ -59,7 +59,7 @@ def planned_model(config: PretrainingConfig) -> Bert:
 
 
 def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> Any:
-    return preset(config.preset, "bert", **{"vocab": vocab, **special, "head": _head(config), **config.model})
+    return fitted(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
 
 
 def _head(config: PretrainingConfig) -> Head:

@@ -15,7 +15,7 @@ from manyheads.data.corpora import TaggedSource
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert
-from manyheads.models.presets import build, preset
+from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import fine_tuning, start_tuned
 from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
@@ -78,5 +78,5 @@ def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple
 
 
 def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> Any:
-    settings = {"vocab": vocabulary, "head": "token", "labels": labels, **special, **config.model}
-    return preset(config.preset, "bert", **settings)
+    decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
+    return fitted(config.preset, ("bert",), config.model, decided)

@@ -31,7 +31,8 @@ from manyheads.training.division import each
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
 LOGITS = 2**26  # that are scored at once, or those of one pair
 MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
-SPLIT = "split it, or have it cut with truncate (--truncate)"
+SPLIT = "split it"
+CUT = ", or have it cut with truncate (--truncate)"
 
 
 class TranslationOutcome(Outcome):
@@ -91,7 +92,7 @@ class Translator(ModelWithTokenizer):
             raise ValueError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
         if not 1 <= count <= beam:
             raise ValueError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
-        sources = self._encode(texts, truncate)
+        sources = self._encode(texts, truncate, SPLIT + CUT)
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
                 raise ItemError(
@@ -130,7 +131,7 @@ class Translator(ModelWithTokenizer):
         c = self.model.config
         for number, text in enumerate(targets, 1):
             check_text(text, f"target {number}", c.max_positions)
-        encoded = self._encode(sources, truncate=False)
+        encoded = self._encode(sources)
         wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
         for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
             if ids and not source:
@@ -260,17 +261,17 @@ class Translator(ModelWithTokenizer):
         """Tokens of the translation of so long a source, without its end (Vaswani 2017, section 6.1)."""
         return min(length + 50, self.model.config.max_positions - 1)
 
-    def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], truncate: bool = False, remedy: str = SPLIT) -> list[list[int]]:
         """Ids with the end token; blank texts give none."""
         room = self.model.config.max_positions
         texts = [beginning(text, room) for text in texts] if truncate else list(texts)
-        check_texts(texts, room, SPLIT)
+        check_texts(texts, room, remedy)
         encoded = []
         for index, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(texts), strict=True)):
             ids = encoding.ids if text.strip() else []
             if len(ids) > room:
                 if not truncate:
-                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {SPLIT}")
+                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {remedy}")
                 ids = [*ids[: room - 1], ids[-1]]
             encoded.append(ids)
         return encoded
@@ -278,11 +279,13 @@ class Translator(ModelWithTokenizer):
     def _batches(
         self, encoded: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
     ) -> Iterator[list[int]]:
-        """Rows of like length, as many as fit the token budget; blank ones are left out."""
+        """Rows of like length, as many as fit the token budget and whose translations, as long as they may become, fit
+        `MOST_POSITIONS`; blank ones are left out."""
         rows = sorted((i for i, ids in enumerate(encoded) if ids), key=lambda i: len(encoded[i]))
         batch: list[int] = []
         for row in rows:
-            if batch and (len(batch) + 1) * len(encoded[row]) * beam > tokens:
+            length, beams = len(encoded[row]), (len(batch) + 1) * beam
+            if batch and (beams * length > tokens or beams * (self._limit(length) + 1) > MOST_POSITIONS):
                 yield batch
                 batch = []
             batch.append(row)

@@ -1,5 +1,6 @@
 """Digits: what is asked for is right by Python's own integers and slices, and depends on nothing but its names."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -19,6 +20,18 @@ def test_outputs_are_right() -> None:
         assert first
         assert second
         assert int(target[::-1]) == int(first[::-1]) + int(second[::-1])
+
+
+def test_numbers_that_are_longer_than_python_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = algorithmic_pairs("addition", 3, 12_000, shortest=12_000, **DRAWN)
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        for source, target in zip(pairs.sources, pairs.targets, strict=True):
+            first, second = source.split("+")
+            assert target == str(int(first[::-1]) + int(second[::-1]))[::-1]
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def pairs_of(algorithm: Any, count: int = 300, longest: int = 12) -> list[tuple[str, str]]:

@@ -57,6 +57,15 @@ def test_of_trained_models(models: tuple[Path, Path, Path], tmp_path: Path) -> N
     assert one == fading
 
 
+def test_no_more_of_a_large_file_is_read_than_is_wanted(models: tuple[Path, Path, Path]) -> None:
+    _, gpt, texts = models
+    wanted = "a cat sees the dog and the dog sees a cat\n" * 64
+    texts.write_text(wanted)
+    influence = influences(str(gpt), texts, 8, seed=1)
+    texts.write_bytes((wanted * 100).encode() + b"\xff")  # which is no text
+    assert influences(str(gpt), texts, 8, seed=1) == influence
+
+
 def tokenizer(model: Path) -> Tokenizer:
     return Tokenizer.from_file(str(model / "tokenizer.json"))
 

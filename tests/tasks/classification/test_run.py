@@ -375,6 +375,8 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert f"skipped 1 of {file}: 1 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
+    assert cli.main(["evaluate", str(textbook), "--skip-bad-lines"]) == 2
+    assert "--skip-bad-lines is for other data than the run's" in capsys.readouterr().err
 
 
 def test_too_large_a_model_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

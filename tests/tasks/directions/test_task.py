@@ -132,6 +132,12 @@ def test_only_context_tells_apart_what_is_spelled_alike() -> None:
     assert scores == {"bidirectional": 1.0, "left_to_right": 0.75, "two_lstms": 1.0}
 
 
+def test_mistakes_are_told_before_the_data_are_read(tmp_path: Path) -> None:
+    for setting, message in (("layer", "unknown settings layer"), ("vocab", "settings vocab: the data and the task")):
+        with pytest.raises(ValueError, match=message):
+            train("reading", {"data": "absent", f"model.{setting}": 3}, out=tmp_path / "out")
+
+
 def test_the_recipe_compares_all_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     for name, count in (("train", 60), ("val", 20)):
         lines = [f"{'B-A O' if row % 2 else 'O O'} {row % 7}" for row in range(count)]

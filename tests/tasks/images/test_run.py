@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,6 +133,15 @@ def test_an_opened_image_is_seen_as_its_file_is(run: Path, tmp_path: Path) -> No
     assert model.classify(Image.open(tmp_path / "turned.png")) == model.classify(upright)
     with pytest.raises(ValueError, match="the image"):
         model.classify(Image.new("F", (8, 8)))
+
+
+def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "bare")
+    (tmp_path / "bare" / "preprocessor_config.json").unlink()
+    assert manyheads.load(str(run)) is not None
+    assert "preprocessor_config.json" not in capsys.readouterr().err
+    assert manyheads.load(str(tmp_path / "bare")).preprocessing.mean == (0.5,) * 3
+    assert "has no preprocessor_config.json: its images' means" in capsys.readouterr().err
 
 
 def test_paths_on_stdin(run: Path, data: Path) -> None:
