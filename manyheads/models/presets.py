@@ -278,9 +278,10 @@ def fitted(name: str, families: Sequence[str], settings: Settings, decided: Sett
 
 def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
     """A configuration of this kind from `fitted`'s settings, and `base` where they have none."""
-    known = sorted(f.name for f in fields(kind))
-    if unknown := sorted(settings.keys() - set(known)):
-        raise ValueError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(known)}")
+    known = {f.name for f in fields(kind)}
+    if unknown := sorted(settings.keys() - known):
+        valid = sorted(known - decided.keys())
+        raise ValueError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(valid)}")
     if idle := sorted(settings.keys() & decided.keys()):
         raise ValueError(
             f"settings {', '.join(idle)}: the data and the task decide these: leave them out (the size of a vocabulary "
