@@ -121,6 +121,12 @@ def label_name(label: Any, names: Sequence[str]) -> str:
     return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
 
 
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, each with its number where another has the same: "crane (134)", ImageNet's bird, not its machine."""
+    counts = Counter(names)
+    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+
+
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels in the order that a model counts them: by number where all are numbers, else by name."""
     different = set(labels)

@@ -24,6 +24,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
+from manyheads.data.labelled import distinct_names
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.classification.predictor import Label, likeliest
@@ -47,7 +48,8 @@ class ImageEncoder(TrainedModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(self.model.config.labels)
+        """What the classes are called; two of one name are told apart by their numbers."""
+        return distinct_names(self.model.config.labels)
 
     def attend(
         self,
