@@ -18,7 +18,6 @@ from PIL import Image
 import manyheads
 from manyheads import cli, directory
 from manyheads.models.presets import preset
-from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
@@ -143,29 +142,6 @@ def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, capsys: 
     assert "preprocessor_config.json" not in capsys.readouterr().err
     assert manyheads.load(str(tmp_path / "bare")).preprocessing.mean == (0.5,) * 3
     assert "has no preprocessor_config.json: its images' means" in capsys.readouterr().err
-
-
-def test_two_classes_of_one_name_are_two(tmp_path: Path) -> None:
-    """As ImageNet's cranes; which is meant only a number tells."""
-    names = ("cat", "crane", "crane")
-    model = ResNet(ResNetConfig(widths=(8,), depths=(1,), image_size=8, labels=names))
-    assert model.classifier is not None
-    with torch.no_grad():
-        model.classifier.weight.zero_()
-        model.classifier.bias.copy_(torch.tensor([0.0, 1.0, 2.0]))
-    half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": 8}
-    directory.save(tmp_path / "net", model, preprocessing=half)
-    picture("above", 1).save(tmp_path / "a.png")
-    file = tmp_path / "some.jsonl"
-    file.write_text("".join(json.dumps({"image": "a.png", "label": label}) + "\n" for label in (0, 1, 2, 2)))
-    classifier = manyheads.load(str(tmp_path / "net"))
-    outcome = classifier.outcome(str(file))
-    assert outcome.metrics["top1"]["value"] == np.mean(outcome.quality) == 0.5
-    assert outcome.references == ["cat", "crane (1)", "crane (2)", "crane (2)"]
-    assert classifier.classify(str(tmp_path / "a.png"))[0].label == "crane (2)"
-    file.write_text(json.dumps({"image": "a.png", "label": "crane"}))
-    with pytest.raises(ValueError, match=r"label 'crane' is none of cat, crane \(1\), crane"):
-        classifier.outcome(str(file))
 
 
 def test_paths_on_stdin(run: Path, data: Path) -> None:
