@@ -25,7 +25,7 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
 from manyheads.training.ranks import here
-from manyheads.training.record import write_result
+from manyheads.training.record import commit, write_result
 from manyheads.training.run_directory import claimed, run_status
 from manyheads.training.task import Task
 
@@ -76,7 +76,8 @@ class Run:
         """A run in a directory of its own below this one, which began at `begun` (`time.monotonic()`)."""
         out, left = self.out / name, self.max_minutes
         if left is not None:
-            left = max(0.0, left - (time.monotonic() - begun) / 60)
+            spent = here().shared(lambda: time.monotonic() - begun)  # they must agree on when they are to stop
+            left = max(0.0, left - spent / 60)
         return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
 
     def route(self, threads: int | None) -> Route:
@@ -152,6 +153,7 @@ def carry_out(
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.route(config.threads))
+    commit()  # that which computes: by its end there may be another
     route = run.route(config.threads)
     ranks = here()
     # nobody else trains, scores or records it meanwhile

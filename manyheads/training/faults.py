@@ -30,7 +30,7 @@ def no_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def told_memory(step: int, batch: Any, ranks: Ranks) -> Iterator[None]:
+def told_memory(step: int, batch: Any, model: nn.Module, ranks: Ranks) -> Iterator[None]:
     """An error of the memory while this batch is computed, as a BatchTooLargeError that describes it."""
     try:
         yield
@@ -39,10 +39,12 @@ def told_memory(step: int, batch: Any, ranks: Ranks) -> Iterator[None]:
             raise
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in _arrays(batch).items())
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
+        stacks = [module for module in model.modules() if hasattr(module, "checkpointing")]
+        sparing = any(not stack.checkpointing for stack in stacks)  # not every model has blocks to compute twice
         raise BatchTooLargeError(
-            f"step {step}: the memory{where} does not suffice for a batch of {shapes}: --resume with "
-            "training.checkpointing=true, or start anew with smaller batches (batch_tokens, batch_items or rows) and a "
-            "larger training.accumulate; the last checkpoint is kept"
+            f"step {step}: the memory{where} does not suffice for a batch of {shapes}: "
+            f"{'--resume with training.checkpointing=true, or ' * sparing}start anew with smaller batches "
+            "(batch_tokens, batch_items or rows) and a larger training.accumulate; the last checkpoint is kept"
         ) from error
 
 

@@ -21,9 +21,10 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what there is to say is said below
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(TO_END))  # older ones of PyTorch wait 30 seconds
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0, shutdown_timeout=TO_END,
+        rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0,
     )  # fmt: skip
     try:
         elastic_launch(config, sys.executable)("-m", "manyheads", *arguments)

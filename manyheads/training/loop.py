@@ -93,7 +93,6 @@ def train(
     with claim, _lost_disk_as_one_line(out), route.settings(), keeping_memory(sparing=config.shard) as tidy:
         if ranks.first:
             remove_leftovers(out)
-            write_json(out / "state" / COMMAND, resume_command)
         identity: dict[str, Any] = {
             "config": config.as_dict(),
             "settings": json.loads(json.dumps(dict(settings or {}))),
@@ -131,6 +130,7 @@ def _train(
         return Summary.read(done)
     ranks.wait()
     if ranks.first:
+        write_json(out / "state" / COMMAND, resume_command)  # only now: one that is refused leaves what was there
         done.unlink(missing_ok=True)  # a budget was raised: the run goes on
     if checkpoint:
         content, tensors = checkpoint
@@ -267,7 +267,7 @@ def _train(
         display.note(f"saved as {over.save(partial(task.save, out))} in {out}")
         summary = _summary("finished", ended, counters, held, values)
         if ranks.first:
-            draw_losses(out)
+            draw_losses(out, by_epoch=config.validate_every is None)
             write_json(done, asdict(summary))
         if max(ranks.largest(signals.received or 0)):
             raise Interrupted(
@@ -285,7 +285,7 @@ def _backward(
     losses, seen = [], torch.zeros_like(window)
     for batch, counted in zip(group.batches, group.counted, strict=True):
         last = batch is group.batches[-1] and not alone
-        with told_memory(step + 1, batch, ranks), over.accumulating(last=last):
+        with told_memory(step + 1, batch, task.model, ranks), over.accumulating(last=last):
             with route.computing():
                 loss = in_tokens(over.compute(task.loss, batch, counted=counted), counts)
             # gradients are means over the ranks

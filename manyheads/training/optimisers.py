@@ -34,7 +34,9 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
-        return torch.optim.SGD(groups, momentum=config.betas[0], nesterov=config.betas[0] > 0, fused=True)
+        sharded = hasattr(parameters[0], "placements")  # a DTensor, for which PyTorch has no fused kernel
+        momentum = config.betas[0]
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0, fused=not sharded)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 

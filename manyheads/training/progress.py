@@ -109,7 +109,7 @@ class Metrics:
             kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(out / "events"), purge_step=step + 1 if step else None)
+        self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
     def __enter__(self) -> Self:
         return self
@@ -148,11 +148,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def draw_losses(out: Path) -> None:
+def draw_losses(out: Path, *, by_epoch: bool) -> None:
     """loss.png: training and validation loss, and beside them the share that is right, where the task measures one.
 
-    Over epochs, where each was validated at its end, else over steps. The training's are means of `log_every` steps,
-    measured while it trains, with dropout.
+    Over epochs where each was validated at its end (`by_epoch`), else over steps. The training's are means of
+    `log_every` steps, measured while it trains, with dropout.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -162,8 +162,9 @@ def draw_losses(out: Path) -> None:
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]
-    steps = {entry["step"] / entry["epoch"] if entry.get("epoch") else 0 for entry in validations}  # of an epoch
-    unit, size = ("epoch", max(steps)) if len(steps) == 1 and steps != {0} else ("step", 1)
+    unit, size = "step", 1.0
+    if by_epoch and validations:
+        unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
     share = next((name for name in SHARES if any(name in entry["validation"] for entry in validations)), None)
     shown = {"loss": "loss"} | ({} if share is None else {share: "accuracy"})  # as the training calls them
     figure = Figure(figsize=(7 if share is None else 11, 4), layout="constrained")

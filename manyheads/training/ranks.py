@@ -27,6 +27,7 @@ T = TypeVar("T")
 BEAT = 5.0  # seconds between two signs of life of a process
 SILENCE = 8  # beats without one, after which it is taken for dead
 FOREVER = timedelta(days=30)  # to wait for a process that lives: rank 0 may score or write for long
+ENDED = "another process has ended: so does this one; a training goes on from its last checkpoint with --resume"
 
 
 _board: list[Any] = []  # a store of texts that all processes see, as soon as they are joined
@@ -237,12 +238,13 @@ def _end(reason: str, quietly: bool = False) -> None:
 
 
 def complain(message: str, *, quietly: bool) -> None:
-    """An error as a line on stderr. What rank 0 complains of, too, is told by it alone; `quietly`: it does for sure."""
+    """An error as a line on stderr. What rank 0 complains of, too, or what comes of its end, is told by it alone;
+    `quietly`: it does for sure."""
     if not is_rank() or os.environ["RANK"] == "0":
         print("manyheads:", message, file=sys.stderr)
         if _board:
             _board[0].set("complaint", message)
-    elif not quietly and _complaint() != message:
+    elif not quietly and (told := _complaint()) != message and not (told and message == ENDED):
         print(f"manyheads: rank {os.environ['RANK']}: {message}", file=sys.__stderr__)
 
 
@@ -266,7 +268,4 @@ def told_losses() -> Iterator[None]:
     except RuntimeError as error:
         if here().world == 1 or not ("gloo" in str(error) or "Dist" in type(error).__name__):
             raise
-        reason = (
-            "another process has ended: so does this one; a training goes on from its last checkpoint with --resume"
-        )
-        raise ConnectionAbortedError(reason) from error
+        raise ConnectionAbortedError(ENDED) from error

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ def hardware() -> dict[str, Any]:
     return machine
 
 
+@cache
 def commit() -> str:
-    """The commit of the package's source tree, with `-dirty` if it was altered; without a checkout the version."""
+    """The commit of the package's source tree when it is first asked for, with `-dirty` if it was altered; without a
+    checkout the version."""
     package = Path(__file__).resolve().parents[1]
     if (package.parent / ".git").exists():
         try:

@@ -39,8 +39,9 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         begun = (".", COMMAND, "checkpoint-", "weights-")
         ours = all(name in ("tokens", "images", LOCK) or name.startswith(begun) for name in names)
         return "none" if ours else "foreign"
-    if out.is_dir():  # runs/translation may hold runs/translation/multi30k
-        return "foreign" if any(not (inside / "state").is_dir() for inside in out.iterdir()) else "none"
+    if out.is_dir():  # runs/translation may hold runs/translation/multi30k, and runs/translation/ablate/base
+        runs = (any((*inside.glob("state"), *inside.glob("*/state"))) for inside in out.iterdir())
+        return "none" if all(runs) else "foreign"
     return "foreign" if out.exists() else "none"
 
 

@@ -5,6 +5,7 @@ import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -240,3 +241,10 @@ def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
         assert part.max_minutes == pytest.approx(left, abs=0.1)
         assert (part.out, part.resume_command) == (Path("runs/r/base"), whole.resume_command)
     assert Run("r", Path("runs/r")).part("base", time.monotonic()).max_minutes is None
+
+
+def test_processes_agree_on_the_minutes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one began 20 minutes ago, and rank 0 says that it were 12."""
+    monkeypatch.setattr("manyheads.recipes.run.here", lambda: SimpleNamespace(shared=lambda _: 12.0 * 60))
+    part = Run("r", Path("runs/r"), max_minutes=30).part("base", time.monotonic() - 60 * 20)
+    assert part.max_minutes == pytest.approx(18)

@@ -58,8 +58,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "directions": ("reading", {"size": 1000, "vocabulary": 300, "batch_tokens": 150, "model": BLOCK}),
     "vit": ("image-classification", {**IMAGES, "augmentation.mixup": 0.8, "augmentation.cutmix": 1.0}),
     "resnet": ("image-classification", {
-        **IMAGES, "preset": "resnet/18-se",
-        "model": SMALL,
+        **IMAGES, "preset": "resnet/18-se", "model": SMALL, "training.optimiser": "sgd",
+        "training.learning_rate": 0.01,
     }),
     "conv-attention": ("image-classification", {
         **IMAGES, "preset": "conv-attention/quadratic-small",

@@ -109,15 +109,20 @@ def test_a_budget_that_is_used_up_stops_the_run_which_goes_on_with_a_larger_one(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpointing", [None, False, True])  # of the model's blocks, if it has any
+def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, checkpointing: bool | None) -> None:
     def fill(call: int) -> None:
         if call == 20:
             torch.empty(1 << 50)
 
     task = ToyTask()
     task.before_loss = fill
+    if checkpointing is not None:
+        task.model.checkpointing = checkpointing  # type: ignore[assignment]
     shapes = r"inputs \(\d, 4\), targets \(\d,\)"
-    with pytest.raises(BatchTooLargeError, match=rf"^step 8: the memory does not suffice for a batch of {shapes}: "):
+    advice = "--resume with training.checkpointing=true, or start anew" if checkpointing is False else "start anew"
+    told = rf"^step 8: the memory does not suffice for a batch of {shapes}: {advice} with smaller batches "
+    with pytest.raises(BatchTooLargeError, match=told):
         train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route())
     run(tmp_path, resume=True)
 

@@ -2,6 +2,7 @@ import errno
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import NonFiniteError
 from manyheads.training.loop import train
 from manyheads.training.optimisers import optimiser
-from manyheads.training.run_directory import run_status
+from manyheads.training.run_directory import run_status, unfinished
 from manyheads.training.state import weights
 from tests.training.toy import ToyBatches, ToyModel, ToyTask, toy_route
 
@@ -255,6 +256,10 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     assert run_status(run) == "unfinished"
     with pytest.raises(ValueError, match="unfinished run; resume it with: manyheads train toy --resume"):
         train(ToyTask(), config, run, route=toy_route(), resume_command="manyheads train toy training.steps=3 --resume")
+    other = replace(config, accumulate=5)
+    with pytest.raises(ValueError, match="was started with other settings"):
+        train(ToyTask(), other, run, route=toy_route(), resume=True, resume_command="manyheads train other --resume")
+    assert (unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
     train(ToyTask(), config, run, route=toy_route(), resume=True)
     assert run_status(run) == "finished"
     with pytest.raises(ValueError, match="holds a finished run"):

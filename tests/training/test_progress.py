@@ -39,6 +39,21 @@ def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
         assert len(image.getcolors(10**6) or []) > 50
 
 
+def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
+    def broken(call):
+        if call == 25:
+            raise OSError("the disk is gone")
+
+    task = ToyTask()
+    task.before_loss = broken
+    with pytest.raises(OSError, match="gone"):
+        train(task, CONFIG, tmp_path, route=toy_route())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
+
+
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     train(ToyTask(), CONFIG, tmp_path, route=toy_route())
@@ -128,7 +143,7 @@ def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
         {"step": 9, "validation": {"loss": 1.2, "top1": 0.5, "top5": 0.9}},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    progress.draw_losses(tmp_path)
+    progress.draw_losses(tmp_path, by_epoch=False)
     losses, shares = figures[0].axes
     assert [axes.get_ylabel() for axes in (losses, shares)] == ["loss", "top1"]
     assert losses.get_xlabel() == "step"
@@ -145,10 +160,11 @@ def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
     lines: list[dict[str, Any]] = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
     lines += [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    progress.draw_losses(tmp_path)
-    (losses,) = figures[0].axes
-    assert losses.get_xlabel() == "epoch"
-    assert [line.get_xydata()[:, 0].tolist() for line in losses.lines] == [[0.5, 1.5], [1, 2]]
+    for by_epoch, places in ((True, [[0.5, 1.5], [1, 2]]), (False, [[2, 6], [4, 8]])):
+        progress.draw_losses(tmp_path, by_epoch=by_epoch)
+        (losses,) = figures.pop().axes
+        assert losses.get_xlabel() == ("epoch" if by_epoch else "step")
+        assert [line.get_xydata()[:, 0].tolist() for line in losses.lines] == places
 
 
 class Telling(ToyTask):

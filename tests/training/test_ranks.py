@@ -20,7 +20,9 @@ from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
+from manyheads.training import ranks
 from manyheads.training.loss import in_tokens
+from manyheads.training.ranks import ENDED
 from manyheads.training.run_directory import run_status
 from scripts.survival.ranks import processes
 from tests.training.families import FAMILIES, STEPS, write_data
@@ -199,6 +201,21 @@ def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left
 
 
 # life and death
+
+
+@pytest.mark.parametrize(
+    ("of_rank_0", "told"),
+    [("no such file", ""), (None, f"manyheads: rank 1: {ENDED}\n")],
+)
+def test_what_comes_of_rank_0s_mistake_is_not_told_beside_it(
+    of_rank_0: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(ranks, "is_rank", lambda: True)
+    monkeypatch.setattr(ranks, "_complaint", lambda: of_rank_0)
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    ranks.complain(ENDED, quietly=False)
+    assert capsys.readouterr().err == told
 
 
 def wait_for(what: Callable[[], Any], limit: float = LIMIT) -> Any:

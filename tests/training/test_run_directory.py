@@ -91,6 +91,16 @@ def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path
     assert not list(tmp_path.rglob(f"{LEFTOVER}*"))
 
 
+def test_runs_of_other_recipes_below_it_are_no_foreign_files(tmp_path: Path) -> None:
+    """runs/translation beside runs/translation/multi30k and the rows of runs/translation/ablate."""
+    (tmp_path / "multi30k" / "state").mkdir(parents=True)
+    (tmp_path / "ablate" / "base" / "state").mkdir(parents=True)
+    (tmp_path / "ablate" / "result.json").write_text("{}")
+    assert run_status(tmp_path) == "none"
+    (tmp_path / "thesis").mkdir()
+    assert run_status(tmp_path) == "foreign"
+
+
 def test_a_run_that_trains_nothing_is_finished_by_its_result(tmp_path: Path) -> None:
     with claimed(tmp_path, resume=False):
         pass

@@ -54,8 +54,9 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
             return None
         results[direction] = result
     model, route = directory.load(run.out / "bidirectional").model, run.route(config.threads)
-    without_context = probe(model, tokenizer, splits.train, splits.validation, route, context=False)
-    return _compare(config, run, results, without_context, corpus.description)
+    with route.settings():
+        without_context = probe(model, tokenizer, splits.train, splits.validation, route, context=False)
+        return _compare(config, run, results, without_context, corpus.description)
 
 
 @dataclass(frozen=True)

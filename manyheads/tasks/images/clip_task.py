@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from manyheads.training.loss import at_least_float32
 SCORED = 64  # clips that are scored at once
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Batch:
     """Clips (B, C, T, Y, X), normalised, with labels (B,)."""
 
     clips: Tensor
@@ -65,7 +66,7 @@ class ClipTask:
         return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
 
     def loss(self, batch: Batch) -> Tensor:
-        clips, labels = (part.to(self.route.device) for part in batch)
+        clips, labels = (part.to(self.route.device) for part in (batch.clips, batch.labels))
         logits = at_least_float32(self._forward(clips))  # (B, L)
         self.right = (logits.detach().argmax(-1) == labels).sum()
         return F.cross_entropy(logits, labels, reduction="sum")

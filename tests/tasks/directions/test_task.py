@@ -150,10 +150,14 @@ def test_the_recipe_compares_all_and_goes_on_where_it_stopped(tmp_path: Path) ->
         "model": {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1},
     }  # fmt: skip
     assert train("reading", settings, out=out, max_minutes=1e-9) is None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     table = train("reading", settings, out=out)
+    torch.set_num_threads(threads)
     rows = [line.split()[0] for line in table.splitlines()]
     assert rows == ["features", "words", *DIRECTIONS]
     record = json.loads((out / "result.json").read_text())
+    assert record["hardware"]["threads"] == 1, "those of the setting"
     for reading in DIRECTIONS:  # the words are 60 x 8 numbers, and make most of the products
         part = json.loads((out / reading / "result.json").read_text())
         assert part["flops"] / part["target_tokens"] > 3 * 2 * (60 * 8 + 8 * 4)
