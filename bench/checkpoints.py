@@ -58,7 +58,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
         "first_still_seconds": round(seconds["still"][0], 3), "repeats": repeats,
         "share_at_one_a_minute": round((medians["still"] + medians["computed"]) / 60, 5),
         "share_still_at_one_a_minute": round(medians["still"] / 60, 5),
-        "hardware": hardware(), "route": route.describe(),
+        "hardware": {**hardware(), "threads": route.describe()["threads"]}, "route": route.describe(),
     }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
             print(cases[-1], file=sys.stderr, flush=True)
     return {
         "bench": "image-data", "images": IMAGES, "size": SIZE, "cases": cases, "repeats": repeats,
-        "threads": threads or 1, "hardware": hardware(),
+        "hardware": {**hardware(), "threads": threads or 1},
     }  # fmt: skip
 
 

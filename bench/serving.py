@@ -144,8 +144,8 @@ def main() -> None:
                 results["complete_llama.cpp"] = asyncio.run(
                     completing(url, options.clients, options.seconds, ignore_eos=True)
                 )
-    tell({"bench": "serving", "clients": options.clients, "precision": options.precision, "threads": options.threads,
-          **results, "hardware": hardware()}, options.out)  # fmt: skip
+    tell({"bench": "serving", "clients": options.clients, "precision": options.precision, **results,
+          "hardware": {**hardware(), "threads": options.threads}}, options.out)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -40,24 +41,24 @@ def rows(
             for side in sides:
                 for setting in (work.ours if side == "ours" else peers[side]).settings:
                     _say(f"{told}: preparing {side} {setting}")
-                    try:
+                    with _left_out(told, side, setting):
                         outputs[side, setting] = sides[side].prepare(case, setting)
-                    except Failed as error:
-                        if side == "ours":
-                            raise RuntimeError(f"{told}, {setting}: {error}") from None
-                        _say(f"{told}: {side} {setting} is left out: {error}")
             taken: dict[tuple[str, str], list[float]] = defaultdict(list)
             until = time.monotonic() + 60 * MINUTES / len(work.cases)
             for round in range(repeats or REPEATS):
                 if repeats is None and round >= 2 and time.monotonic() > until:
                     break
-                for side, setting in outputs:
-                    seconds = sides[side].seconds(setting)
-                    figure = seconds if work.unit == "seconds" else work.amount(case) / seconds
-                    taken[side, setting].append(figure)
-                    _say(f"{told}, round {round + 1}: {side} {setting}: {three_digits(figure)} {work.unit}")
+                for side, setting in [*outputs]:
+                    output = outputs.pop((side, setting))
+                    with _left_out(told, side, setting):
+                        seconds = sides[side].seconds(setting)
+                        outputs[side, setting] = output  # it is still there
+                        figure = seconds if work.unit == "seconds" else work.amount(case) / seconds
+                        taken[side, setting].append(figure)
+                        _say(f"{told}, round {round + 1}: {side} {setting}: {three_digits(figure)} {work.unit}")
             for worker in sides.values():
-                worker.forget()
+                with suppress(Failed):  # of a process that has ended
+                    worker.forget()
             figures = {key: (statistics.median(all_), min(all_), max(all_)) for key, all_ in taken.items()}
             for setting, precision in work.ours.settings.items():
                 others = {
@@ -72,6 +73,17 @@ def rows(
                     row(name, row_case, work, figures["ours", setting], others, limit, len(taken["ours", setting]))
                 )
     return table_rows
+
+
+@contextmanager
+def _left_out(told: str, side: str, setting: str) -> Iterator[None]:
+    """A peer's failure is told; ours ends the bench."""
+    try:
+        yield
+    except Failed as error:
+        if side == "ours":
+            raise RuntimeError(f"{told}, {setting}: {error}") from None
+        _say(f"{told}: {side} {setting} is left out: {error}")
 
 
 def row(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.bench.ceilings import Ceilings
@@ -31,17 +32,18 @@ TIMES = 3
 TRANSFORMERS = """
 import sys
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-folder, line = sys.argv[1:]
+folder, line, most = sys.argv[1:]
 tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
-print(tokenizer.decode(model.generate(**tokenizer(line, return_tensors="pt"), num_beams=4, max_length=20)[0]))
+tokens = model.generate(**tokenizer(line, return_tensors="pt"), num_beams=4, max_new_tokens=int(most))
+print(tokenizer.decode(tokens[0]))
 """
 CTRANSLATE2 = """
 import sys
 from ctranslate2 import Translator
 from tokenizers import Tokenizer
-folder, line = sys.argv[1:]
+folder, line, most = sys.argv[1:]
 tokenizer, translator = Tokenizer.from_file(f"{folder}/tokenizer.json"), Translator(folder)
-tokens = translator.translate_batch([tokenizer.encode(line).tokens], beam_size=4, max_decoding_length=20)
+tokens = translator.translate_batch([tokenizer.encode(line).tokens], beam_size=4, max_decoding_length=int(most))
 print(tokenizer.decode([tokenizer.token_to_id(token) for token in tokens[0].hypotheses[0]]))
 """
 
@@ -60,13 +62,19 @@ def ours(case: Command, setting: str, threads: int) -> Prepared:
 
 
 def with_transformers(case: Command, setting: str, threads: int) -> Prepared:
-    return _started([sys.executable, "-c", TRANSFORMERS, _translated(case), LINE])
+    folder = _translated(case)
+    return _started([sys.executable, "-c", TRANSFORMERS, folder, LINE, _longest(folder)])
 
 
 def with_ctranslate2(case: Command, setting: str, threads: int) -> Prepared:
     saved = Path(_translated(case))
     export(saved, saved / "ct2", "ctranslate2")
-    return _started([sys.executable, "-c", CTRANSLATE2, str(saved / "ct2"), LINE])
+    return _started([sys.executable, "-c", CTRANSLATE2, str(saved / "ct2"), LINE, _longest(saved)])
+
+
+def _longest(folder: str | Path) -> str:
+    """Tokens of a translation: as many as ours writes, since random weights seldom end one."""
+    return str(len(Tokenizer.from_file(str(Path(folder, "tokenizer.json"))).encode(LINE).ids) + 50)
 
 
 def _translated(case: Command) -> str:

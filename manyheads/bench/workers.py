@@ -52,10 +52,10 @@ class Worker:
         self._ask("forget")
 
     def _ask(self, *question: Any) -> Any:
-        self._pipe.send(question)
         try:
+            self._pipe.send(question)
             fine, answer = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             raise Failed(f"its process ended with status {self._process.exitcode}") from None
         if not fine:

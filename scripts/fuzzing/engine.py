@@ -68,6 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         judgement = judge(unpacked(data))
         told.add(judgement, data)
 
+    told.write()  # it has begun: what ends it from here is an input
     if GUIDED:
         _guided(one, [packed(example) for example in examples], folder, seconds, seed, MOST)
     else:

@@ -28,6 +28,14 @@ def failing(case: float, setting: str, threads: int) -> Prepared:
     raise OSError("no such file\nmore")
 
 
+def dying(case: float, setting: str, threads: int) -> Prepared:
+    os._exit(11)
+
+
+def dying_in_its_turn(case: float, setting: str, threads: int) -> Prepared:
+    return Prepared(lambda: os._exit(11), case)
+
+
 def openvino(case: tuple[str, Any], setting: str, threads: int) -> Prepared:
     """A work of the bench on a tiny model, whose layers are compressed as larger ones are."""
     import manyheads.bench.peers.openvino as peer

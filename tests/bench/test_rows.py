@@ -135,6 +135,23 @@ def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "made-up, a: ctranslate2 int8 is left out: OSError: no such file\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("died", [made_up.dying, made_up.dying_in_its_turn])
+def test_a_peer_that_dies_is_left_out_and_told(
+    died: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
+    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    settings = {"float32": "float32", "int8": "int8"}
+    peers = {"openvino": MADE_UP.peers["openvino"], "ctranslate2": Side(settings, died)}
+    work = replace(MADE_UP, cases={"a": 1.0, "b": 2.0}, peers=peers)
+    rows = measure.rows("made-up", work, peers, 1, LIMITS, repeats=2)
+    assert [list(row["peers"]) for row in rows] == [["openvino float32"], ["openvino float32", "openvino int8"]] * 2
+    told = capsys.readouterr().err
+    for case in work.cases:
+        for setting in settings:
+            assert f"made-up, {case}: ctranslate2 {setting} is left out: its process ended with status 11\n" in told
+
+
 @pytest.mark.parametrize("peer", startup.WORK.peers)
 def test_the_time_of_help_is_of_ours_alone(peer: str) -> None:
     with pytest.raises(ValueError, match="expected a line to translate, got --help"):
