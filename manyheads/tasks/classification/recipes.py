@@ -175,8 +175,8 @@ RECIPES = {
         "four small nets: how the influence of a word fades with its distance, measured by gradient", "Elman 1990",
         InfluenceConfig(), "manyheads.tasks.classification.influence",
         """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. Prints the influence of each
-        distance before and after training, and what is recalled; draws it into influence.png. A minute or two on one
-        core. With models= and texts=, the same of trained models that read texts.""",
+        distance before and after training, and what is recalled; draws it into influence.png. A quarter of an hour on
+        one core. With models= and texts=, the same of trained models that read texts.""",
         options="[models=DIR,DIR texts=FILE]", spreads=False,
     ),
     "imdb/textbook": _on_imdb(
@@ -187,7 +187,7 @@ RECIPES = {
     "imdb/keras": _on_imdb(
         "the textbook's classifier, trained as its chapter does", "text-classifier/textbook",
         """RMSprop as Keras has it, 15 epochs of batches of 32, and the weights of the last one, which has learnt the
-        reviews by heart. `loss.png` has loss and accuracy by epochs. Half an hour on one core. Where Keras shuffles,
+        reviews by heart. `loss.png` has loss and accuracy by epochs. Two hours on one core. Where Keras shuffles,
         a batch has reviews of like length, in another order every epoch.""",
         training=replace(IMDB.training, optimiser="rmsprop", epochs=15, metric=None, patience=None),
     ),
