@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from manyheads.service import libretranslate, looking, openai, page, schemas, verbs, watching
-from manyheads.service.batching import Batcher
+from manyheads.service.batching import Batcher, characters
 from manyheads.service.errors import Refused
 from manyheads.service.gate import Gate, same, unknown, without_token
 from manyheads.service.metrics import Metrics
@@ -30,7 +30,7 @@ class Limits:
     """What one client, or all of them, may ask for.
 
     body          bytes of a request; `keyed_body`: of one that is read before it is known who asks
-    characters    of all its texts
+    characters    of all its texts; and of those that a model computes at once
     body_seconds  until its body has arrived; `deadline` until it is answered
     most_waiting  texts that wait for a model; more are refused with 429
     most_items    texts that a model computes at once; `positions` that texts being written may hold together
@@ -55,6 +55,7 @@ class Service:
     """What the routes work with.
 
     looks     the queue of those who ask where heads look: one input at a time
+    images    the queue of images to be decoded, for which no model waits: one at a time, as each takes much memory
     runs      whose curves are shown
     names     what this machine is called by, where it alone is served; empty: others are, too
     token     what clients must know; None: nothing
@@ -66,6 +67,7 @@ class Service:
     limits: Limits
     metrics: Metrics
     looks: Batcher
+    images: Batcher
     runs: Runs
     names: tuple[str, ...] = LOCAL
     token: str | None = None
@@ -74,8 +76,7 @@ class Service:
 
     def bounded(self, items: list[Any], field: str) -> None:
         """Raises Refused for more characters, of texts or pairs of them, than a request may have."""
-        size = sum(len(text) for item in items for text in ((item,) if isinstance(item, str) else item)
-                   if isinstance(text, str))  # fmt: skip
+        size = sum(map(characters, items))
         if size > self.limits.characters:
             fault = f"{size:,} characters: expected at most {self.limits.characters:,} in a request"
             raise Refused(400, fault, field=field, code="too_long")
@@ -167,6 +168,7 @@ def application(service: Service) -> Any:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        await asyncio.to_thread(service.images.close)
         await asyncio.to_thread(service.registry.close)
         await asyncio.to_thread(service.looks.close)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from manyheads.data.text_faults import ItemError
@@ -51,6 +52,11 @@ class Turns:
 Run = Callable[[list[Any]], Sequence[Any]]  # items -> their results; ItemError for one that cannot be used
 
 
+def characters(item: Any) -> int:
+    """Of a text, or of all texts of a tuple; what is no text has none."""
+    return sum(len(text) for text in (item if isinstance(item, tuple) else (item,)) if isinstance(text, str))
+
+
 @dataclass(eq=False)
 class Request:
     """Items of one client.
@@ -66,6 +72,12 @@ class Request:
     future: Future[list[Any]] = dataclasses.field(default_factory=Future)
     taken: int = 0
     results: list[Any] = dataclasses.field(default_factory=list)
+
+    def part(self, most_items: int, most_characters: int, *, alone: bool) -> list[Any]:
+        """As many of the items that are left as fit. `alone`: one at least, however long it is."""
+        items = self.items[self.taken : self.taken + most_items]
+        fits = sum(size <= most_characters for size in accumulate(map(characters, items)))
+        return items[: max(fits, alone)]
 
 
 class Worker(ABC):
@@ -90,11 +102,16 @@ class Worker(ABC):
 
 
 class Batcher(Worker):
-    """A model's queue, and the thread that works it off."""
+    """A model's queue, and the thread that works it off.
 
-    def __init__(self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_waiting: int) -> None:
+    most_items, most_characters  of a batch, for which all other models wait; a longer text is a batch of its own
+    """
+
+    def __init__(
+        self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_characters: int, most_waiting: int
+    ) -> None:
         super().__init__(name, turns, metrics, most_waiting)
-        self._most_items = most_items
+        self._most_items, self._most_characters = most_items, most_characters
         self._requests: deque[Request] = deque()
         self._waiting = 0  # items
         self._last, self._seconds = 1, 0.1  # requests that the last batch had answered, and what an item took
@@ -144,14 +161,14 @@ class Batcher(Worker):
                 if not self._changed.wait(min(QUIET, left)):
                     break
             parts: list[tuple[Request, list[Any]]] = []
-            room, key = self._most_items, self._requests[0].key
+            room, left, key = self._most_items, self._most_characters, self._requests[0].key
             for request in list(self._requests):
                 if request.future.cancelled() or request.future.done():
                     self._forget(request)
-                elif request.key == key and room > 0:
-                    part = request.items[request.taken : request.taken + room]
+                elif request.key == key and (part := request.part(room, left, alone=not parts)):
                     request.taken += len(part)
                     room -= len(part)
+                    left -= sum(map(characters, part))
                     self._waiting -= len(part)
                     parts.append((request, part))
                     if request.taken == len(request.items):

@@ -58,6 +58,8 @@ def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
             raise Refused(400, f"{served.name} takes none", field=name, code="invalid_value")
     if first not in given:
         raise Refused(400, f"{served.name} reads {first}s: expected one", field=first, code="missing")
+    if getattr(predictor, "pairs_only", "") and "pair" not in given:
+        raise Refused(400, f"{served.name} reads a text with its pair: expected both", field="pair", code="missing")
     if takes["image"]:
         given["image"] = bytes_of(given["image"], "image")
     return given

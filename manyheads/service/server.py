@@ -33,6 +33,7 @@ from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
 
 LOOKS, MOST_LOOKS = "(attention)", 32  # the queue's name in counts, and what may wait in it
+IMAGES = "(images)"  # the name of theirs that are to be decoded
 CONNECTIONS = 1000  # of a process at once; more are told 503
 HEAD_BYTES = 32_768
 AGAIN = 2.0  # seconds until a process that died is started again
@@ -120,6 +121,7 @@ def _tell_where(settings: Settings, listening: socket.socket) -> None:
 def service_of(settings: Settings) -> Service:
     """The models, loaded and warm. Raises ValueError for one that is faulty or gone."""
     metrics, turns, limits = Metrics(), Turns(), settings.limits
+    bounds = {"most_characters": limits.characters, "most_waiting": limits.most_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
 
     def ready(name: str, model: str) -> Served:
@@ -136,8 +138,7 @@ def service_of(settings: Settings) -> Service:
                 most_waiting=limits.most_waiting,
             )  # fmt: skip
         else:
-            most = {"most_items": limits.most_items, "most_waiting": limits.most_waiting}
-            worker = Batcher(name, turns, metrics, **most)
+            worker = Batcher(name, turns, metrics, most_items=limits.most_items, **bounds)
         languages = settings.languages.get(name)
         if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
             print(f"{name}: its languages are not known, so that /translate does not offer it: name them with "
@@ -145,9 +146,12 @@ def service_of(settings: Settings) -> Service:
         return Served(name, predictor, worker, stamp, languages)
 
     registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
-    looks = Batcher(LOOKS, turns, metrics, most_items=1, most_waiting=MOST_LOOKS)
+    looks = Batcher(
+        LOOKS, turns, metrics, most_items=1, most_characters=limits.characters, most_waiting=MOST_LOOKS
+    )  # fmt: skip
+    images = Batcher(IMAGES, Turns(), metrics, most_items=1, **bounds)
     service = Service(
-        registry, limits, metrics, looks, runs, _names(settings.host), settings.token, settings.detector
+        registry, limits, metrics, looks, images, runs, _names(settings.host), settings.token, settings.detector
     )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:
@@ -159,8 +163,8 @@ def service_of(settings: Settings) -> Service:
 
 def _check_detector(registry: Registry, name: str) -> None:
     served = registry.of(name, None)
-    if "classify" not in served.verbs or served.predictor.reads != "texts":
-        raise ValueError(f"--detect {name}: this model does not classify texts: it cannot tell languages")
+    if "classify" not in served.verbs or served.predictor.reads != "texts" or served.predictor.needs_pairs:
+        raise ValueError(f"--detect {name}: this model does not classify single texts: it cannot tell languages")
 
 
 class _Server(uvicorn.Server):

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from starlette.requests import Request
 
+from manyheads.data.images.checking import open_image
 from manyheads.data.text_faults import ItemError
 from manyheads.service import schemas
 from manyheads.service.batching import Run
 from manyheads.service.errors import Refused
+from manyheads.service.reading import while_there
 
 if TYPE_CHECKING:
     from manyheads.service.app import Service
+    from manyheads.service.registry import Served
 
 MOST_PIXELS = 16_000_000  # of an image
 
@@ -35,19 +42,27 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
     def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
         return predictor.classify([a for a, _ in items], [b for _, b in items], **how)
 
-    def images(items: list[bytes]) -> Sequence[Any]:
-        from manyheads.data.images.checking import open_image
-
-        arrays = []  # one image at a time is held at its full size
-        for index, item in enumerate(items):
-            try:
-                arrays.append(predictor.preprocessing.array(open_image(item, MOST_PIXELS)))
-            except ValueError as error:
-                raise ItemError(index, str(error)) from None
+    def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
+        arrays = [predictor.preprocessing.normalised(Image.fromarray(pixels)) for pixels in items]
         return predictor.classify_arrays(arrays, **how)
 
     special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
     return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **how))
+
+
+def framed(predictor: Any) -> Run:
+    """What makes of images' files the pixels that the model sees."""
+
+    def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
+        found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size
+        for index, item in enumerate(items):
+            try:
+                found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))
+            except ValueError as error:
+                raise ItemError(index, str(error)) from None
+        return found
+
+    return pixels
 
 
 async def nbest(service: Service, asked: schemas.NBestRequest, request: Request) -> Any:
@@ -63,17 +78,14 @@ async def nbest(service: Service, asked: schemas.NBestRequest, request: Request)
 
 async def classify(service: Service, asked: schemas.ClassifyRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "classify")
-    reads = served.predictor.reads
+    _check_fields(served, asked)
     how: dict[str, Any] = {"top": asked.top}
-    verb, field, items = "classify", reads, getattr(asked, reads)
-    if items is None:
-        raise Refused(400, f"{served.name} reads {reads}: expected a list of them", field=reads, code="missing")
-    other = "images" if reads == "texts" else "texts"
-    if getattr(asked, other) is not None or (reads == "images" and asked.pairs is not None):
-        raise Refused(400, f"{served.name} reads {reads}: expected none", field=other)
-    if reads == "images":
-        verb, items = "images", [bytes_of(image, f"images.{i}") for i, image in enumerate(asked.images or [])]
+    items: list[Any]
+    if asked.images is not None:
+        verb, field = "images", "images"
+        served, items = await _seen(service, served, asked, request)
     else:
+        verb, field, items = "classify", "texts", asked.texts or []
         how["truncate"] = asked.truncate
         if asked.pairs is not None:
             if len(asked.pairs) != len(items):
@@ -81,6 +93,39 @@ async def classify(service: Service, asked: schemas.ClassifyRequest, request: Re
             verb, items = "pairs", list(zip(items, asked.pairs, strict=True))
     predictions = await service.computed(request, served, verb, items, field, **how)
     return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in predictions])
+
+
+def _check_fields(served: Served, asked: schemas.ClassifyRequest) -> None:
+    """Raises Refused for what the model does not read, and where that is missing which it reads."""
+    predictor, both = served.predictor, ["texts", "pairs"]
+    if predictor.reads == "images":
+        reads, needs, takes = "images", ["images"], ["images"]
+    elif predictor.needs_pairs:
+        reads, needs, takes = "pairs", both, both
+    elif predictor.takes_pairs:
+        reads, needs, takes = "texts", ["texts"], both
+    else:
+        reads, needs, takes = "single texts", ["texts"], ["texts"]
+    for field in needs:
+        if getattr(asked, field) is None:
+            raise Refused(400, f"{served.name} reads {reads}: expected a list of them", field=field, code="missing")
+    for field in [*both, "images"]:
+        if field not in takes and getattr(asked, field) is not None:
+            raise Refused(400, f"{served.name} reads {reads}: expected none", field=field)
+
+
+async def _seen(
+    service: Service, served: Served, asked: schemas.ClassifyRequest, request: Request
+) -> tuple[Served, list[NDArray[np.uint8]]]:
+    """The model, of which a new version may come meanwhile, and what it sees of the images. They are decoded before its
+    turn begins, as all models would wait for that."""
+    files = [bytes_of(image, f"images.{i}") for i, image in enumerate(asked.images or [])]
+    while True:
+        future = service.images.submit(served, framed(served.predictor), files, "images")
+        seen = await while_there(request, asyncio.wrap_future(future), service.limits.deadline)
+        if served is (current := service.registry.of(asked.model, "classify")):
+            return served, seen
+        served = current
 
 
 def bytes_of(image: str, field: str) -> bytes:

@@ -1,7 +1,8 @@
-"""Tiny models of several kinds, and a service of them in a process of its own."""
+"""Tiny models of several kinds, and a service of them: in a process of its own, or in this one."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ import torch
 from manyheads import directory
 from manyheads.data.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models.presets import build, preset
+from manyheads.service.app import Service, application
 
+Ask = Callable[..., Any]  # of fields: the response, to be awaited
 CORPUS = ["the cat sat on the mat, the dog sat on the cat and the mat — naïve café! " * 4]
 
 
@@ -116,6 +119,22 @@ def serving(
 
 def client(running: Running, **more: Any) -> httpx2.Client:
     return httpx2.Client(base_url=running.url, timeout=120, **more)
+
+
+def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
+    """What comes of a scene in which /classify is asked, of a service in this process, which ends with it."""
+
+    async def play() -> Any:
+        transport = httpx2.ASGITransport(application(service))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
+            return await scene(lambda **body: http.post("/classify", json=body))
+
+    try:
+        return asyncio.run(play())
+    finally:
+        service.images.close()
+        service.registry.close()
+        service.looks.close()
 
 
 def run_directory(path: Path) -> Path:

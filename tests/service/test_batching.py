@@ -110,7 +110,7 @@ async def _refused(served: Writer) -> None:
 
 
 def batcher(**more: int) -> Batcher:
-    return Batcher("m", Turns(), Metrics(), **{"most_items": 8, "most_waiting": 100, **more})
+    return Batcher("m", Turns(), Metrics(), **{"most_items": 8, "most_characters": 1000, "most_waiting": 100, **more})
 
 
 @pytest.mark.parametrize("kind", ["translate", "classify", "embed"])
@@ -184,6 +184,25 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
     assert first.result(60) == list(range(20))
     assert second.result(60) == list(range(8))
     served.close()
+
+
+def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
+    """As all models wait for it. A longer text is read alone."""
+    served, gate, batches = batcher(most_characters=10), threading.Event(), list[list[Any]]()
+
+    def same(items: list[Any]) -> list[Any]:
+        gate.wait(60)
+        batches.append(items)
+        return items
+
+    first = served.submit("a", same, ["a" * 99], "texts")
+    time.sleep(0.05)
+    texts: list[list[Any]] = [["b" * 6, "c" * 4], ["d"], [("e" * 5, "f" * 6)], ["g" * 6, "h" * 5, "i"]]
+    futures = [served.submit("a", same, items, "texts") for items in texts]
+    gate.set()
+    assert [future.result(60) for future in (first, *futures)] == [["a" * 99], *texts]
+    served.close()
+    assert batches == [["a" * 99], texts[0], ["d", "g" * 6], texts[2], ["h" * 5, "i"]]
 
 
 def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,21 @@ from libretranslatepy import LibreTranslateAPI
 from transformers import AutoModel, AutoTokenizer
 
 import manyheads
+from manyheads import directory
 from manyheads.service import libretranslate
 from manyheads.service.schemas import LanguagesRequest
-from tests.service.models import Running, bert, client, language_model, serving, translator
+from manyheads.service.server import Settings, service_of
+from tests.service.models import (
+    Ask,
+    Running,
+    asked_of,
+    bert,
+    client,
+    drawn,
+    language_model,
+    serving,
+    translator,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +197,37 @@ def test_the_field_at_fault_is_named(running: Running, path: str, asked: dict[st
     with client(running) as http:
         answer = http.post(f"/{path}", json=asked)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_a_classifier_tells_by_its_field_what_it_does_not_read(tmp_path: Path) -> None:
+    """And nothing of the machine that it is on."""
+    for name, pairs in (("single", False), ("both", True)):
+        path = bert(tmp_path / name, head="sequence", labels=("a", "b"))
+        (path / "result.json").write_text(json.dumps({"data": {"pairs": pairs}}))
+    vit = drawn("vit/ti4-32", image_size=32, patch=16, width=16, layers=1, heads=2, labels=("a", "b"))
+    directory.save(tmp_path / "see", vit)
+    texts, images = ["the cat"], ["AAAA"]
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("pairs", {"model": "single", "texts": texts, "pairs": texts}),
+        ("images", {"model": "single", "texts": texts, "images": images}),
+        ("texts", {"model": "single"}),
+        ("pairs", {"model": "both", "texts": texts}),
+        ("texts", {"model": "both", "pairs": texts}),
+        ("pairs", {"model": "see", "images": images, "pairs": texts}),
+        ("images", {"model": "see", "texts": texts}),
+    ]
+
+    async def scene(ask: Ask) -> Any:
+        assert (await ask(model="single", texts=texts)).status_code == 200
+        assert (await ask(model="both", texts=texts, pairs=texts)).status_code == 200
+        return [await ask(**asked) for _, asked in wrong]
+
+    names = ("single", "both", "see")
+    answers = asked_of(service_of(Settings({name: str(tmp_path / name) for name in names})), scene)
+    assert [(each.status_code, each.json()["error"]["param"]) for each in answers] == [(400, f) for f, _ in wrong]
+    assert not [each.text for each in answers if str(tmp_path) in each.text or "--" in each.text]
+    with pytest.raises(ValueError, match="does not classify single texts: it cannot tell languages"):
+        service_of(Settings({"both": str(tmp_path / "both")}, detector="both"))
 
 
 def test_two_translators_of_one_pair_are_one_target() -> None:

@@ -216,6 +216,31 @@ def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
     told_too_long(browser)
 
 
+def test_a_field_that_is_empty_changes_nothing_of_what_is_computed(browser: ServiceBrowser, running: Running) -> None:
+    browser.visit(address(running, model="lm"))
+    browser.type("#field-text", "the")
+    browser.type("#field-tokens", "1000")
+    browser.type("#field-temperature", "0")
+    browser.click("#run")
+    browser.wait("document.querySelector('.written')?.textContent.length > 3")
+    browser.run("document.querySelector('#field-text').value = ''")
+    enter = "new KeyboardEvent('keydown', {key: 'Enter', ctrlKey: true, bubbles: true})"
+    browser.run(f"document.querySelector('#field-text').dispatchEvent({enter})")
+    browser.click("#stop")
+    assert browser.texts("#state") == ["Stopped"]
+    told_too_long(browser)
+
+
+def test_a_failure_leaves_nothing_of_the_text_before(browser: ServiceBrowser, running: Running) -> None:
+    browser.visit(address(running, model="en-de", text=SENTENCE))
+    looked(browser)
+    browser.type("#field-text", "the cat sat " * 50)
+    browser.click("#run")
+    browser.wait("!document.querySelector('#told').hidden")
+    assert browser.count("#result *, .panel") == 0
+    assert "400" in browser.failures.pop()
+
+
 def told_too_long(browser: ServiceBrowser) -> None:
     """A text that is written fast may become longer than what is shown: it is asked for once, and told."""
     assert len(browser.failures) <= 1
@@ -350,6 +375,7 @@ def test_every_field_has_a_label(browser: ServiceBrowser, running: Running) -> N
         ({"model": "lm", "text": "a", "target": "b"}, "target"),
         ({"model": "lm", "text": "a", "pair": "b"}, "pair"),
         ({"model": "lm", "text": "a", "image": "b"}, "image"),
+        ({"model": "qa", "text": "a"}, "pair"),
         ({"model": "see", "text": "a"}, "text"),
         ({"model": "see"}, "image"),
         ({"model": "see", "image": "no base64!"}, "image"),

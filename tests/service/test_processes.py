@@ -44,7 +44,7 @@ def test_what_cannot_be_served_is_told_at_start(tmp_path: Path, capsys: pytest.C
     for text in (f"={model}", "a="):
         assert "expected NAME=MODEL" in refused(capsys, text, "--port", "0")
     assert "two models are called m" in refused(capsys, model, model)
-    assert "does not classify texts" in refused(capsys, model, "--port", "0", "--detect", "m")
+    assert "does not classify single texts" in refused(capsys, model, "--port", "0", "--detect", "m")
     assert "expected one of m" in refused(capsys, model, "--detect", "other")
     assert "NAME=SOURCE:TARGET" in refused(capsys, model, "--languages", "m=en")
     assert "does not translate" in refused(capsys, model, "--port", "0", "--languages", "m=en:de")
@@ -230,7 +230,7 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
         loads.append(path)
         if failing and len(loads) > 1:
             raise RuntimeError("no memory")
-        worker = Batcher(name, Turns(), Metrics(), most_items=8, most_waiting=8)
+        worker = Batcher(name, Turns(), Metrics(), most_items=8, most_characters=99, most_waiting=8)
         return Served(name, manyheads.load(path), worker, stamp_of(path))
 
     monkeypatch.setattr(registry.log, "error", lambda _, extra: logged.append(extra["more"]["error"]))

@@ -43,6 +43,10 @@ export class Attention {
         if (signal.aborted) return;
         this.note.textContent = `Where the heads look is not shown: ${error.message}`;
         this.note.hidden = false;
+        if (!(live && this.panel && body.text.startsWith(this.panel.data.title))) { // what is there is of another text
+          this.panel = null;
+          this.room.replaceChildren();
+        }
         if (live && this.waiting?.live) this.waiting = null; // the same text, longer
         refused();
       }
@@ -50,10 +54,11 @@ export class Attention {
     if (!signal.aborted) this.running = null;
   }
 
-  /** The same choice as before, of axis, heads and view, as far as it is there. */
+  /** The same choice as before, of axis, heads and view, and the same focus of the keyboard, as far as it is there. */
   draw(data, live) {
     readColours();
     const old = this.panel?.state, panel = new Panel(data, 0, () => {});
+    const active = this.room.contains(document.activeElement) ? document.activeElement.dataset.at : null;
     if (old && data.axes[old.axis]) {
       const { axis, picked, view, words, special } = old;
       panel.choose({ axis });
@@ -65,6 +70,7 @@ export class Attention {
       const last = panel.units[0].length - 1, page = Math.floor(last / LONGEST_SIDE);
       panel.choose({ pages: [page, page], focus: { q: last, k: null } });
     }
+    if (active) panel.root.querySelector(`[data-at="${active}"]`)?.focus({ preventScroll: true });
     panel.paint(); // it knows its size only now
   }
 

@@ -80,10 +80,15 @@ function take(name, values = {}) {
   const tab = document.querySelector(`#verbs input[value="${name}"]`);
   if (tab) tab.checked = true;
   at("what").textContent = at("run").textContent = name ? VERBS[name].called : "Nothing to try";
+  blank();
+  remember();
+}
+
+/** Nothing has been asked of this model and verb. */
+function blank() {
   at("result").replaceChildren();
   at("state").textContent = "";
   attention.clear(card.attends ? undefined : "This model has no heads to look at.");
-  remember();
 }
 
 const shared = () => Object.fromEntries(fields.filter(({ take }) => !take).map((each) => [each.name, each.read()]).filter(([, value]) => value !== ""));
@@ -98,17 +103,22 @@ function stop() {
 }
 
 async function run() {
-  stop();
   tell("");
   if (fields.some((each) => each.take && !each.read())) return tell("Choose an image first.");
   if (!at("form").reportValidity()) return;
+  stop(); // what is under way, now that there is something to ask instead
   remember();
   const { signal } = (asking = new AbortController()), model = card;
   const values = Object.fromEntries(fields.map((each) => [each.name, each.read()])), result = at("result");
-  const desk = { // what a verb works with; once another has begun, nothing of this one is shown
+  let shown = false;
+  const desk = { // what a verb works with; once it is stopped, nothing more of it is shown
     ask: (path, body) => ask(path, body, signal),
     stream: (path, body) => stream(path, body, signal),
-    show: (...nodes) => { if (!signal.aborted) result.replaceChildren(...nodes); },
+    show: (...nodes) => {
+      if (signal.aborted) return;
+      shown = true;
+      result.replaceChildren(...nodes);
+    },
     look: (body, how) => { if (!signal.aborted && model.attends) attention.show({ model: model.id, ...body }, how); },
   };
   at("state").textContent = "Computing …";
@@ -120,9 +130,13 @@ async function run() {
     if (signal.aborted) return;
     if (error.status === 401) return login(error.message);
     at("state").textContent = "";
+    if (!shown) blank(); // or what was asked before would stand there as if it were the answer; what has been written stays
     tell(error.message);
   } finally {
-    if (asking?.signal === signal) at("stop").hidden = true;
+    if (asking?.signal === signal) { // it is over, and what it shows can be used until there is something else
+      asking = null;
+      at("stop").hidden = true;
+    }
   }
 }
 
@@ -193,8 +207,8 @@ at("link").addEventListener("click", async () => {
   at("link").textContent = (await address.copy()) ? "copied" : "it is in the address bar";
   setTimeout(() => { at("link").textContent = "copy link"; }, 2500);
 });
-for (const kind of ["dragover", "drop"]) // beside the field, an image would take the place of the page
-  addEventListener(kind, (event) => event.preventDefault());
+for (const kind of ["dragover", "drop"]) // beside the field, an image would take the place of the page; text is for fields
+  addEventListener(kind, (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
 addEventListener("paste", (event) => fields.find((each) => each.take)?.take(event.clipboardData.files[0]));
 addEventListener("hashchange", restore);
 addEventListener("resize", () => attention.repaint());

@@ -58,6 +58,11 @@ class Classifier(TextPredictor):
         """Whether it tells two texts apart, and has not been trained on single ones."""
         return self.reads_pairs and self._trained_on.get("pairs", True)
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether it has been trained on pairs: of one text alone it tells nothing."""
+        return self._trained_on.get("pairs", False)
+
     @overload
     def classify(
         self, texts: str, pairs: str | None = None, *, top: int = 1, truncate: bool = False
@@ -128,7 +133,7 @@ class Classifier(TextPredictor):
     ) -> Encoded:  # fmt: skip
         if pairs is not None and not self.takes_pairs:
             raise ValueError(f"{self.path}: this model reads single texts, not pairs")
-        if pairs is None and any(map(str.strip, texts)) and self._trained_on.get("pairs", False):
+        if pairs is None and any(map(str.strip, texts)) and self.needs_pairs:
             raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 

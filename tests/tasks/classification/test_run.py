@@ -163,6 +163,7 @@ def test_pairs_are_read_from_files_and_lines(
     shown = capsys.readouterr()
     assert [line.split("\t")[0] for line in shown.out.split("\n")] == ["1", "", "0", ""]
     assert "text 2 is blank" in shown.err
+    assert manyheads.load(run).needs_pairs
     with pytest.raises(ValueError, match="this model reads pairs: give the second text too"):
         manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))

@@ -215,6 +215,8 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="reads single texts, not pairs"):
         classifier.classify("red", "blue")
     pairs = loaded(tmp_path / "bert", "bert")
+    assert pairs.takes_pairs
+    assert not pairs.needs_pairs
     with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
         classifier.classify(["red", "caf\udce9"])
     mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
