@@ -51,6 +51,7 @@ def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) ->
 
 
 def test_the_file_has_no_name_and_goes_with_the_last_column(small: None, tmp_path: Path) -> None:
+    gc.collect()  # of what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     texts = in_a_file(tmp_path / "new")
     some = texts.chosen([1, 2])

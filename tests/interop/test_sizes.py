@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +50,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 NO_SIZES = ("num_labels", "id", "dropout", "transformers_version")
 
 
+def most_held() -> int:
+    """Kilobytes, since it was last told to count anew."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count memory anew")
 @pytest.mark.parametrize("name", MODELS)
 def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
@@ -66,17 +73,18 @@ def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) 
             continue
         for size in (10**9, 10**12):
             (tmp_path / "config.json").write_text(json.dumps({**settings, key: size}))
-            before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+            Path("/proc/self/clear_refs").write_text("5")  # the most that it has held is what it holds now
+            before, began = most_held(), time.process_time()
             lines = ["it opened"]
             try:
                 directory.load(tmp_path)
             except ValueError as error:
                 refused += 1
                 lines = str(error).splitlines()
-            taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
+            taken = most_held() - before
             assert len(lines) == 1
             assert taken < 100_000, f"{key}={size} took {taken} kB"
-            assert time.perf_counter() - began < 3, f"{key}={size}"
+            assert time.process_time() - began < 3, f"{key}={size}"
     assert refused >= 4
 
 

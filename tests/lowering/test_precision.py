@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from manyheads.cli import main
 from manyheads.data.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
 TEXTS = ["two men are walking a dog", "a dog, two cats: 42 paws", "zwei Männer führen einen Hund"]
 
 
@@ -63,7 +65,7 @@ def test_weights_that_change_after_loading_are_heeded(model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="nothing is compiled without Numba")
-@pytest.mark.parametrize("place", ["none", "read-only", "shared"])
+@pytest.mark.parametrize("place", ["none", pytest.param("read-only", marks=AS_ROOT), "shared"])
 def test_processes_compile_beside_each_other_and_where_nothing_can_be_kept(
     place: str, model: Path, tmp_path: Path
 ) -> None:

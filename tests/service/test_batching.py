@@ -109,6 +109,17 @@ async def _refused(served: Writer) -> None:
     served.submit([[1]], Sampling(), 1, [], [1])
 
 
+class Held:
+    """Where work begins: it says so, and goes on when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.may.wait(60)
+
+
 def batcher(**more: int) -> Batcher:
     return Batcher("m", Turns(), Metrics(), **{"most_items": 8, "most_characters": 1000, "most_waiting": 100, **more})
 
@@ -135,10 +146,10 @@ def test_whole_texts_in_company_and_alone(tmp_path: Path, kind: str) -> None:
 
 
 def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_requests() -> None:
-    served, gate, sizes = batcher(), threading.Event(), list[int]()
+    served, held, sizes = batcher(), Held(), list[int]()
 
     def doubled(items: list[int]) -> list[int]:
-        gate.wait(60)
+        held()
         for index, item in enumerate(items):
             if item < 0:
                 raise ItemError(index, "is negative")
@@ -146,13 +157,13 @@ def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_reque
         return [2 * item for item in items]
 
     first = served.submit("a", doubled, [0], "texts")
-    time.sleep(0.05)
+    assert held.begun.wait(60)
     others = [served.submit("a", doubled, [i, i + 1], "texts") for i in (1, 2, 3)]
     faulty = served.submit("a", doubled, [5, -1], "texts")
     left = served.submit("a", doubled, [7], "texts")
     left.cancel()
     other_kind = served.submit("b", doubled, [9], "texts")
-    gate.set()
+    held.may.set()
     assert first.result(60) == [0]
     assert [future.result(60) for future in others] == [[2, 4], [4, 6], [6, 8]]
     with pytest.raises(Refused, match="is negative") as told:
@@ -164,15 +175,15 @@ def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_reque
 
 
 def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
-    served, gate = batcher(most_waiting=20), threading.Event()
+    served, held = batcher(most_waiting=20), Held()
 
     def same(items: list[int]) -> list[int]:
-        gate.wait(60)
+        held()
         assert len(items) <= 8
         return items
 
     first = served.submit("a", same, list(range(20)), "texts")
-    time.sleep(0.05)
+    assert held.begun.wait(60)
     second = served.submit("a", same, list(range(8)), "texts")
     with pytest.raises(Refused) as told:
         served.submit("a", same, [1], "texts")
@@ -180,7 +191,7 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
     with pytest.raises(Refused, match="21 at once: expected at most 20") as never:
         served.submit("a", same, list(range(21)), "texts")
     assert (never.value.status, never.value.field) == (400, "texts")
-    gate.set()
+    held.may.set()
     assert first.result(60) == list(range(20))
     assert second.result(60) == list(range(8))
     served.close()
@@ -188,18 +199,18 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
 
 def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
     """As all models wait for it. A longer text is read alone."""
-    served, gate, batches = batcher(most_characters=10), threading.Event(), list[list[Any]]()
+    served, held, batches = batcher(most_characters=10), Held(), list[list[Any]]()
 
     def same(items: list[Any]) -> list[Any]:
-        gate.wait(60)
+        held()
         batches.append(items)
         return items
 
     first = served.submit("a", same, ["a" * 99], "texts")
-    time.sleep(0.05)
+    assert held.begun.wait(60)
     texts: list[list[Any]] = [["b" * 6, "c" * 4], ["d"], [("e" * 5, "f" * 6)], ["g" * 6, "h" * 5, "i"]]
     futures = [served.submit("a", same, items, "texts") for items in texts]
-    gate.set()
+    held.may.set()
     assert [future.result(60) for future in (first, *futures)] == [["a" * 99], *texts]
     served.close()
     assert batches == [["a" * 99], texts[0], ["d", "g" * 6], texts[2], ["h" * 5, "i"]]
@@ -229,7 +240,8 @@ def test_turns_are_taken_in_order() -> None:
         for number in range(8):
             threads.append(threading.Thread(target=take, args=(number,)))
             threads[-1].start()
-            time.sleep(0.02)
+            while len(turns._waiting) <= number:
+                time.sleep(0.001)
     for thread in threads:
         thread.join(60)
     assert order == list(range(8))

@@ -143,12 +143,12 @@ def test_the_moving_average_is_that_of_torch(tmp_path):
 class Watched(ToyTask):
     """Validation values come from a list, by the number of steps done."""
 
-    def __init__(self, values: Sequence[float]) -> None:
+    def __init__(self, values: Sequence[float], metric: str = "bleu") -> None:
         super().__init__()
-        self.values = values
+        self.values, self.metric = values, metric
 
     def validate(self) -> dict[str, float]:
-        return {"bleu": self.values[min(self.calls // 5, len(self.values) - 1)]}
+        return {self.metric: self.values[min(self.calls // 5, len(self.values) - 1)]}
 
 
 EARLY: dict[str, Any] = {
@@ -173,11 +173,17 @@ def test_models_of_some_epochs_stay(tmp_path):
     assert not (tmp_path / "short" / "kept").exists()
 
 
-def test_early_stopping_keeps_the_best_weights(tmp_path):
-    task = Watched([0, 1, 3, 2, 3, 2.5, 9, 9])  # best after 10 steps; 15, 20, 25 are no better
-    summary = train(task, TrainingConfig(steps=100, **EARLY, **FLAT), tmp_path, route=toy_route())
+@pytest.mark.parametrize(
+    ("metric", "sign"),
+    [("bleu", 1), ("accuracy", 1), ("top1", 1), ("loss", -1), ("perplexity", -1), ("bits_per_byte", -1)],
+)
+def test_early_stopping_keeps_the_best_weights(tmp_path, metric, sign):
+    values = [0, 1, 3, 2, 3, 2.5, 9, 9]  # best after 10 steps; 15, 20, 25 are no better
+    task = Watched([sign * value for value in values], metric)
+    config = TrainingConfig(steps=100, **{**EARLY, "metric": metric}, **FLAT)
+    summary = train(task, config, tmp_path, route=toy_route())
     assert (summary.step, summary.weights) == (25, "best (step 10)")
-    assert "no better bleu" in summary.reason
+    assert f"no better {metric}" in summary.reason
     reference = ToyTask()
     at_ten = trained(reference, tmp_path / "ten", steps=10)
     assert all(torch.equal(at_ten[name], tensor) for name, tensor in weights(task.model).items())

@@ -334,8 +334,10 @@ def start(out: Path, resume: bool = False) -> BaseProcess:
 
 
 def test_kill_9_at_random_moments_while_writing_included(tmp_path):
+    began = time.monotonic()
     whole = start(tmp_path / "whole")
     whole.join()
+    seconds = time.monotonic() - began
     assert whole.exitcode == 0
     out, state = tmp_path / "run", tmp_path / "run" / "state"
     attempt = killed_while_writing = 0
@@ -345,7 +347,7 @@ def test_kill_9_at_random_moments_while_writing_included(tmp_path):
         known = set(state.glob("checkpoint-*.json"))
         while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
             time.sleep(0.002)  # until it got further than the last time
-        time.sleep(random.uniform(0, 0.3))
+        time.sleep(random.uniform(0, seconds / 20))  # there is something left for twelve attempts
         while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
             pass
         process.kill()

@@ -332,8 +332,7 @@ def test_a_warm_up_does_not_outlast_a_short_fine_tuning(data: Path, bert: Path, 
     assert rates[-1] < 0.1 * max(rates)
 
 
-def test_more_accuracy_is_better(data: Path, tmp_path: Path) -> None:
-    """The weights that are kept are those with the highest accuracy, unlike those with the lowest loss."""
+def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
     settings = {
         **SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10,
         "training.metric": "accuracy", "training.patience": None,

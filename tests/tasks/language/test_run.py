@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
+from manyheads.training import loop
 
 VERSE = "One for the master, one for the dame,\nand one for the little boy who lives down the lane.\n"
 SMALL: dict[str, Any] = {
@@ -126,14 +128,19 @@ def test_the_directory_opens_in_transformers(run: Path) -> None:
     assert text == manyheads.load(run).generate("One for the", max_tokens=10, temperature=0) == VERSE[:21]
 
 
-def test_stopped_and_resumed_is_the_same_run_byte_for_byte(corpus: Path, tmp_path: Path) -> None:
+def test_stopped_and_resumed_is_the_same_run_byte_for_byte(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 60, "model.dropout": 0.1}
     name, whole, stopped = "language-modelling/tiny-shakespeare", tmp_path / "whole", tmp_path / "stopped"
     train(name, settings, out=whole)
-    assert train(name, settings, out=stopped, max_minutes=0.002) is None
-    for _ in range(200):
-        if train(name, settings, out=stopped, resume=True, max_minutes=0.002) is not None:
-            break
+    clock = iter(range(10**6))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
+    sessions = 1
+    while train(name, settings, out=stopped, resume=sessions > 1, max_minutes=0.5) is None:
+        sessions += 1
+        assert sessions < 20
+    assert sessions > 2
     assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
