@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +25,9 @@ MOST_THREADS = 1024  # 100,000 end the process
 BUSY = 0.005  # seconds of products that are long beside the start of one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
 MOST_HELD = 1.5
+
+_guard = threading.Lock()
+_own: list[tuple[int, str, bool]] = []  # the process's own settings, once for each route in force
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,18 @@ class Route:
         """The process's threads and float32 kernels as the route wants them, and then as they were.
 
         They hold for the whole process: where several threads compute on different routes, those of one may be in
-        force for another.
+        force for another. The last to leave brings back what was there before the first.
         """
-        threads, _, tf32 = before = _settings()
-        _set(self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32)
+        with _guard:
+            threads, _, tf32 = before = _settings()
+            _own.append(_own[0] if _own else before)
+            _set(self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32)
         try:
             yield
         finally:
-            _set(*before)
+            with _guard:
+                own = _own.pop()
+                _set(*(before if _own else own))
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

@@ -80,13 +80,14 @@ class ContinuousBatch(Generic[F]):
     chunk      tokens of new texts that are read in one step, while the others go on; None: all at once.
     rows       texts at once; `positions` that these may hold together. The others wait in their order; one that needs
                more than that is continued alone.
+    unit       of a row's positions; 1 where nobody comes later, for whom the others would have to grow.
     """
 
     def __init__(
         self, start: Callable[[int, int], F], step: StepAt[F], *, context: int, end: int | None = None,
-        chunk: int | None = None, rows: int | None = None, positions: int | None = None,
+        chunk: int | None = None, rows: int | None = None, positions: int | None = None, unit: int = ROUND,
     ) -> None:  # fmt: skip
-        self._start, self._step, self._context, self._end = start, step, context, end
+        self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
         self._chunk, self._rows, self._positions = chunk, rows, positions
         self.waiting: deque[Text] = deque()
         self.texts: list[Text] = []  # row by row of the cache
@@ -161,7 +162,7 @@ class ContinuousBatch(Generic[F]):
         capacity = self._capacity if self.texts else 0
         while self.waiting and (self._rows is None or len(self.texts) + len(chosen) < self._rows):
             text = self.waiting[0]
-            needed = max(capacity, min(self._context, -(-(len(text.ids) + text.limit) // ROUND) * ROUND))
+            needed = max(capacity, min(self._context, -(-(len(text.ids) + text.limit) // self._unit) * self._unit))
             rows = len(self.texts) + len(chosen)
             if rows and self._positions is not None and (rows + 1) * needed > self._positions:
                 break
@@ -297,7 +298,7 @@ def sample(
     """
     texts = [Text([*ids], sampling, n, seed) for ids, n, seed in zip(prompts, limits, seeds, strict=True)]
     rows = {text: row for row, text in enumerate(texts)}
-    batch = ContinuousBatch(start, step, context=context, end=end)
+    batch = ContinuousBatch(start, step, context=context, end=end, unit=1)
     batch.admit(texts)
     while batch.busy:
         sampled = batch.step()

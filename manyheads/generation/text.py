@@ -36,7 +36,8 @@ class TextStream:
         assert not self.stopped, "the text is over"
         self._ids.append(token)
         text = self._decode(self._ids)
-        sure = text.removesuffix(UNSURE)
+        # of several bytes each may be one, if the decoder takes them one by one
+        sure = text.rstrip(UNSURE) if len(self._ids) - self._settled <= PENDING else text.removesuffix(UNSURE)
         piece, self._out = sure[self._out :], max(self._out, len(sure))
         # a new beginning, with the tokens since the last one as what goes before, if they have a text: after a special
         # token alone, the next word would be written as the first one is, without its space

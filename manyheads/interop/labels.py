@@ -21,7 +21,9 @@ def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     back = settings.get("label2id")  # a default where only id2label was set
     if isinstance(back, dict) and all(label.startswith("LABEL_") for label in back):
         back = None
-    if back is not None and back != {label: index for index, label in enumerate(labels)}:
+    # as in many a published example, the numbers may be strings
+    numbers = {label: str(index) for label, index in back.items()} if isinstance(back, dict) else back
+    if back is not None and numbers != {label: str(index) for index, label in enumerate(labels)}:
         raise ValueError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
     return labels
 

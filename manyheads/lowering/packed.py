@@ -100,33 +100,32 @@ class Workspace:
     """Memory for the kernels' intermediate results, as large as it had to be until now."""
 
     def __init__(self, threads: int, left: int, wide: int, mixed: int, query: int, hidden: int, width: int) -> None:
-        self._threads, self._widths = threads, (left, wide, mixed, query, hidden)
-        self._width, self._rows, self._work = width, 0, 0
-        self._scratch: Scratch | None = None
+        self._threads, self._widths, self._width = threads, (left, wide, mixed, query, hidden), width
+        self._scratch = self._new(0, 0)
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
         """For exactly so many rows, and attention over at most so many keys."""
-        work = work_size(keys, head_width)
-        if self._scratch is None or rows > self._rows or work > self._work:
-            self._rows, self._work = max(rows, self._rows), max(work, self._work)
-            left, wide, mixed, query, hidden = self._widths
-
-            def floats(*shape: int) -> NDArray[np.float32]:
-                return np.zeros(shape, np.float32)
-
-            n, threads = self._rows, self._threads
-            self._scratch = Scratch(
-                np.zeros((n, left), np.uint8), floats(n), np.zeros(n, np.int32), floats(n, wide), floats(n, mixed),
-                floats(n, query), floats(n, hidden), floats(threads, self._width), floats(threads, self._work),
-                floats(threads, ROWS, COLUMNS),
-            )  # fmt: skip
-        s = self._scratch
+        s, work = self._scratch, work_size(keys, head_width)  # another thread may take its place meanwhile
+        if rows > len(s.left) or work > s.work.shape[1]:
+            s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
         return s._replace(wide=s.wide[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
+
+    def _new(self, rows: int, work: int) -> Scratch:
+        def floats(*shape: int) -> NDArray[np.float32]:
+            return np.zeros(shape, np.float32)
+
+        left, wide, mixed, query, hidden = self._widths
+        return Scratch(
+            np.zeros((rows, left), np.uint8), floats(rows), np.zeros(rows, np.int32), floats(rows, wide),
+            floats(rows, mixed), floats(rows, query), floats(rows, hidden), floats(self._threads, self._width),
+            floats(self._threads, work), floats(self._threads, ROWS, COLUMNS),
+        )  # fmt: skip
 
 
 @cache
 def team_of(threads: int) -> Team:
-    """The one of the process: kernels of all models take turns."""
+    """The one of the process. Kernels of all models take turns, also those of other teams: what waits for threads
+    that do not run keeps a processor busy."""
     return Team(threads)
 
 
@@ -134,16 +133,17 @@ class Team:
     """Threads that run one kernel together. They wait for each other inside it, so all of them must have started:
     one kernel at a time."""
 
+    _turn = threading.Lock()
+
     def __init__(self, size: int) -> None:
         self.size = size
         self._counter: NDArray[Any] = np.zeros(1, np.int64)
-        self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._forget)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
         """kernel(thread, threads, counter, *arguments) on so many threads, at most `size`; this one is the first."""
-        with self._lock:
+        with Team._turn:
             self._counter[0] = 0
             address = self._counter.ctypes.data
             if threads == 1:
@@ -165,4 +165,4 @@ class Team:
 
     def _forget(self) -> None:
         """Threads do not live on in a forked process."""
-        self._pool, self._lock = None, threading.Lock()
+        self._pool, Team._turn = None, threading.Lock()

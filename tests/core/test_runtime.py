@@ -66,6 +66,18 @@ def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
+def test_routes_that_overlap_leave_the_settings_as_they_were() -> None:
+    """As in two threads: the first that comes is the first that leaves."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    first, second = (runtime.Route("cpu", "float32", threads, "medium", compiled=False) for threads in (2, 3))
+    entered = [route.settings() for route in (first, second)]
+    for settings in entered:
+        settings.__enter__()
+    for settings in entered:
+        settings.__exit__(None, None, None)
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
 @pytest.mark.parametrize("threads", [0, -1, 100_000])
 def test_threads_that_no_machine_has_are_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads is {threads}: expected 1 to "):

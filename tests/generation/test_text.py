@@ -50,6 +50,17 @@ def test_bytes_that_are_no_text_are_shown_as_such(byte_bpe: Tokenizer) -> None:
         assert streamed(byte_bpe, ids) == byte_bpe.decode(ids)
 
 
+def test_bytes_that_a_decoder_takes_one_by_one_are_characters_when_all_are_there() -> None:
+    """Which shows each as no character until then."""
+    parts = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=parts, merges=[]))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    for text in ("€", "€€ and 世界!", "👩‍🚀" * 3, "a\ufffdb"):
+        assert streamed(tokenizer, list(text.encode())) == tokenizer.decode(list(text.encode())) == text
+    lone = [0xE2, 0x82, 0x41, 0xAC, 0x42]
+    assert streamed(tokenizer, lone) == tokenizer.decode(lone)
+
+
 def test_other_decoders_keep_their_spaces() -> None:
     words = train_bpe(TEXTS * 3, 90)
     prompt, text = "the cat", " sat on the mat"

@@ -284,6 +284,8 @@ def test_labels_that_are_not_named_get_their_names(tmp_path: Path) -> None:
     assert directory.load(tmp_path).model.config.labels == ("LABEL_0", "LABEL_1")
     edit(tmp_path, id2label={"1": "yes", "0": "no"})
     assert directory.load(tmp_path).model.config.labels == ("no", "yes")
+    edit(tmp_path, label2id={"yes": "1", "no": "0"})  # as published examples write it
+    assert directory.load(tmp_path).model.config.labels == ("no", "yes")
 
 
 @pytest.mark.parametrize(

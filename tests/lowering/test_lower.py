@@ -284,6 +284,23 @@ def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:
     assert not any(user.is_alive() for user in users)
 
 
+def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both need more than there is, and the one with fewer rows is done last."""
+    from manyheads.lowering.packed import Workspace
+
+    workspace, new = Workspace(1, 1, 1, 1, 1, 1, 1), Workspace._new
+
+    def slow(self: Workspace, rows: int, work: int) -> Any:
+        if rows == 10:
+            monkeypatch.undo()
+            assert len(workspace.of(99, 8, 1).wide) == 99
+        return new(self, rows, work)
+
+    monkeypatch.setattr(Workspace, "_new", slow)
+    assert len(workspace.of(10, 8, 1).wide) == 10
+    assert len(workspace.of(50, 8, 1).wide) == 50
+
+
 def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = gpt(width=256, heads=4), tokens(8, 64)
     fast, _ = lower(model, prepare("float32", threads=2))

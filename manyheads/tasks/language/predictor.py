@@ -25,6 +25,7 @@ from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.division import each
 
 GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
+LOGITS = 2**24  # of their next tokens
 MOST_TOKENS = 100_000  # that are added to a text
 LARGEST_SEED = 2**63 - 1
 PIECE = 1000  # characters of a text at least, up to the end of a line, that two models are compared by
@@ -103,7 +104,8 @@ class LanguageModel(ModelWithTokenizer):
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)
         model, route = self.fast
-        rows = max(1, GENERATED_TOKENS // min(context, longest + max_tokens))
+        positions = min(context, longest + max_tokens)  # of a text
+        rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
         def written(first: int) -> list[Continuation]:
             group = range(first, min(first + rows, len(encoded)))

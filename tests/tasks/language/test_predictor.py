@@ -87,6 +87,26 @@ def test_many_texts_take_several_batches(generator: LanguageModel, monkeypatch: 
     assert generator.generate(PROMPTS * 2, max_tokens=6, seed=1) == whole
 
 
+def test_texts_at_once_hold_no_more_than_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator: Any = manyheads.load(save(tmp_path / "gpt", train_byte_bpe(CORPUS, 300), max_positions=512))
+    (model, _), begun = generator.fast, list[tuple[int, int]]()
+    start = model.start
+
+    def started(rows: int, capacity: int) -> Any:
+        begun.append((rows, capacity))
+        return start(rows, capacity)
+
+    monkeypatch.setattr(model, "start", started)
+    monkeypatch.setattr("manyheads.tasks.language.predictor.GENERATED_TOKENS", 600)
+    generator.generate(["a"] * 100, max_tokens=4)
+    assert sum(rows for rows, _ in begun) >= 100
+    assert max(rows * capacity for rows, capacity in begun) <= 600
+    monkeypatch.setattr("manyheads.tasks.language.predictor.LOGITS", 7 * generator.model.config.vocab)
+    begun.clear()
+    generator.generate(["a"] * 20, max_tokens=4)
+    assert max(rows for rows, _ in begun) <= 7
+
+
 def test_streaming_adds_up_and_stop_strings_end(generator: LanguageModel) -> None:
     pieces: dict[int, list[str]] = {}
     whole = generator.continuations(
