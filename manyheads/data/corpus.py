@@ -161,7 +161,8 @@ def files_of(path: str) -> list[Path]:
     files: list[Path] = []
     for name in names:
         if not name.is_file() and not name.is_dir():  # nor a pipe, which would be waited for
-            raise FileNotFoundError(f"{name}: no such file or directory; give a text file, or a directory of them")
+            fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
+            raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of them")
         below = (file for file in sorted(name.rglob("*")) if file.is_file())
         shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(name).parts)]
         files += shown if name.is_dir() else [name]
@@ -174,7 +175,7 @@ def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
     def text_of(row: Row[Cells]) -> tuple[str]:
         text = row.cells.get(column)
         if not isinstance(text, str):
-            raise BadRow(f"no text in {column!r}", "name the column with column=NAME")
+            raise BadRow(f"no text in {column!r}", f"name the column {column!r}, or train with column=NAME")
         if half_character(text):
             raise BadRow(f"{column!r} {SURROGATE[0]}", SURROGATE[1])
         return (text,)

@@ -30,6 +30,7 @@ from manyheads.training.optimisers import optimiser as make_optimiser
 from manyheads.training.progress import Display, Metrics, draw_losses, say
 from manyheads.training.ranks import Ranks, here
 from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, KEPT, claimed, remove_leftovers
+from manyheads.training.run_directory import resume_command as own_command
 from manyheads.training.schedules import schedule
 from manyheads.training.selection import final_weights, judge, snapshot, validated, watched
 from manyheads.training.spread import Spread, spread, unsharded
@@ -374,7 +375,10 @@ def _refuse_another_run(out: Path, config: TrainingConfig, now: dict[str, Any], 
     old, new = saved["settings"], now["settings"]
     differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
     if differences:
-        raise ValueError(f"{out} was started with other settings, so this is no resume: {'; '.join(differences)}")
+        raise ValueError(
+            f"{out} was started with other settings, so this is no resume; its own command is: {own_command(out)}; "
+            f"what differs: {'; '.join(differences)}"
+        )
     if saved["batches"] != now["batches"]:
         raise ValueError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
 

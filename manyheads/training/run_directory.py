@@ -53,10 +53,11 @@ def unfinished(directory: Path) -> str | None:
     if status != "unfinished":
         return None
     step = max(int(path.stem.removeprefix("checkpoint-")) for path in (directory / "state").glob("checkpoint-*.json"))
-    return f"unfinished at step {step:,}: resume with: {_resume_command(directory)}"
+    return f"unfinished at step {step:,}: resume with: {resume_command(directory)}"
 
 
-def _resume_command(out: Path) -> str:
+def resume_command(out: Path) -> str:
+    """Of the run that `out` holds."""
     kept = out / "state" / COMMAND  # older runs have none
     return read_json(kept, GO_ON) if kept.exists() else f"the same command with --out {out} --resume"
 
@@ -75,7 +76,7 @@ def claimed(out: Path, *, resume: bool) -> Iterator[None]:
         raise ValueError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
         if not resume and status == "unfinished":  # its own command may have other settings than this one
-            raise ValueError(f"{out} holds an unfinished run; resume it with: {_resume_command(out)}")
+            raise ValueError(f"{out} holds an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
             remedy = "choose another directory (--out)"
             if not (out / "result.json").exists():

@@ -112,7 +112,7 @@ def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileNotFoundError, match="pipe: no such file or directory; give a text file"):
+    with pytest.raises(FileNotFoundError, match="pipe: neither a file nor a directory; give a text file"):
         read_texts(tmp_path / "pipe")
 
 
@@ -134,7 +134,9 @@ def test_bad_input(tmp_path: Path) -> None:
         read_texts(write(tmp_path / "e", {"x": ""}))
     with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
         read_text_splits(write(tmp_path / "one", {"x": "y"}))
-    with pytest.raises(ValueError, match=r"a\.jsonl:1: no text in 'text'; name the column with column=NAME"):
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl:1: no text in 'text'; name the column 'text', or train with column=NAME"
+    ):
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
     with pytest.raises(ValueError, match="the share to hold out is 1.5"):
         read_text_splits(tmp_path, share=1.5)

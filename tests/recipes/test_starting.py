@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from manyheads import directory
+from manyheads.models.presets import build, preset
 from manyheads.recipes.recipe import FINE_TUNING
 from manyheads.recipes.table import RECIPES
 from manyheads.recipes.train import train
@@ -28,3 +30,11 @@ def test_what_the_data_decide_is_not_set_by_hand(recipe: str, setting: str, valu
     for dry_run in (True, False):
         with pytest.raises(ValueError, match=f"settings {setting}: the data and the task decide"):
             train(recipe, {f"model.{setting}": value}, out=tmp_path / "run", dry_run=dry_run)
+
+
+def test_what_texts_are_classified_by_is_named_where_it_is_another_model(tmp_path: Path) -> None:
+    directory.save(tmp_path / "net", build(preset("resnet/20-small", image_size=8, labels=("a", "b"))))
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "red\ta\nblue\tb\n" * 4)
+    with pytest.raises(ValueError, match="net: a manyheads-resnet model; single-sentence starts from a BERT or a GPT"):
+        train("single-sentence", {"data": str(tmp_path)}, out=tmp_path / "run", init=str(tmp_path / "net"))

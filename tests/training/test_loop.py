@@ -263,7 +263,8 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     with pytest.raises(ValueError, match="unfinished run; resume it with: manyheads train toy --resume"):
         train(ToyTask(), config, run, route=toy_route(), resume_command="manyheads train toy training.steps=3 --resume")
     other = replace(config, accumulate=5)
-    with pytest.raises(ValueError, match="was started with other settings"):
+    told = "its own command is: manyheads train toy --resume; what differs: accumulate: 1 -> 5"
+    with pytest.raises(ValueError, match=told):
         train(ToyTask(), other, run, route=toy_route(), resume=True, resume_command="manyheads train other --resume")
     assert (unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
     train(ToyTask(), config, run, route=toy_route(), resume=True)

@@ -18,6 +18,7 @@ from manyheads.data.embedded.languages import LANGUAGES
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
@@ -89,11 +90,11 @@ def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) ->
     """The BERT or the GPT of `--init` under a new head, with its tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
-    if directory.read_settings(directory.resolve(run.init))[0].module is not GPT:
+    if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
         run.refuse(("auxiliary",), f"the loss of a language model, and {run.init} is none: leave it out")
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
-    run.refuse(("tuned",), f"which layers of a BERT are read, and {run.init} is a GPT: leave it out")
     loaded = opened(run, GPT, "a BERT or a GPT")
+    run.refuse(("tuned",), f"which layers of a BERT are read, and {run.init} is a GPT: leave it out")
     tokenizer, end = marked(tokenizer_of(loaded)), loaded.model.config.end
     settings = {
         "head": "sequence", "labels": labels,
