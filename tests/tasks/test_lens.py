@@ -75,7 +75,7 @@ def test_the_last_layer_of_a_language_model_is_what_it_says(writer: Any) -> None
         for ours, theirs in zip(np.ravel(lens.words[-1]), named, strict=True)
         if theirs.isprintable() and theirs and "�" not in theirs  # a byte alone is named otherwise
     ]
-    assert len(pairs) > 20
+    assert len(pairs) >= 10  # of 60 or more
     assert all(ours == theirs for ours, theirs in pairs)
 
 
