@@ -202,13 +202,17 @@ def test_what_may_come_next_is_what_the_model_says(running: Running, folder: Pat
     assert [each["token"] for each in told] == lens.words[-1][-1]
 
 
-def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
+def begin_writing(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="lm"))
     browser.type("#field-text", "the")
     browser.type("#field-tokens", "1000")
     browser.type("#field-temperature", "0")
     browser.click("#run")
     browser.wait("document.querySelector('.written')?.textContent.length > 3")
+
+
+def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
+    begin_writing(browser, running)
     browser.click("#stop")
     assert browser.texts("#state") == ["Stopped"]
     assert not browser.run("document.querySelector('#stop').offsetParent")
@@ -217,12 +221,7 @@ def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
 
 
 def test_a_field_that_is_empty_changes_nothing_of_what_is_computed(browser: ServiceBrowser, running: Running) -> None:
-    browser.visit(address(running, model="lm"))
-    browser.type("#field-text", "the")
-    browser.type("#field-tokens", "1000")
-    browser.type("#field-temperature", "0")
-    browser.click("#run")
-    browser.wait("document.querySelector('.written')?.textContent.length > 3")
+    begin_writing(browser, running)
     browser.run("document.querySelector('#field-text').value = ''")
     enter = "new KeyboardEvent('keydown', {key: 'Enter', ctrlKey: true, bubbles: true})"
     browser.run(f"document.querySelector('#field-text').dispatchEvent({enter})")
