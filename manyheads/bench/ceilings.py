@@ -36,6 +36,11 @@ class Ceilings:
         """Seconds that reading so many numbers and so many operations take, whichever takes longer."""
         return max(BYTES[precision] * numbers / self.memory, operations / self.products[precision])
 
+    def better(self, other: Ceilings) -> Ceilings:
+        """The higher of each rate: a machine that others share may give less while one of the two is measured."""
+        products = {kind: max(rate, other.products[kind]) for kind, rate in self.products.items()}
+        return Ceilings(max(self.memory, other.memory), products)
+
     def describe(self) -> dict[str, Any]:
         rates = {precision: round(rate / 1e9, 1) for precision, rate in self.products.items()}
         return {"memory_gb_per_second": round(self.memory / 1e9, 1), "products_gflop_per_second": rates}

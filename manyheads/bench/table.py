@@ -71,7 +71,7 @@ def bench(
     import torch
 
     from manyheads.bench.ceilings import ceilings
-    from manyheads.bench.measure import rows
+    from manyheads.bench.measure import measure, rows
     from manyheads.training.record import commit, hardware
 
     threads = threads or torch.get_num_threads()
@@ -80,11 +80,13 @@ def bench(
     absent = {peer: told for peer in wanted if (told := missing(peer))}
     for told in absent.values():
         print(told, file=sys.stderr)
-    limits = ceilings(threads)
-    table_rows: list[dict[str, Any]] = []
+    before = ceilings(threads)
+    measured = {}
     for name, benchmark in works.items():
         peers = {peer: benchmark.peers[peer] for peer in wanted if peer in benchmark.peers and peer not in absent}
-        table_rows += rows(name, benchmark, peers, threads, limits, repeats)
+        measured[name] = measure(name, benchmark, peers, threads, repeats)
+    limits = before.better(ceilings(threads))
+    table_rows = [row for name, taken in measured.items() for row in rows(name, works[name], taken, limits)]
     return {
         "bench": list(works), "rows": table_rows, "ceilings": limits.describe(), "versions": _versions(),
         "hardware": {**hardware(), "threads": threads}, "commit": commit(),

@@ -121,7 +121,8 @@ def test_llama_cpp_computes_what_we_do() -> None:
 def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
     monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
-    precise, coarse = measure.rows("made-up", MADE_UP, MADE_UP.peers, 1, LIMITS, repeats=2)
+    measured = measure.measure("made-up", MADE_UP, MADE_UP.peers, 1, repeats=2)
+    precise, coarse = measure.rows("made-up", MADE_UP, measured, LIMITS)
     assert list(precise)[:9] == ["work", "case", "unit", "ours", "peers", "ratio", "limit", "share_of_limit", "spread"]
     assert (precise["work"], precise["case"], precise["unit"]) == ("made-up", "a, float32", "things/s")
     assert list(precise["peers"]) == ["openvino float32"]  # coarser ones are no peers of a precise row
@@ -144,7 +145,7 @@ def test_a_peer_that_dies_is_left_out_and_told(
     settings = {"float32": "float32", "int8": "int8"}
     peers = {"openvino": MADE_UP.peers["openvino"], "ctranslate2": Side(settings, died)}
     work = replace(MADE_UP, cases={"a": 1.0, "b": 2.0}, peers=peers)
-    rows = measure.rows("made-up", work, peers, 1, LIMITS, repeats=2)
+    rows = measure.rows("made-up", work, measure.measure("made-up", work, peers, 1, repeats=2), LIMITS)
     assert [list(row["peers"]) for row in rows] == [["openvino float32"], ["openvino float32", "openvino int8"]] * 2
     told = capsys.readouterr().err
     for case in work.cases:
@@ -160,8 +161,8 @@ def test_the_time_of_help_is_of_ours_alone(peer: str) -> None:
 
 def test_of_seconds_the_fewest_are_best() -> None:
     work = replace(MADE_UP, unit="seconds")
-    row = measure.row("n", "c", work, (2.0, 1.0, 3.0), {"slow": (8.0, 0.0), "fast": (4.0, float("nan"))}, 1.0, 3)
-    assert (row["ratio"], row["share_of_limit"]) == (0.5, 2.0)
+    row = measure.row("n", "c", work, [3.0, 1.0, 2.0], {"slow": (8.0, 0.0), "fast": (4.0, float("nan"))}, 1.0)
+    assert (row["ratio"], row["share_of_limit"], row["spread"], row["repeats"]) == (0.5, 2.0, [1.0, 3.0], 3)
     assert row["agreement"]["fast"] is None
 
 
@@ -171,18 +172,26 @@ def test_ceilings_are_rates() -> None:
     assert all(rate > 0 for rate in found["products_gflop_per_second"].values())
 
 
+def test_of_two_measurements_of_a_ceiling_the_higher_counts() -> None:
+    assert LIMITS.better(Ceilings(2e10, {"float32": 5e10, "bf16": 3e11, "int8": 4e11})) == Ceilings(
+        2e10, {"float32": 1e11, "bf16": 3e11, "int8": 4e11}
+    )
+
+
 def test_the_verb_prints_one_document_and_tells_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
     monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
-    monkeypatch.setattr("manyheads.bench.ceilings.ceilings", lambda threads: LIMITS)
+    taken = iter([LIMITS, LIMITS.better(Ceilings(3e10, LIMITS.products))] * 2)
+    monkeypatch.setattr("manyheads.bench.ceilings.ceilings", lambda threads: next(taken))
     monkeypatch.setattr(table, "work", lambda name: MADE_UP)
     monkeypatch.setattr(table, "find_spec", lambda module: None)
     assert cli.main(["bench", "startup", "--repeats", "1", "--json"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
     assert document["bench"] == ["startup"]
+    assert document["ceilings"]["memory_gb_per_second"] == 30.0  # measured before and after the rows
     assert [row["case"] for row in document["rows"]] == ["a, float32", "a, int8"]
     assert all(row["peers"] == {} and row["ratio"] is None for row in document["rows"])
     assert "openvino is left out: openvino not installed: pip install 'manyheads[bench]'\n" in told.err
