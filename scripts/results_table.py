@@ -239,7 +239,7 @@ def hunger_picture() -> str:
 
 
 PAPERS = {
-    "transformer": ("translation", "translation/multi30k", "translation/blog"),
+    "transformer": ("translation", "translation/multi30k", "translation/ablate", "translation/blog"),
     "universal": (
         "universal/copy", "universal/reverse", "universal/addition",
         "translation", "language-modelling/tiny-shakespeare",
@@ -251,7 +251,10 @@ PAPERS = {
     "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
-    "gpt": ("language-modelling", "language-modelling/tiny-shakespeare", "single-sentence"),
+    "gpt": (
+        "language-modelling", "language-modelling/tiny-shakespeare", "language-modelling/tiny-shakespeare-gpu",
+        "single-sentence",
+    ),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
