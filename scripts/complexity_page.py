@@ -117,6 +117,9 @@ def draw_growth(record: dict[str, Any], out: Path) -> Path:
                 label = f"{c['name']}: {c[f'{quantity}_exponent']:.2f}"
                 panel.plot(c["at"], [value / scale for value in c[quantity]], marker="o", markersize=3, label=label)
             panel.set(xscale="log", yscale="log", xlabel=against, title=part)
+            least, most = panel.get_ylim()
+            if most < 10 * least:  # what does not grow looks flat
+                panel.set_ylim((least * most / 10) ** 0.5, (least * most * 10) ** 0.5)
             panel.grid(alpha=0.3)
             panel.legend(frameon=False, fontsize=8)
         row[0].set_ylabel(unit)

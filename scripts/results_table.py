@@ -12,10 +12,11 @@ from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.recipes.table import RECIPES
-from manyheads.results import describe, groups, records, scores, took
+from manyheads.results import ablations, describe, groups, records, run_of, scores, shared, took
 from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
+TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -26,12 +27,57 @@ def table(*recipes: str, rival: str = "") -> str:
     rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
     """
     runs = [record for record in records() if not recipes or record["recipe"] in recipes]
+    tables = ablations(runs)
+    runs = [record for record in runs if run_of(record) not in tables]
     alike = [_training(record) for record in runs]
     runs += [record for record in records() if record["recipe"] == rival and _training(record) in alike]
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
     for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
-    return "\n\n".join(_table(list(metrics), runs) for metrics, runs in by_metrics.items())
+    parts = [_table(list(metrics), runs) for metrics, runs in by_metrics.items()]
+    return "\n\n".join(
+        [*parts, *(_ablations(recipe, tables) for recipe in sorted({r[0]["recipe"] for r in tables.values()}))]
+    )
+
+
+def _ablations(recipe: str, tables: dict[str, list[dict[str, Any]]]) -> str:
+    """The rows of a paper's table: what each changes, and its scores in each run of the recipe."""
+    mine = {run: rows for run, rows in tables.items() if rows[0]["recipe"] == recipe}
+    metrics = TABLES.get(recipe, tuple(next(iter(mine.values()))[0]["metrics"]))
+    by_change: dict[str, dict[str, dict[str, Any]]] = {}
+    for run, rows in mine.items():
+        for row in rows:
+            by_change.setdefault(_change(row, shared(rows)), {})[run] = row
+    columns = [(run, metric) for run in mine for metric in metrics]
+    head = [[f"`{recipe}`", "parameters", *(f"`{run}`: {metric}" for run, metric in columns)],
+            ["---", "--:", *["--:"] * len(columns)]]  # fmt: skip
+    body = []
+    for change in sorted(by_change, key=_in_order):
+        of = by_change[change]
+        size = next(iter(of.values()))["parameters"]
+        body.append(
+            [
+                change or "base",
+                f"{size:,}",
+                *(scores([of[run]])[metric] if run in of else "" for run, metric in columns),
+            ]
+        )
+    about = [f"`{run}`: {describe([{**rows[0], 'overrides': shared(rows)}])}; {len(rows)} runs of {took(rows)} on "
+             f"{_machine(rows[0]['hardware'])}" for run, rows in mine.items()]  # fmt: skip
+    return "\n\n".join([_markdown(head + body), "  \n".join(about)])
+
+
+def _change(row: dict[str, Any], base: dict[str, Any]) -> str:
+    """`heads=1`: what a row changes, alike in encoder and decoder."""
+    changes = {key: value for key, value in row["overrides"].items() if key not in base}
+    names = (key.rpartition(".")[2].removeprefix("encoder_").removeprefix("decoder_") for key in changes)
+    return ", ".join(dict.fromkeys(f"{name}={value}" for name, value in zip(names, changes.values(), strict=True)))
+
+
+def _in_order(change: str) -> tuple[int, str, float]:
+    """By name, then by size; what changes nothing first, what changes several things last."""
+    name, _, value = change.partition("=")
+    return change.count("="), name, float(value) if value.replace(".", "").isdigit() else 0.0
 
 
 def by_room() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
 # settings that say where, on what and how often to look, not how
-UNTOLD = ("data", "threads", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
+UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
 
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:
@@ -25,12 +25,43 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
 
 
 def measured(recipe: str) -> list[str]:
-    """One line for each way that a recipe was run: `en-de: bleu_13a 38.1, ... in 2.9 h`."""
-    return [
+    """One line for each way that a recipe was run: `en-de: bleu_13a 38.1, ... in 2.9 h`; of an ablation, one for all
+    its rows."""
+    runs = [record for record in records() if record["recipe"] == recipe]
+    tables = ablations(runs)
+    lines = [
         f"{describe(group)}: {', '.join(f'{name} {score}' for name, score in scores(group).items())} in {took(group)}"
-        for group in groups(records())
-        if group[0]["recipe"] == recipe
+        for group in groups([record for record in runs if run_of(record) not in tables])
     ]
+    for rows in tables.values():
+        about = describe([{**rows[0], "overrides": shared(rows)}])
+        each = [scores([row]) for row in rows]
+        spans = ", ".join(f"{name} {min(values, key=float)} to {max(values, key=float)}" for name, values in (
+            (name, [score[name] for score in each]) for name in each[0]
+        ))  # fmt: skip
+        lines.append(f"{about}, {len(rows)} rows: {spans} in {took(rows)} each")
+    return lines
+
+
+def run_of(record: dict[str, Any]) -> str | None:
+    """The run of `scripts/evidence/runs.toml` that a record comes from, if it does."""
+    name: str | None = record.get("evidence", {}).get("run")
+    return name
+
+
+def ablations(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Runs of which each record is a row of a paper's table: their records by the run."""
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for record in runs:
+        if run := run_of(record):
+            by_run.setdefault(run, []).append(record)
+    return {run: rows for run, rows in by_run.items() if len(rows) > 1}
+
+
+def shared(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings that all rows of an ablation have."""
+    first, *others = (row["overrides"] for row in rows)
+    return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
 
 
 def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

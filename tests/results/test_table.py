@@ -70,6 +70,44 @@ def test_the_first_table_has_one_score_of_each_run_and_misses_none(monkeypatch: 
         table.first_table()
 
 
+def row(run: str, perplexity: float, **changes: Any) -> dict[str, Any]:
+    names = {key.replace("__", "."): value for key, value in changes.items()}
+    return record(
+        1, 0.0, recipe="translation/ablate", overrides={"training.steps": 9, "training.seed": 1, **names},
+        metrics={"perplexity": {"value": perplexity}, "bleu_13a": {"value": perplexity / 2}}, evidence={"run": run},
+    )  # fmt: skip
+
+
+def test_the_rows_of_an_ablation_are_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        row("post", 20.0, model__encoder_heads=16, model__decoder_heads=16), row("post", 30.0, model__norm="pre"),
+        row("post", 40.0, model__encoder_heads=2, model__decoder_heads=2), row("post", 50.0),
+        row("pre", 60.0, vocabulary=7), row("pre", 70.0, vocabulary=7, model__encoder_heads=2, model__decoder_heads=2),
+        row("alone", 80.0), record(1, 40.0),
+    ]  # fmt: skip
+    for module in (results, table):
+        monkeypatch.setattr(module, "records", lambda: found)
+    alone, text = table.table("translation/ablate").split("\n\n", 1)
+    assert alone.splitlines()[2].startswith("| `translation/ablate` | en-de, steps=9 | 1,234,567 | 80.000 | 40.0 |")
+    columns = "`post`: perplexity | `post`: bleu_13a | `pre`: perplexity | `pre`: bleu_13a"
+    assert text.splitlines() == [
+        f"| `translation/ablate` | parameters | {columns} |",
+        "| --- | --: | --: | --: | --: | --: |",
+        "| base | 1,234,567 | 50.000 | 25.0 | 60.000 | 30.0 |",
+        "| heads=2 | 1,234,567 | 40.000 | 20.0 | 70.000 | 35.0 |",
+        "| heads=16 | 1,234,567 | 20.000 | 10.0 |  |  |",
+        "| norm=pre | 1,234,567 | 30.000 | 15.0 |  |  |",
+        "",
+        "`post`: en-de, steps=9; 4 runs of 2.0 h on 2 threads, Some CPU  ",
+        "`pre`: en-de, steps=9, vocabulary=7; 2 runs of 2.0 h on 2 threads, Some CPU",
+    ]
+    assert results.measured("translation/ablate") == [
+        "en-de, steps=9: perplexity 80.000, bleu_13a 40.0 in 2.0 h",
+        "en-de, steps=9, 4 rows: perplexity 20.000 to 50.000, bleu_13a 10.0 to 25.0 in 2.0 h each",
+        "en-de, steps=9, vocabulary=7, 2 rows: perplexity 60.000 to 70.000, bleu_13a 30.0 to 35.0 in 2.0 h each",
+    ]
+
+
 def images(recipe: str, width: int, right: float) -> dict[str, Any]:
     return record(
         1, 0.0, recipe=recipe, overrides={"model.depths": [1, 1, 1], "model.widths": [width]},
