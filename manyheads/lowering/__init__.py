@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Precision
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import Route, bf16_pays
 
 # What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
 # stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
@@ -58,14 +58,14 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
     check(route)
     if route.precision == "auto":
         if _usable(route):
-            for precision in _offered():
+            for precision in _offered(route.threads):
                 fast, its_route = _as_told(model, replace(route, precision=precision))
                 # without a stack there is nothing to hold against a bound
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     print(f"precision auto: {precision}", file=sys.stderr)
                     return fast, its_route
-        has_bf16 = route.device == "cuda" or torch.cpu._is_avx512_bf16_supported()
-        return model, replace(route, precision="bf16" if has_bf16 else "float32")
+        bf16 = route.device == "cuda" or bf16_pays(route.threads)
+        return model, replace(route, precision="bf16" if bf16 else "float32")
     fast, its_route = _as_told(model, route)
     if route.precision == "int8" and not its_route.lowered:
         from manyheads.lowering.stack import FusedLinear
@@ -95,10 +95,11 @@ def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
-def _offered() -> tuple[Precision, ...]:
+def _offered(threads: int | None) -> tuple[Precision, ...]:
     from manyheads.lowering.tile import HAS_BF16, HAS_INT8
 
-    offered: dict[Precision, bool] = {"int8": HAS_INT8, "bf16": HAS_BF16, "float32": True}  # the fastest first
+    bf16 = HAS_BF16 and bf16_pays(threads)
+    offered: dict[Precision, bool] = {"int8": HAS_INT8, "bf16": bf16, "float32": True}  # the fastest first
     return tuple(precision for precision, has in offered.items() if has)
 
 

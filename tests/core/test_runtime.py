@@ -4,7 +4,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,13 +32,34 @@ def test_unknown_precision_names_the_valid_ones() -> None:
         runtime.prepare("fp16")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("supported", [True, False])
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], None]]:
+    """Gives this machine bf16 products, or none, and that rate of them, where float32's is 1."""
+
+    def set_to(supported: bool, rate: float) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+        monkeypatch.setattr(
+            runtime.Route, "products_per_second", lambda route: rate if route.precision == "bf16" else 1.0
+        )
+        runtime.bf16_pays.cache_clear()
+
+    yield set_to
+    runtime.bf16_pays.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("supported", "rate", "warning"),
+    [(True, 2.0, ""), (True, 0.6, "multiplies no faster in bf16"), (False, 2.0, "has no bf16 products")],
+)
 def test_bf16_warns_where_it_is_slow(
-    supported: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    rates: Callable[[bool, float], None], supported: bool, rate: float, warning: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    rates(supported, rate)
     runtime.prepare("bf16", device="cpu")
-    assert ("warning" in capsys.readouterr().err) is not supported
+    said = capsys.readouterr().err
+    assert warning in said
+    assert bool(said) == bool(warning)
     runtime.prepare("float32", device="cpu")
     assert capsys.readouterr().err == ""
 

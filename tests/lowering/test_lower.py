@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from manyheads import lowering
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import Place, edit, record, tapped
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
@@ -349,6 +350,15 @@ def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.Monk
     assert (route.precision, route.lowered) == ("float32", None)  # no stack that could be compared
     fast, _ = lower(translator(), prepare("auto"))
     assert type(fast.decoder).__name__ == "FusedStack"
+
+
+@pytest.mark.parametrize(("pays", "taken"), [(True, "bf16"), (False, "float32")])
+def test_auto_leaves_bf16_where_float32_is_faster(pays: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "bf16_pays", lambda threads: pays)
+    monkeypatch.setattr(lowering, "_usable", lambda route: False)  # a model that runs as it is
+    assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == taken
+    monkeypatch.setattr(tile, "HAS_BF16", True)
+    assert ("bf16" in lowering._offered(1)) is pays
 
 
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
