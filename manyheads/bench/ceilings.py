@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from manyheads.bench.ours import training_precisions
 from manyheads.core.runtime import BUFFER, bytes_per_second, prepare
 from manyheads.lowering import has_kernels
 
@@ -47,13 +48,16 @@ class Ceilings:
 
 
 def ceilings(threads: int, buffer: int = BUFFER, width: int = WIDTH) -> Ceilings:
-    """Measure them with so many threads: the best of a few tries, of PyTorch's routes and of our own tile."""
+    """Measure them with so many threads: the best of a few tries, of PyTorch's routes and of our own tile. Of bf16 only
+    where the processor has such products: elsewhere they take minutes, and oneDNN refuses."""
     with torch.no_grad(), prepare(threads=threads).settings():
         memory = max(bytes_per_second(threads, buffer), _large_pages_per_second(buffer))
         x, weight = torch.randn(width, width), torch.randn(width, width) * 0.02
         routes: dict[str, list[Callable[[], object]]] = {
-            "float32": _dense(x, weight), "bf16": _dense(x.bfloat16(), weight.bfloat16()), "int8": _int8(x, weight),
-        }  # fmt: skip
+            "float32": _dense(x, weight),
+            "bf16": _dense(x.bfloat16(), weight.bfloat16()) if "bf16" in training_precisions() else [],
+            "int8": _int8(x, weight),
+        }
         for name, ways in routes.items():
             ways += _tile(x, weight, name, threads)
         products = {name: 2 * width**3 / min(map(_seconds, ways)) for name, ways in routes.items() if ways}

@@ -26,6 +26,7 @@ from manyheads.bench.decode_gpt2 import Decoding
 from manyheads.bench.decode_translation import Translating
 from manyheads.bench.encode_bert import Encoding
 from manyheads.bench.encode_vit import Seeing
+from manyheads.bench.ours import training_precisions
 from manyheads.bench.train_translation import Corpus
 from manyheads.bench.training import Batch
 from manyheads.bench.work import Side, Work
@@ -169,7 +170,9 @@ def test_of_seconds_the_fewest_are_best() -> None:
 def test_ceilings_are_rates() -> None:
     found = ceilings(1, buffer=2**16, width=64).describe()
     assert found["memory_gb_per_second"] > 0
-    assert all(rate > 0 for rate in found["products_gflop_per_second"].values())
+    rates = found["products_gflop_per_second"]
+    assert all(rate > 0 for rate in rates.values())
+    assert {*rates} - {"int8"} == {*training_precisions()}
 
 
 def test_of_two_measurements_of_a_ceiling_the_higher_counts() -> None:
