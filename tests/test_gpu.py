@@ -55,11 +55,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
     return runs
 
 
-@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-8), ("float32", 2e-3)])
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-10), ("float32", 1e-4)])
 def test_every_family_has_the_losses_of_a_processor(
     trained: Callable[[str, str], Path], dtype: str, off: float
 ) -> None:
-    """Rounding differs, and 50 steps let it grow: in float64, where it is nothing, all is the same."""
+    """To rounding, which 50 steps let grow: on a processor, by other kernels, to 1e-6 in float32, 1e-15 in float64."""
     there, here = trained(dtype, "cuda"), trained(dtype, "cpu")
     runs = [path.relative_to(here).parent for name in FAMILIES for path in (here / name).rglob("metrics.jsonl")]
     assert len(runs) >= len(FAMILIES)
