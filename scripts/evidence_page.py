@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from manyheads.results import run_of
 from scripts import results_keep
 from scripts.evidence.listed import LIST, Listed, read_list
 
@@ -169,7 +170,7 @@ def _judged(bar: Bar, listed: list[Listed], records: Mapping[str, Any]) -> tuple
 
 
 def _is_kept(run: Listed, records: Mapping[str, Any]) -> bool:
-    return any(record.get("evidence", {}).get("run") == run.name for record in records.values())
+    return any(run_of(record) == run.name for record in records.values())
 
 
 def _state(met: list[bool | None], left: bool) -> str:

@@ -12,7 +12,7 @@ from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.bench.work import three_digits
 from manyheads.recipes.table import RECIPES
-from manyheads.results import ablations, describe, groups, records, run_of, scores, shared, took
+from manyheads.results import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
@@ -62,7 +62,7 @@ def _ablations(recipe: str, tables: dict[str, list[dict[str, Any]]]) -> str:
                 *(scores([of[run]])[metric] if run in of else "" for run, metric in columns),
             ]
         )
-    about = [f"`{run}`: {describe([{**rows[0], 'overrides': shared(rows)}])}; {len(rows)} runs of {took(rows)} on "
+    about = [f"`{run}`: {describe_rows(rows)}; {len(rows)} runs of {took(rows)} on "
              f"{_machine(rows[0]['hardware'])}" for run, rows in mine.items()]  # fmt: skip
     return "\n\n".join([_markdown(head + body), "  \n".join(about)])
 

@@ -23,8 +23,7 @@ pytestmark = [
 ]
 GPU = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
-# what is asked of models after `STEPS` steps, of which sums in another order say the same
-ASKED = {name: arguments[1] for name, (arguments, _) in CALLS.items() if name != "refused"}
+ASKED = [name for name in CALLS if name != "refused"]  # of models after `STEPS` steps
 
 
 def called(*command: str, on: dict[str, str]) -> subprocess.CompletedProcess[str]:

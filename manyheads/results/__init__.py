@@ -34,12 +34,11 @@ def measured(recipe: str) -> list[str]:
         for group in groups([record for record in runs if run_of(record) not in tables])
     ]
     for rows in tables.values():
-        about = describe([{**rows[0], "overrides": shared(rows)}])
         each = [scores([row]) for row in rows]
         spans = ", ".join(f"{name} {min(values, key=float)} to {max(values, key=float)}" for name, values in (
             (name, [score[name] for score in each]) for name in each[0]
         ))  # fmt: skip
-        lines.append(f"{about}, {len(rows)} rows: {spans} in {took(rows)} each")
+        lines.append(f"{describe_rows(rows)}, {len(rows)} rows: {spans} in {took(rows)} each")
     return lines
 
 
@@ -86,6 +85,11 @@ def describe(group: list[dict[str, Any]]) -> str:
     about += [precision] if (precision := _precision(record)) != "float32" else []
     about += [f"{len(group)} seeds"] if len(group) > 1 else []
     return ", ".join(about) or "as it is"
+
+
+def describe_rows(rows: list[dict[str, Any]]) -> str:
+    """What the rows of an ablation have in common, as `describe` tells it."""
+    return describe([{**rows[0], "overrides": shared(rows)}])
 
 
 def _precision(record: dict[str, Any]) -> str:

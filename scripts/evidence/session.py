@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from manyheads.results import run_of
 from manyheads.training.progress import read_metrics
 from scripts import results_keep
 from scripts.evidence.listed import PROGRAMS, Listed
@@ -115,7 +116,7 @@ def _keep(standing: Standing, run: Listed) -> bool:
         say(f"kept {files[-1]}")
     for name, record in results_keep.kept().items():
         path = results_keep.place(name)
-        if record.get("evidence", {}).get("run") == run.name and path not in files:
+        if run_of(record) == run.name and path not in files:
             path.unlink()
             say(f"removed {path}: no part of {run.name} any more")
     standing.records = [*(r for r in standing.records if r["run"] != run.name), about]
