@@ -18,7 +18,7 @@ from torch import Tensor
 from manyheads.generation.protocol import Cache
 from manyheads.generation.sampling import Sampling
 
-ROUND = 128  # positions by which a cache grows, where one that has come needs more than those before it
+ROUND = 128  # a cache has a multiple of so many positions: few that come make all rows grow, or shrink
 
 
 class RewindableCache(Cache, Protocol):
@@ -159,10 +159,9 @@ class ContinuousBatch(Generic[F]):
         if self._reading is not None or not self.waiting:
             return
         chosen: list[Text] = []
-        capacity = self._capacity if self.texts else 0
+        capacity = max(map(self._needed, self.texts), default=0)  # less than it is, where the longest have left
         while self.waiting and (self._rows is None or len(self.texts) + len(chosen) < self._rows):
-            text = self.waiting[0]
-            needed = max(capacity, min(self._context, -(-(len(text.ids) + text.limit) // self._unit) * self._unit))
+            needed = max(capacity, self._needed(self.waiting[0]))
             rows = len(self.texts) + len(chosen)
             if rows and self._positions is not None and (rows + 1) * needed > self._positions:
                 break
@@ -170,11 +169,15 @@ class ContinuousBatch(Generic[F]):
             chosen.append(self.waiting.popleft())
         if chosen:
             self._reading = _Reading(chosen, self._start(len(chosen), capacity))
-            self._grow(capacity)
+            self._resize(capacity)
 
-    def _grow(self, capacity: int) -> None:
+    def _needed(self, text: Text) -> int:
+        """Positions of a row for this text with all that it may get."""
+        return min(self._context, -(-(text.prompt + text.limit) // self._unit) * self._unit)
+
+    def _resize(self, capacity: int) -> None:
         """Rows that hold so much; what they hold stays."""
-        if self._cache is not None and capacity > self._capacity:
+        if self._cache is not None and capacity != self._capacity:
             old, self._cache = self._cache, self._start(len(self.texts), capacity)
             self._cache.replace(torch.arange(len(self.texts), device=old.lengths.device), old)
         self._capacity = capacity

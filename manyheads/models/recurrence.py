@@ -172,7 +172,8 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        self._inputs[:, rows, : other.capacity] = other._inputs[:, : len(rows)]
+        most = min(self.capacity, other.capacity)  # beyond that either has nothing
+        self._inputs[:, rows, :most] = other._inputs[:, : len(rows), :most]
 
 
 class Recurrence(nn.Module):

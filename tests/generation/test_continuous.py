@@ -1,0 +1,53 @@
+"""Texts that are continued together and come and go: each what it would be alone, as many at once as there is room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from manyheads.generation import ContinuousBatch, Sampling, Text, sample
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import preset
+from manyheads.models.universal import UniversalSequence, UniversalSequenceConfig
+
+V, CONTEXT, UNIT = 29, 64, 8
+UNIVERSAL: dict[str, Any] = {
+    "vocab": V, "width": 16, "heads": 2, "feed_forward": 24, "steps": 2, "max_positions": CONTEXT, "head": "decoder",
+}  # fmt: skip
+
+
+def models() -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {
+        "gpt": GPT(preset("gpt2/nano", vocab=V, width=16, layers=2, heads=2, max_positions=CONTEXT)),
+        "universal": UniversalSequence(UniversalSequenceConfig(**UNIVERSAL)),
+        "convolving": UniversalSequence(UniversalSequenceConfig(**UNIVERSAL, transition="separable")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["gpt", "universal", "convolving"])
+def test_a_long_text_that_has_left_takes_no_room(kind: str) -> None:
+    """What a row holds shrinks with those who leave, also while the batch never empties; nobody's text changes."""
+    model = models()[kind].double().eval()
+    batch = ContinuousBatch(model.start, model.step, context=CONTEXT, positions=2 * CONTEXT, unit=UNIT)
+    long, companion = Text([3], Sampling(), 50, 1), Text([5, 2], Sampling(), 20, 2)
+    batch.admit([long, companion])
+    for _ in range(3):
+        batch.step()
+    batch.drop([long])
+    short = [Text([*range(2, 4 + i % 3)], Sampling(), 9 + i % 4, 10 + i) for i in range(20)]  # of 16 positions each
+    batch.admit(short)
+    together = 0
+    while batch.busy:
+        batch.step()
+        together = max(together, len(batch.texts))
+    # the companion's rows have 24 positions: 5 beside each other; then 8 of 16
+    assert together == 2 * CONTEXT // 16
+    for text in (companion, *short):
+        alone = sample(
+            model.start, model.step, [text.ids[: text.prompt]], Sampling(), context=CONTEXT, limits=[text.limit],
+            seeds=[text.seed],
+        )  # fmt: skip
+        assert text.ids[text.prompt :] == [token for step in alone for _, token in step]
