@@ -136,6 +136,19 @@ class Stack(nn.Module):
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)
 
+    def states(self, x: Tensor, *, mask: Mask | None = None) -> list[Tensor]:
+        """x (B, T, D) -> what goes into the first block and what leaves each, before a final norm, all (B, T, D)."""
+        states = [self.tap.saw_states(x)]
+        for block in self.blocks:
+            states.append(block(states[-1], mask=mask))
+        return states
+
     def _is_seen(self) -> bool:
         """Whether anybody looks into a block: a second pass would be recorded as a second call, or miss an edit."""
         return any(isinstance(module, Tap) and module.visited for module in self.modules())
+
+
+def trained_stacks(model: nn.Module) -> list[Stack]:
+    """Those of a model that learn: computing their blocks twice spares memory."""
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

@@ -144,9 +144,7 @@ class Bert(nn.Module):
 
         The paper's features for a frozen encoder (section 5.3) are the last, or the last four concatenated.
         """
-        mask, states = Mask(key_lengths=lengths), [self.embed(tokens, segments)]
-        for block in self.encoder.blocks:
-            states.append(block(states[-1], mask=mask))
+        states = self.encoder.states(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
         if self.encoder.norm is not None:
             states[-1] = self.encoder.norm(states[-1])
         return states

@@ -41,7 +41,7 @@ MOST_WEIGHTS = 2**28  # of a layer's heads together, when they are spread out ov
 class LocalAttentionConfig(ResNetConfig):
     """A ResNet's sizes, and where it has attention; the defaults attend everywhere, the stem included.
 
-    attends      stages whose 3 x 3 convolutions are attention, from 1
+    attends      stages whose 3 x 3 convolutions are attention, from 1; numbers beyond the last are of none
     front        the stem: attention, or the ResNet's convolution that `stem` names
     window       neighbours along each axis, an odd number
     stem_window  of the stem's blocks, and of the pooling after it
@@ -57,6 +57,11 @@ class LocalAttentionConfig(ResNetConfig):
     mixtures: Size = 4
     query_block: Window = 4
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.attends, default=0) > len(self.depths):
+            raise ValueError(f"attends {self.attends}: expected some of 1 to {len(self.depths)}")
+
 
 class LocalAttentionNet(ResNet):
     """Images in, logits over the labels out."""
@@ -71,8 +76,10 @@ class LocalAttentionNet(ResNet):
                 return convolution(channels, width, stride, stage)
             return LocalAttention(channels, width, c.heads, c.window, stride=stride, query_block=c.query_block)
 
-        stem = AttentionStem(c.channels, c.stem_width, c.heads, c.stem_window, c.mixtures)
-        super().__init__(c, mixing, stem if c.front == "attention" else None)
+        stem = None
+        if c.front == "attention":
+            stem = AttentionStem(c.channels, c.stem_width, c.heads, c.stem_window, c.mixtures)
+        super().__init__(c, mixing, stem)
 
 
 class LocalAttention(nn.Module):
@@ -288,5 +295,6 @@ def _initialise(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Paramete
 def _check_heads(width: int, heads: int) -> None:
     if width % (2 * heads):
         raise ValueError(
-            f"width {width} is not divisible by 2 x {heads} heads: each has as many row as column embeddings"
+            f"width {width} is not divisible by 2 x {heads} heads: each has as many row as column embeddings; in a"
+            " network it is stem_width, one of the widths, or in bottlenecks a quarter of one"
         )

@@ -292,19 +292,22 @@ def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Se
 
 def build(config: Config) -> Any:
     """The model of a configuration, whatever its family. Raises ValueError, before it takes any memory, where it has
-    more parameters than `LARGEST_PARAMETERS`, or than this machine's memory holds."""
+    more numbers than `LARGEST_PARAMETERS`, or than this machine's memory holds: parameters and tables of positions."""
     import torch
 
     from manyheads.core.runtime import physical_memory
 
     model = next(row for row in FAMILIES.values() if row.config == type(config).__name__).model_class()
     with torch.device("meta"):
-        parameters = sum(parameter.numel() for parameter in model(config).parameters())
+        sized = model(config)
+        parameters, others = (sum(t.numel() for t in kind) for kind in (sized.parameters(), sized.buffers()))
     most = LARGEST_PARAMETERS
     if torch.get_default_device().type != "meta":
         most = min(most, physical_memory() // FLOAT32)
-    if parameters > most:
+    if parameters + others > most:
+        positions = f" and {others:,} other numbers, such as those of max_positions" * (others > 0)
         raise ValueError(
-            f"the model would have {parameters:,} parameters, expected at most {most:,}: choose smaller sizes"
+            f"the model would have {parameters:,} parameters{positions}, expected at most {most:,}: "
+            "choose smaller sizes"
         )
     return model(config)

@@ -169,10 +169,7 @@ class ViT(nn.Module):
 
     def states(self, images: Tensor) -> list[Tensor]:
         """The embeddings and what every layer gives, before the final norm, each (B, T, D)."""
-        states = [self.embed(images)]
-        for block in self.encoder.blocks:
-            states.append(block(states[-1]))
-        return states
+        return self.encoder.states(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, Y, X) -> (B, T, D). Raises ValueError for images of another size than the model's."""

@@ -39,8 +39,9 @@ def told_memory(step: int, batch: Any, model: nn.Module, ranks: Ranks) -> Iterat
             raise
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in _arrays(batch).items())
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
-        stacks = [module for module in model.modules() if hasattr(module, "checkpointing")]
-        sparing = any(not stack.checkpointing for stack in stacks)  # not every model has blocks to compute twice
+        from manyheads.core.block import trained_stacks
+
+        sparing = any(not stack.checkpointing for stack in trained_stacks(model))  # not every model has any
         raise BatchTooLargeError(
             f"step {step}: the memory{where} does not suffice for a batch of {shapes}: "
             f"{'--resume with training.checkpointing=true, or ' * sparing}start anew with smaller batches "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.core.block import Stack
+from manyheads.core.block import trained_stacks
 from manyheads.core.runtime import Route, keeping_memory
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints
@@ -31,7 +31,7 @@ from manyheads.training.progress import Display, Metrics, draw_losses, say
 from manyheads.training.ranks import Ranks, here
 from manyheads.training.run_directory import COMMAND, FINISHED, GO_ON, KEPT, claimed, remove_leftovers
 from manyheads.training.run_directory import resume_command as own_command
-from manyheads.training.schedules import schedule
+from manyheads.training.schedules import schedule, too_long_warmup
 from manyheads.training.selection import final_weights, judge, snapshot, validated, watched
 from manyheads.training.spread import Spread, spread, unsharded
 from manyheads.training.state import Counters, capture, follow, restore, seed_all, seed_step, weights
@@ -118,7 +118,8 @@ def _train(
     device = parameters[0].device
     wide = torch.float32 if device.type == "mps" else torch.float64
     window = torch.zeros(2, dtype=wide, device=device)  # loss, and how many are right, since the last log entry
-    learning_rate = schedule(config, steps_per_epoch=math.ceil(identity["batches"] / config.accumulate))
+    steps_per_epoch = math.ceil(identity["batches"] / config.accumulate)
+    learning_rate = schedule(config, steps_per_epoch)
     moving = {} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()}
     counters = Counters()
     checkpoint = checkpoints.latest() if resume else None
@@ -143,6 +144,8 @@ def _train(
     else:
         if resume:
             say(f"{out}: nothing to resume, starting from the beginning")
+        if ranks.first and (outlasting := too_long_warmup(config, steps_per_epoch)):
+            say(f"warning: {outlasting}")
         if config.metric is not None:
             watched(config, validated(task, over, ranks))  # an unknown metric is an error now, not after an epoch
         seed_all(config.seed)
@@ -299,10 +302,10 @@ def _backward(
 
 
 def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
-    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    stacks = trained_stacks(model)
     if checkpointing and not stacks:
         raise ValueError(
-            f"checkpointing=true, but {type(model).__name__} has no stack of blocks to compute twice: leave it out"
+            f"checkpointing=true, but {type(model).__name__} trains no stack of blocks to compute twice: leave it out"
         )
     for stack in stacks:
         stack.checkpointing = checkpointing

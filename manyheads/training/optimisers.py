@@ -34,9 +34,8 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
-        sharded = hasattr(parameters[0], "placements")  # a DTensor, for which PyTorch has no fused kernel
-        momentum = config.betas[0]
-        return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0, fused=not sharded)
+        momentum = config.betas[0]  # PyTorch's fused kernel fails where a parameter's first gradient comes later
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 

@@ -34,9 +34,25 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
     return peak * (floor + (1 - floor) * shape(progress))
 
 
+def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
+    """In words, where the learning rate of the run never reaches its peak."""
+    steps = length(config, steps_per_epoch)
+    if config.warmup <= steps:
+        return None
+    return (
+        f"the warm-up of {config.warmup:,} steps outlasts the run of {steps:,}: the learning rate never reaches its "
+        "peak; choose training.warmup"
+    )
+
+
+def length(config: TrainingConfig, steps_per_epoch: int) -> int:
+    """Steps of the run: `steps` or `epochs`, whichever ends first; each epoch counts as many steps as the first one,
+    from which others may differ by a few."""
+    return min(n for n in (config.steps, config.epochs and config.epochs * steps_per_epoch) if n is not None)
+
+
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
-    """The config's schedule. The length of a decay is `steps` or `epochs`, whichever ends first; each epoch counts as
-    many steps as the first one, from which others may differ by a few."""
+    """The config's schedule; a decay is as long as the run."""
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "noam":
         assert config.width is not None
@@ -44,6 +60,6 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
         return lambda step: noam(step, width=width, warmup=warmup, factor=peak)
     if config.schedule == "constant":
         return lambda step: constant(step, peak=peak, warmup=warmup)
-    total = min(n for n in (config.steps, config.epochs and config.epochs * steps_per_epoch) if n is not None)
+    total = length(config, steps_per_epoch)
     shape = linear if config.schedule == "linear" else cosine
     return lambda step: shape(step, peak=peak, total=total, warmup=warmup, floor=config.floor)

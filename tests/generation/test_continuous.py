@@ -1,4 +1,4 @@
-"""Texts that are continued together and come and go: each what it would be alone, as many at once as there is room for."""
+"""Texts that are continued together and come and go: each what it would be alone, as many at once as fit."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.costs import example
 from manyheads.core.runtime import prepare
+from manyheads.core.tap import edit
 from manyheads.export import export
 from manyheads.lowering import lower
 from manyheads.models.adapt import adapt
@@ -136,6 +137,10 @@ def test_states_of_all_layers_end_with_the_encoders() -> None:
     torch.testing.assert_close(states[-1], model.encode(*asked))
     torch.testing.assert_close(states[0], model.embed(asked[0], asked[2]))
     assert not torch.allclose(states[1], states[2], atol=1e-2)
+    with edit(model) as change:  # also of what goes into the first layer
+        change.residual("encoder", torch.zeros_like(states[0]))
+        torch.testing.assert_close(model.states(*asked)[-1], model.encode(*asked))
+        assert not torch.allclose(model.encode(*asked), states[-1], atol=1e-2)
 
 
 def test_segments_default_to_the_first() -> None:

@@ -191,3 +191,9 @@ def test_what_cannot_be_is_told() -> None:
         LocalAttention(3, 12, 4)
     with pytest.raises(ValueError, match="window is 4: an odd one"):
         LocalAttention(3, 16, 4, 4)
+    with pytest.raises(ValueError, match=r"attends \(3, 4\): expected some of 1 to 2"):
+        LocalAttentionConfig(**TINY, attends=(3, 4))  # type: ignore[arg-type]
+    narrow = {**TINY, "stem_width": 6}
+    with pytest.raises(ValueError, match="width 6 is not divisible .* in a network it is stem_w"):
+        LocalAttentionNet(LocalAttentionConfig(**narrow))  # type: ignore[arg-type]
+    LocalAttentionNet(LocalAttentionConfig(**narrow, front="convolution"))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 import torch
 
+from manyheads.core import runtime
 from manyheads.core.config import Below, Config, Range
 from manyheads.models.adapt import adapt
 from manyheads.models.gpt import GPT
@@ -68,6 +69,15 @@ def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
 def test_what_fits_no_machine_is_told_before_it_is_allocated(name: str, settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(preset(name, **settings))
+
+
+def test_tables_of_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no weights, and may be larger than all weights."""
+    monkeypatch.setattr(runtime, "physical_memory", lambda: 50_000_000)
+    sizes = {"source_vocab": 50, "target_vocab": 50, "width": 128}
+    build(preset("transformer/tiny", **sizes))
+    with pytest.raises(ValueError, match=r"and 1\d,[\d,]* other numbers, such as those of max_positions"):
+        build(preset("transformer/tiny", **sizes, max_positions=100_000))
 
 
 def test_gpt3_can_be_planned_but_not_built_here() -> None:

@@ -10,6 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import manyheads.training.checkpoints as checkpoints_module
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.layers import FeedForward
 from manyheads.files import WriteError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
@@ -109,22 +112,30 @@ def test_a_budget_that_is_used_up_stops_the_run_which_goes_on_with_a_larger_one(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("checkpointing", [None, False, True])  # of the model's blocks, if it has any
-def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, checkpointing: bool | None) -> None:
+@pytest.mark.parametrize("blocks", ["none", "frozen", "whole", "checkpointed"])
+def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, blocks: str) -> None:
+    """Computing blocks twice is advised where it would spare something."""
+
     def fill(call: int) -> None:
         if call == 20:
             torch.empty(1 << 50)
 
-    task = ToyTask()
-    task.before_loss = fill
-    if checkpointing is not None:
-        task.model.checkpointing = checkpointing  # type: ignore[assignment]
+    def task() -> ToyTask:
+        task = ToyTask()
+        if blocks != "none":
+            block = Block(Attention(4, 2), FeedForward(4, 4))
+            task.model.stack = Stack([block]).requires_grad_(blocks != "frozen")
+        return task
+
+    failing = task()
+    failing.before_loss = fill
+    config = TrainingConfig(**SETTINGS, checkpointing=blocks == "checkpointed")
     shapes = r"inputs \(\d, 4\), targets \(\d,\)"
-    advice = "--resume with training.checkpointing=true, or start anew" if checkpointing is False else "start anew"
+    advice = "--resume with training.checkpointing=true, or start anew" if blocks == "whole" else "start anew"
     told = rf"^step 8: the memory does not suffice for a batch of {shapes}: {advice} with smaller batches "
     with pytest.raises(BatchTooLargeError, match=told):
-        train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route())
-    run(tmp_path, resume=True)
+        train(failing, config, tmp_path, route=toy_route())
+    run(tmp_path, task=task(), config=config, resume=True)
 
 
 class Slow:

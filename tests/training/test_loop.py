@@ -278,6 +278,14 @@ def test_no_batches_are_told(tmp_path):
         trained(ToyTask(batches=0), tmp_path, steps=3)
 
 
+@pytest.mark.parametrize("schedule", ["noam", "constant", "linear"])
+def test_a_warmup_that_outlasts_the_run_is_told(tmp_path, capsys, schedule):
+    told = r"warning: the warm-up of 31 steps outlasts the run of 30: the learning rate never reaches its peak"
+    for warmup in (30, 31):  # 10 batches an epoch
+        trained(ToyTask(), tmp_path / str(warmup), epochs=3, schedule=schedule, width=8, warmup=warmup)
+        assert (told in " ".join(capsys.readouterr().err.split())) == (warmup == 31)
+
+
 def test_checkpointing_needs_blocks(tmp_path):
-    with pytest.raises(ValueError, match="checkpointing=true, but ToyModel has no stack of blocks"):
+    with pytest.raises(ValueError, match="checkpointing=true, but ToyModel trains no stack of blocks"):
         trained(ToyTask(), tmp_path, steps=1, checkpointing=True)

@@ -101,6 +101,19 @@ def test_sgd_follows_nesterovs_formula() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("way", [{}, {"optimiser": "adamw"}, PAPER, SGD, KERAS])
+def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
+    model = Small()
+    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", **way))
+    for late in (False, False, True):
+        made.zero_grad()
+        (model.layer.bias.sum() + (model.unused.sum() if late else 0)).backward()
+        for group in made.param_groups:
+            group["lr"] = 0.1
+        made.step()
+    assert bool((model.unused < 1).all())
+
+
 @pytest.mark.parametrize("way", [PAPER, SGD, KERAS])
 def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
     settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
