@@ -134,7 +134,7 @@ IMDB_1000 = replace(
     truncate=True,
     batch_items=16,
     model={"dropout": 0.1},  # pretraining repeated nothing, here everything is repeated
-    training=replace(FINE_TUNING, epochs=10, learning_rate=5e-4, warmup=60, metric="accuracy"),
+    training=replace(FINE_TUNING, epochs=10, learning_rate=2e-4, warmup=60, metric="accuracy"),
 )
 
 
