@@ -35,7 +35,9 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
 
 
 def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """In words, where the learning rate of the run never reaches its peak."""
+    """In words, where the learning rate of the run never reaches its peak. A run of minutes has no known length."""
+    if config.steps is None and config.epochs is None:
+        return None
     steps = length(config, steps_per_epoch)
     if config.warmup <= steps:
         return None
