@@ -26,6 +26,7 @@ _PAIRS = (
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
+MOST_DIGITS = 18  # of a label that is a number
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,8 @@ def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
     written = _text({name: str(value)}, name).strip()
     if written == "-1":
         raise BadRow("the label -1 means that there is none", "label or remove the row, or the file")
+    if written.isdecimal() and len(written) > MOST_DIGITS:
+        raise BadRow(f"label {written[:20]}... has {len(written):,} digits", "is it a column of labels?")
     called = label_name(written, names)
     if names and called not in names:
         raise BadRow(f"label {written!r} is none of {', '.join(names)}", "correct it")

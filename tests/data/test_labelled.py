@@ -77,6 +77,13 @@ def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) 
     assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
 
+def test_a_number_of_too_many_digits_is_no_label(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.tsv", f"text\tlabel\na\t1\nb\t{'9' * 5000}\n")
+    with pytest.raises(ValueError, match=r"c\.tsv:3: label 9{20}\.\.\. has 5,000 digits"):
+        read_labelled(file)
+    assert read_labelled(file, skip_bad_lines=True).labels == ["1"]
+
+
 def test_numbers_are_labels(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "c.parquet")
     assert read_labelled(tmp_path / "c.parquet").labels == ["1", "0"]

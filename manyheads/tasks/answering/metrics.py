@@ -44,7 +44,7 @@ def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Me
     """squad_f1 and squad_em, means over the questions; an empty guess is no answer, no truths are none."""
     if not truths:
         raise ValueError("there is nothing to score: the test data are empty")
-    signature = f"SQuAD's script, {len(truths):,} questions"
+    signature = f"SQuAD 2.0's script, {len(truths):,} questions"
     if impossible := sum(not answers for answers in truths):
         signature += f", {impossible:,} without an answer"
     return {

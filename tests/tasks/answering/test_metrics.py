@@ -59,7 +59,7 @@ def test_means_and_their_signature() -> None:
     metrics = squad_metrics(["308", "", "x"], [["308 points", "308 in all"], [], ["y"]])
     assert metrics["squad_f1"]["value"] == pytest.approx((2 / 3 + 1 + 0) / 3)
     assert metrics["squad_em"]["value"] == pytest.approx(1 / 3)
-    assert metrics["squad_f1"]["signature"] == "SQuAD's script, 3 questions, 1 without an answer"
+    assert metrics["squad_f1"]["signature"] == "SQuAD 2.0's script, 3 questions, 1 without an answer"
     with pytest.raises(ValueError, match="nothing to score"):
         squad_metrics([], [])
 
