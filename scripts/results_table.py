@@ -131,7 +131,7 @@ def models_table() -> str:
 # what a first look wants to know: what it does, by which recipe run in which way, and one score
 FIRST = (
     ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
-    ("translates captions of photos, English to German", "translation/multi30k", "en-de", "bleu_moses_lc"),
+    ("translates captions of photos, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
     ("copies strings twice as long as it was trained on", "universal/copy", "as it is", "exact_match_80"),
     ("tells which of 60 languages a phrase is in", "text-classification", "as it is", "accuracy"),
     ("tells whether a film was liked", "imdb/corrected", "3 seeds", "accuracy"),
