@@ -222,10 +222,13 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
 
 
 def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
-    """The last place in the journal that the file has reached."""
+    """The last place in the journal that the file has reached. A torn line at its end is cut off."""
     if not journal.is_file() or not partial.is_file():
         return None
-    places = [line.split() for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    content = journal.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    os.truncate(journal, whole)  # or the next line would be written behind it
+    places = [line.split() for line in content[:whole].decode().splitlines()]
     reached = partial.stat().st_size
     return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= reached), None)
 

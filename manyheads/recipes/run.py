@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -218,11 +219,11 @@ def _recorded(
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
-    """What a session before this one has recorded of the same weights."""
+    """What a session before this one has recorded of the same weights with the same settings, those of scoring too."""
     path = run.out / "result.json"
     result = read_json(path, "delete it, and it is scored again") if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
-    return result if same else None
+    return result if same and result["overrides"] == json.loads(json.dumps(dict(run.overrides))) else None
 
 
 def located(config: Any, run: Run) -> dict[str, Any]:

@@ -134,7 +134,9 @@ class Batcher(Worker):
         return request.future
 
     def _work(self) -> None:
-        while parts := self._next():
+        while (parts := self._next()) is not None:
+            if not parts:
+                continue
             began = time.monotonic()
             try:
                 with self._turns:
@@ -148,13 +150,14 @@ class Batcher(Worker):
             self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - began) / items
             self._last = sum(request.future.done() for request, _ in parts)
 
-    def _next(self) -> list[tuple[Request, list[Any]]]:
-        """The first request and those that go with it, as many items as fit. Nothing where it is closed."""
+    def _next(self) -> list[tuple[Request, list[Any]]] | None:
+        """The first request and those that go with it, as many items as fit: none where all had been given up, and None
+        where it is closed."""
         with self._changed:
             while not self._requests:
                 self._metrics.waiting.labels(self.name).set(0)
                 if self._closed:
-                    return []
+                    return None
                 self._changed.wait()
             until = time.monotonic() + LINGER
             while len(self._requests) < self._last and (left := until - time.monotonic()) > 0:
@@ -174,7 +177,7 @@ class Batcher(Worker):
                     if request.taken == len(request.items):
                         self._requests.remove(request)
             self._metrics.waiting.labels(self.name).set(self._waiting)
-        return parts or self._next()
+        return parts
 
     def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
         """Results for all; what an item is refused for is told to its own request alone."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
+from manyheads.data import store as store_module
 from manyheads.data.store import TokenStore, TokenStream
 from manyheads.data.tokenizers import encode_all, train_bpe
 
@@ -97,3 +98,13 @@ def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
         np.save(file, np.arange(3, dtype=np.uint16))
     with pytest.raises(ValueError, match="delete the file to have it built again"):
         TokenStore(tmp_path / "a")
+
+
+def test_a_torn_line_of_the_journal_is_not_written_on(tmp_path: Path) -> None:
+    partial, journal = tmp_path / "ids.partial", tmp_path / "ids.journal"
+    partial.write_bytes(b"x" * 1000)
+    journal.write_text("400 2\n500 3")  # of "500 36"
+    assert store_module._written(journal, partial) == (400, 2)
+    with journal.open("a") as file:
+        file.write("600 4\n")
+    assert store_module._written(journal, partial) == (600, 4)

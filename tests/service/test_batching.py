@@ -228,6 +228,17 @@ def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() 
     served.close()
 
 
+def test_any_number_of_requests_in_a_row_may_be_given_up() -> None:
+    batcher = Batcher("m", Turns(), Metrics(), most_items=8, most_characters=1000, most_waiting=9)
+    for _ in range(1500):  # more than the interpreter's stack has frames
+        with batcher._changed:  # so that the thread finds it given up
+            batcher.submit("key", list, ["left"], "texts").cancel()
+        while batcher._requests:
+            time.sleep(0)
+    assert batcher.submit("key", list, ["good"], "texts").result(5) == ["good"]
+    batcher.close()
+
+
 def test_turns_are_taken_in_order() -> None:
     turns, order = Turns(), list[int]()
 

@@ -85,6 +85,9 @@ def test_deits_recipe_is_taken_apart_a_part_a_row(
     written = [path.stat().st_mtime_ns for path in results]
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
     assert [path.stat().st_mtime_ns for path in results] == written, "what is finished is not scored again"
+    train("deit/ablate", {**settings, "scored": "test"}, out=tmp_path / "a", resume=True)
+    assert all(path.stat().st_mtime_ns > before for path, before in zip(results, written, strict=True))
+    assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
     results[0].unlink()
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
     assert results[0].exists()
