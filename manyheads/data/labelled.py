@@ -26,7 +26,7 @@ _PAIRS = (
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
-MOST_DIGITS = 18  # of a label that is a number
+_MOST_DIGITS = 18  # of a label that is a number
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,13 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
     return replace(labelled, files=[row.file for row in kept], numbered=numbered)
 
 
+def number_fault(written: str) -> tuple[str, str] | None:
+    """(what is wrong, remedy) with a number that counts no labels: of some thousand digits Python makes none."""
+    if not written.isdecimal() or len(written) <= _MOST_DIGITS:
+        return None
+    return f"label {written[:20]}... has {len(written):,} digits", "is it a column of labels?"
+
+
 def label_name(label: Any, names: Sequence[str]) -> str:
     """What a label is called: 0, 1, ... by `names`, if there are any."""
     written = str(label).strip()
@@ -194,8 +201,8 @@ def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
     written = _text({name: str(value)}, name).strip()
     if written == "-1":
         raise BadRow("the label -1 means that there is none", "label or remove the row, or the file")
-    if written.isdecimal() and len(written) > MOST_DIGITS:
-        raise BadRow(f"label {written[:20]}... has {len(written):,} digits", "is it a column of labels?")
+    if fault := number_fault(written):
+        raise BadRow(*fault)
     called = label_name(written, names)
     if names and called not in names:
         raise BadRow(f"label {written!r} is none of {', '.join(names)}", "correct it")

@@ -35,11 +35,9 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
 
 
 def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """In words, where the learning rate of the run never reaches its peak. A run of minutes has no known length."""
-    if config.steps is None and config.epochs is None:
-        return None
+    """In words, where the learning rate of the run never reaches its peak."""
     steps = length(config, steps_per_epoch)
-    if config.warmup <= steps:
+    if steps is None or config.warmup <= steps:
         return None
     return (
         f"the warm-up of {config.warmup:,} steps outlasts the run of {steps:,}: the learning rate never reaches its "
@@ -47,10 +45,11 @@ def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
     )
 
 
-def length(config: TrainingConfig, steps_per_epoch: int) -> int:
+def length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
     """Steps of the run: `steps` or `epochs`, whichever ends first; each epoch counts as many steps as the first one,
-    from which others may differ by a few."""
-    return min(n for n in (config.steps, config.epochs and config.epochs * steps_per_epoch) if n is not None)
+    from which others may differ by a few. None where minutes alone end it."""
+    budgets = (config.steps, config.epochs and config.epochs * steps_per_epoch)
+    return min((steps for steps in budgets if steps is not None), default=None)
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
@@ -63,5 +62,6 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
     if config.schedule == "constant":
         return lambda step: constant(step, peak=peak, warmup=warmup)
     total = length(config, steps_per_epoch)
+    assert total is not None, "a decay has steps or epochs"
     shape = linear if config.schedule == "linear" else cosine
     return lambda step: shape(step, peak=peak, total=total, warmup=warmup, floor=config.floor)

@@ -23,7 +23,7 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.labelled import label_name
+from manyheads.data.labelled import label_name, number_fault
 from manyheads.data.splits import half_character
 from manyheads.files import parse_json
 
@@ -207,6 +207,8 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
         return ImageFault(f"the label is {label!r}", "count labels from 0 on, or write names")
     if half_character(str(label)) is not None:
         return ImageFault(f"the label {label!r} is no Unicode text", "correct it")
+    if fault := number_fault(str(label).strip()):
+        return ImageFault(*fault)
     if names and label_name(label, names) not in names:
         return ImageFault(f"label {str(label)!r} is none of {listed(names)} (0 to {len(names) - 1})", "correct it")
     return None
