@@ -8,7 +8,8 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # from the first byte of a connection or a request to the end of its head
-STALLED_SECONDS = 30.0  # that a client may leave what was sent to it unread
+STALLED_SECONDS = 30.0  # in which a client must read SLOWEST bytes of an answer that is more than its socket holds
+SLOWEST = 2**15
 
 
 class BoundedProtocol(H11Protocol):
@@ -36,7 +37,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+        self._give_time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -44,6 +45,16 @@ class BoundedProtocol(H11Protocol):
             self._stalled.cancel()
             self._stalled = None
         super().resume_writing()
+
+    def _give_time(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self._look_again, unread)
+
+    def _look_again(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() > unread - SLOWEST:
+            self.transport.abort()
+        else:
+            self._give_time()
 
     @property
     def _idle(self) -> bool:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MOST_TEXTS = 128  # of a request
 MOST_CHOICES = 16
+MOST_FILLED = 5_000_000  # characters of all texts that are filled in, `top` times each
 LARGEST_SEED = 2**63 - 1
 
 Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]

@@ -58,7 +58,10 @@ class Runs:
             if stamp is None:
                 return schemas.Curves(**self._card(name).model_dump(), curves=[])
             if name not in self._read or self._read[name][0] != stamp:
-                self._read[name] = stamp, _curves(read_metrics(file))
+                try:
+                    self._read[name] = stamp, _curves(read_metrics(file))
+                except OSError as error:
+                    raise Refused(503, f"{FILE} of {name} cannot be read: {error.strerror}", "name") from None
             return schemas.Curves(**self._card(name).model_dump(), curves=self._read[name][1])
 
     def _card(self, name: str) -> schemas.RunCard:
@@ -67,7 +70,11 @@ class Runs:
             seconds = max(0.0, time.time() - (directory / FILE).stat().st_mtime)
         except OSError:
             seconds = None
-        return schemas.RunCard(name=name, finished=run_status(directory) == "finished", seconds=seconds)
+        try:
+            finished = run_status(directory) == "finished"
+        except OSError:  # must not be read: told where its curves are asked for
+            finished = False
+        return schemas.RunCard(name=name, finished=finished, seconds=seconds)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

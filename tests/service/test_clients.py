@@ -191,6 +191,7 @@ def test_the_other_verbs_answer_as_the_models_do(
         ("answer", {"model": "reader", "question": "the cat", "context": " "}, "context"),
         ("v1/completions", {"model": "lm", "prompt": [[1], [999]]}, "prompt.1"),
         ("v1/completions", {"model": "lm", "prompt": [999]}, "prompt"),
+        ("fill", {"texts": ["[MASK]" + " the" * 100] * 50, "top": 1000}, "top"),
     ],
 )
 def test_the_field_at_fault_is_named(running: Running, path: str, asked: dict[str, Any], field: str) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
-from manyheads.service.watching import _curves
+import pytest
+
+from manyheads.service import watching
+from manyheads.service.errors import Refused
+from manyheads.service.watching import FILE, _curves
 from tests.service.models import client, measured, serving
 
 
@@ -24,6 +29,27 @@ def test_curves_hold_what_the_file_holds(tmp_path: Path) -> None:
     assert (len(steps), steps[0], steps[-1]) == (500, 1, 3000)
     assert steps == sorted(set(steps))
     assert curve["values"] == [step % 7 for step in steps]
+
+
+def test_a_run_that_must_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory without the right to read it raises so, but not for root, who may run this."""
+    for name in ("mine", "yours"):
+        (tmp_path / name).mkdir()
+        measured(tmp_path / name, *({"step": step, "loss": 1.0} for step in (1, 2)))
+
+    def forbidden(path: Path) -> Any:
+        if "yours" in path.parts:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return original[path.name == FILE](path)
+
+    original = (watching.run_status, watching.read_metrics)
+    monkeypatch.setattr(watching, "run_status", forbidden)
+    monkeypatch.setattr(watching, "read_metrics", forbidden)
+    runs = watching.Runs({name: tmp_path / name for name in ("yours", "mine")})
+    assert [card.name for card in runs.cards()] == ["yours", "mine"]
+    assert [curve.metric for curve in runs.curves("mine").curves] == ["loss"]
+    with pytest.raises(Refused, match=r"metrics\.jsonl of yours cannot be read: Permission denied"):
+        runs.curves("yours")
 
 
 def test_numbers_that_cannot_be_drawn_are_left_out() -> None:
