@@ -27,6 +27,7 @@ from torch import Tensor
 
 from manyheads.core.layers import Undrawn
 from manyheads.core.tensor_file import checksum, write_tensors
+from manyheads.errors import UserError
 from manyheads.files import WriteError, read_json, replacing_all
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
@@ -105,11 +106,11 @@ def save(
         family = OWN_TRANSFORMER
     sizes = vocabulary_sizes(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
-        raise ValueError(
+        raise UserError(
             f"the model has two vocabularies, of {sizes[0]} and {sizes[1]} tokens: give the target's tokenizer too"
         )
     if vocabulary and family is not MARIAN:
-        raise ValueError(f"the model would be saved as {family.model_type}, whose vocabulary is not SentencePiece's")
+        raise UserError(f"the model would be saved as {family.model_type}, whose vocabulary is not SentencePiece's")
     pair = {} if vocabulary else dict(zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True))
     texts = {name: given.to_str(pretty=True) for name, given in pair.items() if given is not None}
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
@@ -131,23 +132,23 @@ def save(
 def load(path: str | Path) -> Loaded:
     """Open a model directory, or `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
 
-    Raises ValueError, in one line, on whatever is not exactly as the configuration says.
+    Raises UserError, in one line, on whatever is not exactly as the configuration says.
     """
     path, source = resolve(path), path
     family, settings = read_settings(path)
     if not weight_files(path, SAFE):
         if weight_files(path, PICKLED):
-            raise ValueError(
+            raise UserError(
                 f"{path}: {PICKLED} is a pickle, which could run code and is never loaded: make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
         if str(source).startswith("hub:"):  # its other files were not fetched
-            raise ValueError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
-        raise ValueError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
+            raise UserError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
+        raise UserError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
     shapes = read_shapes(path)
     for name, shape in shapes.items():
         if shape.is_floating_point() and shape.element_size() < 2:  # float8 and smaller, which torch only stores
-            raise ValueError(
+            raise UserError(
                 f"{path}: {name} is {str(shape.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16: "
                 "convert the weights to one of these"
             )
@@ -165,7 +166,7 @@ def load(path: str | Path) -> Loaded:
     try:
         stated = family.preprocessing(settings)
     except ValueError as error:
-        raise ValueError(f"{path / CONFIG}: {error}") from None
+        raise UserError(f"{path / CONFIG}: {error}") from None
     preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else stated
     return Loaded(
         model.eval(), tokenizers.source, tokenizers.target, family.model_type, path, tokenizers.vocabulary,
@@ -191,7 +192,7 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{model}: cannot be fetched ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
+        raise UserError(f"{model}: cannot be fetched ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
 
 
 def family_of(model: Any) -> tuple[Family, list[str]]:
@@ -205,7 +206,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
                 obstacles.append(f"{family.model_type}: {error}")
                 continue
             return family, obstacles
-    raise ValueError(f"no model type can represent this {type(model).__name__}: {'; '.join(obstacles) or 'unknown'}")
+    raise UserError(f"no model type can represent this {type(model).__name__}: {'; '.join(obstacles) or 'unknown'}")
 
 
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
@@ -213,42 +214,42 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     file = path / CONFIG
     if not path.is_dir():
         what = "a file" if path.exists() else "no such directory"
-        raise ValueError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
+        raise UserError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
-        raise ValueError(f"{path}: {unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
+        raise UserError(f"{path}: {unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
     settings = _read_json(file)
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):
         for begin, family in TIMM.items():
             if architecture.startswith(begin):
                 return family, settings
-        raise ValueError(f"{file}: 'architecture' is {architecture!r}: of timm's, {', '.join(TIMM)} are supported")
+        raise UserError(f"{file}: 'architecture' is {architecture!r}: of timm's, {', '.join(TIMM)} are supported")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
+        raise UserError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
     return FAMILIES[model_type], settings
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ValueError for weights that no model can compute with."""
+    """Raises UserError for weights that no model can compute with."""
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise ValueError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
+        raise UserError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
 
 
-def misfit(path: Path, error: ValueError) -> ValueError:
-    return ValueError(f"{path}: {CONFIG} and weights do not make a model: {error}")
+def misfit(path: Path, error: UserError) -> UserError:
+    return UserError(f"{path}: {CONFIG} and weights do not make a model: {error}")
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     value = read_json(file, "copy or save the model again")
     if not isinstance(value, dict):
-        raise ValueError(f"{file}: expected a JSON object, got {type(value).__name__}")
+        raise UserError(f"{file}: expected a JSON object, got {type(value).__name__}")
     return value
 
 
 def _tokenizers(path: Path, family: Family, settings: Mapping[str, Any], sizes: tuple[int, int]) -> Tokenizers:
     names = settings.get("tokenizers") if family.own else [TOKENIZERS[0]]
     if not (isinstance(names, list) and names == list(TOKENIZERS[: len(names)])):
-        raise ValueError(f"{path / CONFIG}: 'tokenizers' is {names!r}: expected some of {list(TOKENIZERS)}")
+        raise UserError(f"{path / CONFIG}: 'tokenizers' is {names!r}: expected some of {list(TOKENIZERS)}")
     file = path / TOKENIZER_CONFIG
     about = _read_json(file) if file.is_file() else None
     return read_tokenizers(path, family.model_type, names, about, settings.get("tokenizer_class"), sizes)

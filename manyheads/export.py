@@ -24,6 +24,7 @@ from manyheads.directory import (
     save,
     write_files,
 )
+from manyheads.errors import UserError
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
 from manyheads.interop.vocabularies import FILES
@@ -39,10 +40,10 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     format  "hf": a directory that `transformers` opens. "ctranslate2": through CTranslate2's own converter; pad is
             suppressed.
 
-    Raises ValueError for a model that the other tool has no place for.
+    Raises UserError for a model that the other tool has no place for.
     """
     if format not in FORMATS:
-        raise ValueError(f"unknown format {format!r}: this version exports to {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {format!r}: this version exports to {', '.join(FORMATS)}")
     loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
     _check_free(out)
     if format == "hf":
@@ -69,22 +70,22 @@ def convert(
     """
     path, out = resolve(directory, pickled=True), Path(out)
     if not path.exists():
-        raise ValueError(
+        raise UserError(
             f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or .safetensors"
             " of a state_dict"
         )
     if languages is not None and vocabularies is None:
-        raise ValueError("languages (--languages) are those of the words of vocabularies (--vocabularies): give both")
+        raise UserError("languages (--languages) are those of the words of vocabularies (--vocabularies): give both")
     if path.is_file():
         _convert_state_dict(path, out, heads, vocabularies, languages or ("de", "en"))
         return
     of_file = {"heads": heads, "vocabularies": vocabularies, "languages": languages}
     if given := [name for name, value in of_file.items() if value is not None]:
-        raise ValueError(f"{path}: {', '.join(given)}: only for the file of a state_dict, not for a directory")
+        raise UserError(f"{path}: {', '.join(given)}: only for the file of a state_dict, not for a directory")
     family, settings = read_settings(path)
     _check_free(out)
     if not weight_files(path, PICKLED):
-        raise ValueError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
+        raise UserError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
     tensors = read_pickled(path)
     try:
         shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
@@ -115,11 +116,11 @@ def _convert_state_dict(
     try:
         model = translator(tensors, *words, heads=HEADS if heads is None else heads)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise UserError(f"{file}: {error}") from None
     c = model.config
     for vocabulary, known, size in zip(vocabularies or (), words, (c.source_vocab, c.target_vocab), strict=False):
         if len(known) != size:
-            raise ValueError(f"{vocabulary}: {len(known):,} words, and the model has {size:,}: they are not its own")
+            raise UserError(f"{vocabulary}: {len(known):,} words, and the model has {size:,}: they are not its own")
     sides = zip(words, languages, (True, False), strict=False)
     save(out, model, *(word_tokenizer(known, language, begin=begin) for known, language, begin in sides))
     assumed = f"{HEADS} heads (--heads), " if heads is None else ""
@@ -140,7 +141,7 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
     else:
         obstacles = obstacles or [f"it has no {type(loaded.model).__name__}"]
     if obstacles:
-        raise ValueError(
+        raise UserError(
             f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}): only manyheads can, copy the"
             " directory as it is"
         )
@@ -159,9 +160,9 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
         from ctranslate2.converters import TransformersConverter
         from transformers.utils.logging import disable_progress_bar
     except ModuleNotFoundError as error:
-        raise ValueError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
+        raise UserError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
     if obstacle := _obstacle_to_ctranslate2(loaded):
-        raise ValueError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
+        raise UserError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -173,7 +174,7 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
             TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(converted))
             os.replace(converted, out)
     except OSError as error:
-        raise ValueError(f"{out}: cannot be written ({error}); nothing was left there") from error
+        raise UserError(f"{out}: cannot be written ({error}); nothing was left there") from error
     return family
 
 
@@ -213,4 +214,4 @@ def _without_pad(model: Transformer) -> Transformer:
 
 def _check_free(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out}: exists and is not empty: give a new directory")
+        raise UserError(f"{out}: exists and is not empty: give a new directory")

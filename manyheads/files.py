@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from manyheads.errors import UserError
+
 DEEPEST = 100  # brackets in brackets of JSON
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
 LEFTOVER = ".tmp-"  # how the name of a file begins that is not complete yet, or that a kill -9 has left behind
 
 
-class WriteError(ValueError):
+class WriteError(UserError):
     """A file could not be written; the message says whether what was there is intact."""
 
 
@@ -95,36 +97,36 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular(file: Path) -> Path:
-    """The file itself, if it is one or is missing. Raises ValueError for a pipe or a device, which need never end."""
+    """The file itself, if it is one or is missing. Raises UserError for a pipe or a device, which need never end."""
     if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
+        raise UserError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
     return file
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file. Raises a ValueError that names the file and ends with `remedy` where it is damaged."""
+    """The value in a JSON file. Raises a UserError that names the file and ends with `remedy` where it is damaged."""
     regular(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # no JSON, or no UTF-8
-        raise ValueError(f"{path}: invalid JSON ({error}): {remedy}") from error
+        raise UserError(f"{path}: invalid JSON ({error}): {remedy}") from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that JSON says. Raises ValueError, also for brackets in brackets without an end: what is nested more
+    """The value that JSON says. Raises UserError, also for brackets in brackets without an end: what is nested more
     deeply than Python's stack allows could be read, and then not be printed."""
     brackets = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        raise UserError(_TOO_DEEP) from None
     if brackets > DEEPEST:
         level = [value]
         for _ in range(DEEPEST):
             inside = (part for part in level if isinstance(part, dict | list))
             level = [item for part in inside for item in (part.values() if isinstance(part, dict) else part)]
         if level:
-            raise ValueError(_TOO_DEEP)
+            raise UserError(_TOO_DEEP)
     return value
 
 

@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes
 # <- {bench, service} <- cli
 LAYERS = [
-    ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
+    ("errors", "files"), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
     ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
@@ -30,7 +30,7 @@ EXTRAS = (
 def allowed(room: str) -> set[str]:
     if room in ASIDE or room == "results":
         # training runs on the machine that core/runtime.py knows
-        return {room, "files", "core.config", *(["core"] if room == "training" else [])}
+        return {room, "errors", "files", "core.config", *(["core"] if room == "training" else [])}
     level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
     assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
     below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config"}

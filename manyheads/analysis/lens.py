@@ -21,6 +21,7 @@ from manyheads.analysis.drawing import save_and_tell
 from manyheads.core.block import Stack
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record
+from manyheads.errors import UserError
 
 EMBEDDING = "embedding"  # what goes into the first layer
 LONGEST = 80  # positions of a picture
@@ -75,12 +76,12 @@ class Lens:
     def draw(self, path: str | Path) -> list[str]:
         """A picture, PNG or SVG: layers upwards, positions across; bold where a layer has the last one's word.
 
-        Returns what it lacks. Raises ValueError for a text of more than LONGEST tokens.
+        Returns what it lacks. Raises UserError for a text of more than LONGEST tokens.
         """
         from matplotlib.figure import Figure
 
         if len(self.tokens) > LONGEST:
-            raise ValueError(f"a picture of {len(self.tokens)} positions cannot be read: shorten the text to {LONGEST}")
+            raise UserError(f"a picture of {len(self.tokens)} positions cannot be read: shorten the text to {LONGEST}")
         likeliest = self.probabilities[..., 0]  # (L, T)
         shown = [[_short(ranked[0]) for ranked in row] for row in self.words]
         columns = max(len(word) for row in [*shown, [_short(token) for token in self.tokens]] for word in row)
@@ -118,11 +119,11 @@ def logit_lens(
     stack    the name of the stack whose layers are read
     project  from states (B, T, D) behind the final norm to logits: the model's own
 
-    Raises ValueError for a model that has no such stack of layers.
+    Raises UserError for a model that has no such stack of layers.
     """
     layers = getattr(model, stack, None)
     if not isinstance(layers, Stack):
-        raise ValueError(f"the logit lens reads a stack of layers, and {type(model).__name__} has none")
+        raise UserError(f"the logit lens reads a stack of layers, and {type(model).__name__} has none")
     with evaluating(model), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
         model(*inputs)
     for (state,) in states.values():

@@ -23,6 +23,7 @@ from manyheads.bench.ceilings import Ceilings
 from manyheads.bench.ours import seeded
 from manyheads.bench.work import Prepared, Side, Work
 from manyheads.data.tokenizers import train_bpe
+from manyheads.errors import UserError
 from manyheads.export import export
 
 LINE = "two men are walking a dog"
@@ -79,7 +80,7 @@ def _longest(folder: str | Path) -> str:
 
 def _translated(case: Command) -> str:
     if not case.translates:
-        raise ValueError("expected a line to translate, got --help: that is measured of ours alone")
+        raise UserError("expected a line to translate, got --help: that is measured of ours alone")
     return _model(case)
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from manyheads.errors import UserError
+
 if TYPE_CHECKING:
     from manyheads.bench.work import Work
 
@@ -40,10 +42,10 @@ def work(name: str) -> Work:
 
 
 def check_names(names: Sequence[str], valid: Sequence[str], what: str) -> None:
-    """Raises ValueError for a name that is none of the valid ones."""
+    """Raises UserError for a name that is none of the valid ones."""
     for name in names:
         if name not in valid:
-            raise ValueError(f"unknown {what} {name!r}: valid are {', '.join(valid)}")
+            raise UserError(f"unknown {what} {name!r}: valid are {', '.join(valid)}")
 
 
 def missing(peer: str) -> str | None:
@@ -62,7 +64,7 @@ def bench(
     repeats  rounds of each case; None: five, or as many as three minutes for each work hold, two at least
     threads  of every side; None: as many as PyTorch takes
 
-    A peer that is not installed is told on stderr. Raises ValueError for an unknown name.
+    A peer that is not installed is told on stderr. Raises UserError for an unknown name.
     """
     check_names(names, list(WORKS), "NAME")
     check_names(against or (), list(PEERS), "PEER")

@@ -36,6 +36,7 @@ from manyheads.cli import (
     translate,
 )
 from manyheads.cli.parser import Parser, Verbs
+from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
 from manyheads.training.ranks import complain, here, is_rank
 
@@ -58,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parse(given)
         options.given = given
         if sys.stdout is None:
-            raise ValueError("standard output is closed: there is nowhere to print results")
+            raise UserError("standard output is closed: there is nowhere to print results")
         if is_rank() and not hasattr(options, "processes"):
             here()  # so that one speaks for all
-            raise ValueError(f"{options.name} is not spread over processes: start it without torchrun")
+            raise UserError(f"{options.name} is not spread over processes: start it without torchrun")
         options.verb(options)
         sys.stdout.flush()
         return 0

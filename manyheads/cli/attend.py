@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from manyheads.analysis.figures.channel_weights import ChannelWeights
@@ -65,17 +66,17 @@ def _attend(options: argparse.Namespace) -> None:
     check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
     beside = len(options.rest) + (options.against is not None)
     if beside > 2:
-        raise ValueError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")
+        raise UserError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")
     if beside > 1 and suffix != ".html":
-        raise ValueError(f"two maps side by side are for a page: expected --out FILE.html, got {out}")
+        raise UserError(f"two maps side by side are for a page: expected --out FILE.html, got {out}")
     if options.first is not None and suffix != ".html":
-        raise ValueError(f"--first is for a page: expected --out FILE.html, got {out}")
+        raise UserError(f"--first is for a page: expected --out FILE.html, got {out}")
     if options.lines and suffix not in (".png", ".svg"):
-        raise ValueError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
+        raise UserError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
     if options.calculation and suffix not in (".html", ".npz"):
-        raise ValueError(f"--calculation is for a page or arrays: expected --out FILE.html or FILE.npz, got {out}")
+        raise UserError(f"--calculation is for a page or arrays: expected --out FILE.html or FILE.npz, got {out}")
     if options.calculation and options.words:
-        raise ValueError("--calculation is of tokens, and --words merges them: take one of the two")
+        raise UserError("--calculation is of tokens, and --words merges them: take one of the two")
     predictor = model_for("attend", options.model)
     seen: list[Any] = [_seen(predictor, text, options) for text in options.rest]
     if options.against is not None:
@@ -100,14 +101,14 @@ def _attend(options: argparse.Namespace) -> None:
 def _channels(seen: list[Any], options: argparse.Namespace) -> None:
     """What is seen of a network with squeeze-and-excitation and no attention."""
     if len(seen) > 1:
-        raise ValueError("channel weights are drawn of one image: manyheads draw channels MODEL IMAGE IMAGE takes more")
+        raise UserError("channel weights are drawn of one image: manyheads draw channels MODEL IMAGE IMAGE takes more")
     for name in ("words", "lines", "first", "calculation"):
         if getattr(options, name) not in (None, False):
-            raise ValueError(f"--{name} is for attention maps, and {options.model} has channel weights instead")
+            raise UserError(f"--{name} is for attention maps, and {options.model} has channel weights instead")
     out: Path = options.out or Path("channels.png")
     weights: ChannelWeights = seen[0]
     if out.suffix.lower() == ".html":
-        raise ValueError(f"--out {out}: channel weights are no page: expected a file that ends in .png, .svg or .npz")
+        raise UserError(f"--out {out}: channel weights are no page: expected a file that ends in .png, .svg or .npz")
     if out.suffix.lower() == ".npz":
         weights.save(out)
     else:
@@ -127,5 +128,5 @@ def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.
     for name in given:
         if name not in signature(verb).parameters:
             flag = name.replace("_", "-")
-            raise ValueError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
+            raise UserError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
     return given

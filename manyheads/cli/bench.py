@@ -8,6 +8,7 @@ from typing import Any
 from manyheads.bench.table import PEERS, WORKS, bench
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, whole
+from manyheads.errors import UserError
 
 
 def add(verbs: Verbs) -> None:
@@ -43,7 +44,7 @@ def _bench(options: argparse.Namespace) -> None:
 
 def _growth(options: argparse.Namespace) -> None:
     if options.against is not None or options.repeats is not None:
-        raise ValueError("growth is measured of ours alone, and chooses its repeats: leave out --against and --repeats")
+        raise UserError("growth is measured of ours alone, and chooses its repeats: leave out --against and --repeats")
     from manyheads.bench.growth import growth
 
     record = growth(options.threads)

@@ -11,6 +11,7 @@ from manyheads.cli.lines import answered, one_line
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from manyheads.tasks.classification.predictor import Label
@@ -34,12 +35,12 @@ def add(verbs: Verbs) -> None:
 
 def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
-        raise ValueError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
+        raise UserError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
     classifier = model_for("classify", options.model, options.precision)
     if classifier.reads == "images":
         return _classify_images(classifier, options)
     if options.skip_bad_lines:
-        raise ValueError("--skip-bad-lines is for images; this model reads texts")
+        raise UserError("--skip-bad-lines is for images; this model reads texts")
     documents: list[dict[str, Any]] = []
     paired: list[bool] = []  # whether the first text is a pair, and so all are, however they arrive
 
@@ -61,7 +62,7 @@ def _classify(options: argparse.Namespace) -> None:
 
 def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
-        raise ValueError("--pair and --truncate are for texts; this model reads images")
+        raise UserError("--pair and --truncate are for texts; this model reads images")
     documents: list[dict[str, Any]] = []
 
     def answers(files: list[str]) -> list[list[Label] | str]:
@@ -74,7 +75,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         if isinstance(labels, str):
             fault = labels if options.rest else f"<stdin>:{number}: {labels}"
             if not options.skip_bad_lines:
-                raise ValueError(f"{fault}, or skip such images with --skip-bad-lines")
+                raise UserError(f"{fault}, or skip such images with --skip-bad-lines")
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
             labels = []
         if options.json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.errors import UserError
 
 SUFFIXES = (".png", ".svg")
 FIGURES = {  # tasks/images/figures.py draws them
@@ -55,7 +56,7 @@ def _draw(options: argparse.Namespace) -> None:
     check_file(out, SUFFIXES, "a figure is a picture: expected a name that ends in .png or .svg")
     predictor = model_for("attend", options.model)
     if getattr(predictor, "reads", None) != "images":
-        raise ValueError(f"{options.model}: figures are drawn of models of images: use it with manyheads attend")
+        raise UserError(f"{options.model}: figures are drawn of models of images: use it with manyheads attend")
     from manyheads.tasks.images.figures import draw
 
     names = ("at", "layer", "images", "frames")

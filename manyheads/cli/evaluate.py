@@ -8,6 +8,7 @@ from typing import Any
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
+from manyheads.errors import UserError
 
 SHARES = ("precision", "recall", "f1")
 
@@ -40,9 +41,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":
-        raise ValueError(f"{options.model}: --{next(iter(more))} is for models that classify texts")
+        raise UserError(f"{options.model}: --{next(iter(more))} is for models that classify texts")
     if options.by_label and not hasattr(model, "labels"):
-        raise ValueError(f"{options.model}: --by-label is for models that tell one label of each item")
+        raise UserError(f"{options.model}: --by-label is for models that tell one label of each item")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 

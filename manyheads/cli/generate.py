@@ -13,6 +13,7 @@ from manyheads.cli.lines import answered, one_line
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.errors import UserError
 from manyheads.training.ranks import is_rank
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ def add(verbs: Verbs) -> None:
 
 def _generate(options: argparse.Namespace) -> None:
     if options.stream and options.json:
-        raise ValueError("--stream writes pieces of text, --json one document: give one of them")
+        raise UserError("--stream writes pieces of text, --json one document: give one of them")
     if options.stream and (options.processes > 1 or is_rank()):
-        raise ValueError("--stream writes one text after the other: it goes with one process")
+        raise UserError("--stream writes one text after the other: it goes with one process")
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)

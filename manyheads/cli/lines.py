@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from manyheads.errors import UserError
 from manyheads.files import regular
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
         except ItemError as error:
             if texts:
                 raise
-            raise ValueError(f"<stdin>:{done + error.index + 1}: this text {error.fault}") from error
+            raise UserError(f"<stdin>:{done + error.index + 1}: this text {error.fault}") from error
         yield from zip(range(done + 1, done + len(chunk) + 1), chunk, answers, strict=True)
         done += len(chunk)
         sys.stdout.flush()
@@ -43,7 +44,7 @@ def stdin() -> Iterator[list[str]]:
 
 def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
-        raise ValueError("standard input is closed: give the texts as arguments")
+        raise UserError("standard input is closed: give the texts as arguments")
     from manyheads.data.splits import LONGEST_LINE
 
     begun, held, number = list[bytes](), 0, 0  # the blocks of a line that has not ended, and their bytes
@@ -52,7 +53,7 @@ def _read() -> Iterator[list[str]]:
         begun.append(end)
         held += len(end)
         if held > LONGEST_LINE:
-            raise ValueError(f"<stdin>:{number + 1}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
+            raise UserError(f"<stdin>:{number + 1}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
         if more:
             whole = [b"".join(begun), *more[:-1]]
             begun, held = [more[-1]], len(more[-1])
@@ -63,18 +64,18 @@ def _read() -> Iterator[list[str]]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """The lines of a file. Raises ValueError for a pipe or a device."""
+    """The lines of a file. Raises UserError for a pipe or a device."""
     lines = regular(file).read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)
 
 
 def text_of(file: Path) -> str:
-    """All of a file as it is, so that its characters count as in the file. Raises ValueError for a pipe or a device."""
+    """All of a file as it is, so that its characters count as in the file. Raises UserError for a pipe or a device."""
     try:
         return regular(file).read_bytes().decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: invalid UTF-8: convert the text, for example with iconv") from None
+        raise UserError(f"{file}: invalid UTF-8: convert the text, for example with iconv") from None
 
 
 def decode(line: bytes, file: str, number: int) -> str:
@@ -83,7 +84,7 @@ def decode(line: bytes, file: str, number: int) -> str:
     try:
         return line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{file}:{number}: invalid UTF-8: convert the text, for example with iconv") from None
+        raise UserError(f"{file}:{number}: invalid UTF-8: convert the text, for example with iconv") from None
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
+from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS, nearest
 from manyheads.training.ranks import is_rank
 
@@ -40,7 +41,7 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:
-    """`manyheads.load(model)`, or a ValueError where its model is not for this verb ("outcome": for being scored)."""
+    """`manyheads.load(model)`, or a UserError where its model is not for this verb ("outcome": for being scored)."""
     from manyheads.tasks.loading import load
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
@@ -48,7 +49,7 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
         known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
         able = [name for name in known if hasattr(predictor, name)]
         what = "predicts nothing that could be scored" if verb == "outcome" else f"is not for {verb}"
-        raise ValueError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
+        raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor
 
 
@@ -62,13 +63,13 @@ def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
         recipe = replace(RECIPES[name], config=apply(RECIPES[name].config, from_arguments(settings)))
         return recipe.planned_model(), recipe.config
     if settings:
-        raise ValueError(f"{settings[0]}: settings are those of a recipe, and {name} is none")
+        raise UserError(f"{settings[0]}: settings are those of a recipe, and {name} is none")
     if name in PRESETS:
         from manyheads.analysis import costs
 
         return costs.preset_model(name), None
     if not name.startswith("hub:") and not Path(name).exists():
-        raise ValueError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
+        raise UserError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
     from manyheads.directory import load
 
     return load(name).model, None

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyheads.errors import UserError
+
 
 def check_file(out: Path, suffixes: Sequence[str], expected: str) -> None:
-    """Raise ValueError for an --out that cannot be written, before there is anything to write.
+    """Raise UserError for an --out that cannot be written, before there is anything to write.
 
     expected  what is told where the name ends otherwise
     """
     if out.suffix.lower() not in suffixes:
-        raise ValueError(f"--out {out}: {expected}")
+        raise UserError(f"--out {out}: {expected}")
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: there is no directory {out.parent}: make it first")
+        raise UserError(f"--out {out}: there is no directory {out.parent}: make it first")
 
 
 def document(value: Any) -> None:

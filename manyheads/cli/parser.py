@@ -8,6 +8,8 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from manyheads.errors import UserError
+
 MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
 
 
@@ -15,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     """Errors in one line, with the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} ({self.prog} --help)")
+        raise UserError(f"{message} ({self.prog} --help)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -9,6 +9,7 @@ from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from manyheads.recipes.planning import Hardware
@@ -41,11 +42,11 @@ def _plan(options: argparse.Namespace) -> None:
     from manyheads.recipes.planning import plan
 
     if options.interconnect and options.devices == 1:
-        raise ValueError("--interconnect is between devices: add --devices N, or leave it out")
+        raise UserError("--interconnect is between devices: add --devices N, or leave it out")
     model, config = named(options.model, options.rest)
     image = hasattr(model.config, "image_size")
     if image and options.length:
-        raise ValueError(f"--length is of texts, and {options.model} reads images: leave it out")
+        raise UserError(f"--length is of texts, and {options.model} reads images: leave it out")
     rows, length = _batch(model, config, options)
     training = getattr(config, "training", None)
     figures = plan(
@@ -65,7 +66,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     longest = getattr(model.config, "max_positions", None)
     length = options.length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
     if longest and length > longest:
-        raise ValueError(f"--length {length}: {options.model} has {longest} positions")
+        raise UserError(f"--length {length}: {options.model} has {longest} positions")
     if options.batch:
         return options.batch, length
     if hasattr(config, "batch_tokens"):
@@ -74,7 +75,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     for setting in ("batch_items", "rows"):
         if hasattr(config, setting):
             return getattr(config, setting), length
-    raise ValueError(f"{options.model} is no recipe, which would tell the batch: give --batch N texts or images")
+    raise UserError(f"{options.model} is no recipe, which would tell the batch: give --batch N texts or images")
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
@@ -83,11 +84,11 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     from manyheads.recipes.simulation import Machine
 
     if (options.tflops is None) != (options.bandwidth is None):
-        raise ValueError("--tflops and --bandwidth belong together: what a device computes, and what its memory gives")
+        raise UserError("--tflops and --bandwidth belong together: what a device computes, and what its memory gives")
     interconnect = options.interconnect and options.interconnect * 1e9
     if options.tflops:
         if options.memory is None:
-            raise ValueError("--memory is missing: GiB of each device")
+            raise UserError("--memory is missing: GiB of each device")
         rates = dict.fromkeys(TRAINING_PRECISIONS, options.tflops * 1e12)
         machine = Machine(rates, options.bandwidth * 1e9)
         return Hardware(options.devices, machine, options.memory * GIB, interconnect)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from manyheads.cli.loading import add_precision
 from manyheads.cli.parser import Verbs, number, whole
+from manyheads.errors import UserError
 
 TOKEN = "MANYHEADS_TOKEN"
 NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
@@ -49,13 +50,13 @@ def add(verbs: Verbs) -> None:
 def _serve(options: argparse.Namespace) -> None:
     models, watched = _named(options.models), _named(options.watch)
     if not models and not watched:
-        raise ValueError("serve what? expected a MODEL, or --watch RUN")
+        raise UserError("serve what? expected a MODEL, or --watch RUN")
     languages = _languages(options.languages, models)
     if options.detect is not None and options.detect not in models:
-        raise ValueError(f"--detect {options.detect}: expected one of {', '.join(models)}")
+        raise UserError(f"--detect {options.detect}: expected one of {', '.join(models)}")
     token = _token(options.token_file)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise ValueError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
+        raise UserError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
     from manyheads.service.app import Limits
     from manyheads.service.server import Settings, run
 
@@ -76,11 +77,11 @@ def _named(given: list[str]) -> dict[str, str]:
         if not equals or Path(text).exists():
             name, model = text.removeprefix("hub:").partition("@")[0] if text.startswith("hub:") else "", text
         if not model or (equals and not name and not Path(text).exists() and not text.startswith("hub:")):
-            raise ValueError(f"{text}: expected NAME=MODEL")
+            raise UserError(f"{text}: expected NAME=MODEL")
         pairs.append((name or Path(model).resolve().name or model, model))
     names = Counter(name for name, _ in pairs)
     if twice := [name for name, count in names.items() if count > 1]:
-        raise ValueError(f"two models are called {twice[0]}: name them, as in {twice[0]}-2=MODEL")
+        raise UserError(f"two models are called {twice[0]}: name them, as in {twice[0]}-2=MODEL")
     return dict(pairs)
 
 
@@ -90,7 +91,7 @@ def _languages(given: list[str], models: dict[str, str]) -> dict[str, tuple[str,
         name, _, both = text.partition("=")
         source, colon, target = both.partition(":")
         if name not in models or not (colon and source and target):
-            raise ValueError(f"--languages {text}: expected NAME=SOURCE:TARGET, NAME one of {', '.join(models)}")
+            raise UserError(f"--languages {text}: expected NAME=SOURCE:TARGET, NAME one of {', '.join(models)}")
         pairs[name] = (source, target)
     return pairs
 
@@ -105,5 +106,5 @@ def _token(file: str | None) -> str | None:
         except UnicodeDecodeError:
             token = ""
     if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii() and token.isprintable()):
-        raise ValueError(f"{where}: expected one line of at least {SHORTEST_TOKEN} printable ASCII characters")
+        raise UserError(f"{where}: expected one line of at least {SHORTEST_TOKEN} printable ASCII characters")
     return token

@@ -9,6 +9,7 @@ from typing import Any
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
+from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, PRESETS, family_of
 
 
@@ -23,7 +24,7 @@ def add(verbs: Verbs) -> None:
 def _summary(options: argparse.Namespace) -> None:
     if options.wmt14:
         if options.model is not None:
-            raise ValueError(f"--wmt14 prints a table of its own: leave out {options.model}")
+            raise UserError(f"--wmt14 prints a table of its own: leave out {options.model}")
         return _wmt14(as_json=options.json)
     if options.model is None:
         return _list_presets(as_json=options.json)

@@ -11,6 +11,7 @@ from manyheads.cli.lines import answered, lines_of, one_line, stdin
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
+from manyheads.errors import UserError
 from manyheads.tasks.translation import MOST_BEAMS
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def add(verbs: Verbs) -> None:
 def _translate(options: argparse.Namespace) -> None:
     if options.score_target and (options.nbest or options.truncate):
         unread = "--nbest" if options.nbest else "--truncate"
-        raise ValueError(f"--score-target scores whole translations of whole texts: it goes without {unread}")
+        raise UserError(f"--score-target scores whole translations of whole texts: it goes without {unread}")
     if options.nbest and options.nbest > options.beam:
-        raise ValueError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
+        raise UserError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None
     translator = model_for("translate", options.model, options.precision)
     if targets is not None:
@@ -62,7 +63,7 @@ def _translate(options: argparse.Namespace) -> None:
 def _score(translator: Translator, targets: list[str], options: argparse.Namespace) -> None:
     sources = options.rest or [text for chunk in stdin() for text in chunk]
     if len(sources) != len(targets):
-        raise ValueError(f"{options.score_target}: {len(targets):,} lines for {len(sources):,} sources: align them")
+        raise UserError(f"{options.score_target}: {len(targets):,} lines for {len(sources):,} sources: align them")
     scored = translator.score(sources, targets, options.alpha)
     if options.json:
         return document([{"source": s, **_plain(t)} for s, t in zip(sources, scored, strict=True)])

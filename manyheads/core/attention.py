@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from manyheads.core.dropout import dropout as drop
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Calculation, Tap
+from manyheads.errors import UserError
 
 Normalise = Literal["softmax", "count"]
 
@@ -81,7 +82,7 @@ def attend(
     def calculation(heads: Sequence[int] | None) -> Calculation:
         """What the map of some heads is computed from."""
         if key is None or normalise != "softmax":
-            raise ValueError("the maps of this attention are no softmax over products of queries and keys")
+            raise UserError("the maps of this attention are no softmax over products of queries and keys")
         looked, added = allowed(), bias
         if looked is not None:
             hidden = torch.zeros(looked.shape, device=query.device).masked_fill(~looked, -math.inf)
@@ -185,7 +186,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         if head_width is None and width % heads:
-            raise ValueError(f"width {width} is not divisible by {heads} heads: change one or give head_width")
+            raise UserError(f"width {width} is not divisible by {heads} heads: change one or give head_width")
         self.heads = heads
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout

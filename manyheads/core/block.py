@@ -16,6 +16,7 @@ from manyheads.core.dropout import drop_path, dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
+from manyheads.errors import UserError
 
 
 class Block(nn.Module):
@@ -42,7 +43,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
-            raise ValueError(f"norm is 'post' or 'pre', got {norm!r}")
+            raise UserError(f"norm is 'post' or 'pre', got {norm!r}")
         width = attention.output.out_features
         self.norm_first = norm == "pre"
         self.dropout = dropout

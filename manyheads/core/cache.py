@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.masks import Mask
+from manyheads.errors import UserError
 
 
 class KVCache:
@@ -187,7 +188,7 @@ class KVCache:
         """Positions of the longest row with so many new ones."""
         end = self._longest + new
         if end > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} positions, {end} are needed: start with a larger one")
+            raise UserError(f"the cache holds {self.capacity} positions, {end} are needed: start with a larger one")
         return end
 
     def _make_room(self, rows: int, *, anew: bool = False) -> None:

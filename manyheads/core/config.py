@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from manyheads.errors import UserError
+
 LARGEST_PARAMETERS = 10**12  # of a model; GPT-3 has 1.75e11
 
 Precision = Literal["float32", "bf16", "int8", "auto"]  # of a loaded model, from the finest to the coarsest, or chosen
@@ -94,7 +96,7 @@ Labels = Annotated[tuple[str, ...], Different()]
 Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier, which tells two or more apart
 
 
-class FieldError(ValueError):
+class FieldError(UserError):
     """A value that is not what its field states. `fault` says so without the name of the field."""
 
     def __init__(self, field: str, fault: str) -> None:
@@ -104,14 +106,14 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes and choices. Raises ValueError for a value that is not what its field states."""
+    """Sizes and choices. Raises UserError for a value that is not what its field states."""
 
     def __post_init__(self) -> None:
         checked(self)
 
 
 def checked(config: Any) -> None:
-    """Raises FieldError, a ValueError, for the first field of a dataclass whose value is not of its stated
+    """Raises FieldError, a UserError, for the first field of a dataclass whose value is not of its stated
     type and range. Lists, as JSON gives them, become tuples where tuples are stated."""
     kind: Any = type(config)
     for name, hint in _hints(kind).items():

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads.core.dropout import dropout
 from manyheads.core.tap import Tap
+from manyheads.errors import UserError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -33,7 +34,7 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise ValueError(f"unknown activation {activation!r}: valid are {', '.join(ACTIVATIONS)}")
+            raise UserError(f"unknown activation {activation!r}: valid are {', '.join(ACTIVATIONS)}")
         self.expand = nn.Linear(width, hidden)
         self.contract = nn.Linear(hidden, width)
         self.activation = ACTIVATIONS[activation]
@@ -65,7 +66,7 @@ class TokenEmbedding(nn.Embedding):
 class PatchEmbedding(nn.Conv2d):
     """Patches of `patch` x `patch` pixels, each as one vector (Dosovitskiy 2020, equation 1).
 
-    images (B, C, Y, X) -> (B, Y / patch * X / patch, D), row by row. Raises ValueError where the patches do not fit.
+    images (B, C, Y, X) -> (B, Y / patch * X / patch, D), row by row. Raises UserError where the patches do not fit.
     """
 
     def __init__(self, patch: int, width: int, channels: int = 3) -> None:
@@ -79,18 +80,18 @@ class PatchEmbedding(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dim() != 4 or images.shape[1] != self.in_channels:
-            raise ValueError(f"the images are {tuple(images.shape)}: expected (B, {self.in_channels}, Y, X)")
+            raise UserError(f"the images are {tuple(images.shape)}: expected (B, {self.in_channels}, Y, X)")
         for side in images.shape[2:]:
             whole_patches(side, self.stride[0])
         return super().forward(images).flatten(2).transpose(1, 2)  # (B, D, Y / P, X / P) -> (B, N, D)
 
 
 def whole_patches(side: int, patch: int) -> int:
-    """How many patches go into a side of so many pixels. Raises ValueError with the nearest sizes that fit."""
+    """How many patches go into a side of so many pixels. Raises UserError with the nearest sizes that fit."""
     count, rest = divmod(side, patch)
     if rest:
         fitting = " and ".join(str(n * patch) for n in (count, count + 1) if n)
-        raise ValueError(f"{side} pixels are not divisible by patches of {patch}: nearest that fit: {fitting}")
+        raise UserError(f"{side} pixels are not divisible by patches of {patch}: nearest that fit: {fitting}")
     return count
 
 

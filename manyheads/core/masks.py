@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
+
 
 @dataclass(frozen=True, eq=False)
 class Mask:
@@ -35,21 +37,21 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
-            raise ValueError(f"window must not be negative, got {self.window}")
+            raise UserError(f"window must not be negative, got {self.window}")
         if self.dense is not None and self.dense.dtype != torch.bool:
-            raise ValueError(f"a dense mask is boolean (True: may look), got {self.dense.dtype}; pass floats as a bias")
+            raise UserError(f"a dense mask is boolean (True: may look), got {self.dense.dtype}; pass floats as a bias")
 
     def __and__(self, other: Mask) -> Mask:
-        """Both rules at once. A field that both state raises ValueError, as does an offset that one of two lacks."""
+        """Both rules at once. A field that both state raises UserError, as does an offset that one of two lacks."""
         positional = [mask for mask in (self, other) if mask.causal or mask.window is not None]
         if len(positional) == 2 and (self.offset is None) != (other.offset is None):
-            raise ValueError("both masks compare positions but only one states an offset; give both the same one")
+            raise UserError("both masks compare positions but only one states an offset; give both the same one")
         merged = {}
         for name in ("key_lengths", "offset", "window", "segments", "dense"):
             mine, theirs = getattr(self, name), getattr(other, name)
             alike = mine is theirs or (isinstance(mine, int) and isinstance(theirs, int) and mine == theirs)
             if mine is not None and theirs is not None and not alike:
-                raise ValueError(f"both masks state {name}; combine them into one value (dense tables with &)")
+                raise UserError(f"both masks state {name}; combine them into one value (dense tables with &)")
             merged[name] = mine if theirs is None else theirs
         return Mask(causal=self.causal or other.causal, **merged)
 

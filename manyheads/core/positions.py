@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.errors import UserError
+
 Layout = Literal["interleaved", "concatenated", "lecture", "tensor2tensor"]
 
 
@@ -21,7 +23,7 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     tensor2tensor  all sines first, frequencies 10000^(-i/(n-1)) with n = width / 2 (tensor2tensor's code)
     """
     if layout not in get_args(Layout):
-        raise ValueError(f"unknown layout {layout!r} of positions: valid are {', '.join(get_args(Layout))}")
+        raise UserError(f"unknown layout {layout!r} of positions: valid are {', '.join(get_args(Layout))}")
     table = torch.empty(length, width, dtype=torch.float64)
     if table.is_meta:  # a model is only sized: PyTorch would import its compiler, a second, to compute nothing
         return table
@@ -43,7 +45,7 @@ class Positions(nn.Module):
     """Adds to x (B, T, D) the vectors of its positions; row b starts at offset[b] (0 unless decoding with a cache).
 
     layout  one of the sinusoidal ones (a constant), or "learned" (a parameter, drawn from N(0, 0.02^2))
-    length  how many positions there are. A longer input raises ValueError.
+    length  how many positions there are. A longer input raises UserError.
     before  rows of a learned table before that of the first position; no input uses them (RoBERTa's)
     """
 
@@ -64,11 +66,11 @@ class Positions(nn.Module):
         tokens = x.shape[1]
         if offset is None:
             if tokens > self.length:
-                raise ValueError(f"the input has {tokens} tokens, the model takes {self.length}: split or truncate it")
+                raise UserError(f"the input has {tokens} tokens, the model takes {self.length}: split or truncate it")
             return x + self.table[self.before : self.before + tokens].to(x.dtype)
         at = offset[:, None] + torch.arange(tokens, device=x.device)  # (B, T)
         if int(at.max()) >= self.length:
-            raise ValueError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
+            raise UserError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
         return x + self.table[self.before + at].to(x.dtype)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import PRECISIONS, TRAINING_PRECISIONS, Precision
+from manyheads.errors import UserError
 
 MOST_THREADS = 1024  # 100,000 end the process
 BUSY = 0.005  # seconds of products that are long beside the start of one
@@ -113,9 +114,9 @@ def prepare(
 ) -> Route:
     """Choose how to run; nothing changes before `Route.computing`. `device`: a GPU where there is one, unless named."""
     if precision not in PRECISIONS:
-        raise ValueError(f"unknown precision {precision!r}: valid are {', '.join(PRECISIONS)}")
+        raise UserError(f"unknown precision {precision!r}: valid are {', '.join(PRECISIONS)}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
+        raise UserError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if compile and device == "cpu":
         _check_compiler()
@@ -155,13 +156,13 @@ def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
 
 
 def _check_compiler() -> None:
-    """Raises ValueError where there is not what PyTorch compiles with on a CPU."""
+    """Raises UserError where there is not what PyTorch compiles with on a CPU."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if shutil.which(compiler) is None:
-        raise ValueError(f"compiling needs a C++ compiler, and there is no {compiler}: install it, or do not compile")
+        raise UserError(f"compiling needs a C++ compiler, and there is no {compiler}: install it, or do not compile")
     if not header.is_file():
-        raise ValueError(f"compiling needs Python's headers, and there is no {header}: install them, or do not compile")
+        raise UserError(f"compiling needs Python's headers, and there is no {header}: install them, or do not compile")
 
 
 def _matmul(device: str, precision: Precision) -> str:

@@ -33,6 +33,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from manyheads.errors import UserError
+
 Weights = Callable[[Sequence[int] | None, Sequence[int] | None], Tensor]
 Change = Callable[[Tensor], Tensor]
 Place = Literal["attention", "feed_forward", "residual"]
@@ -164,7 +166,7 @@ def record(
              positions.
     of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D); edits that stand come first.
 
-    Raises ValueError for a layer, head or row that does not exist and RuntimeError if nothing was seen.
+    Raises UserError for a layer, head or row that does not exist and RuntimeError if nothing was seen.
     """
     chosen = _choose(model, of, layers, heads)
     maps = Maps({name: [] for name, _ in chosen})
@@ -178,7 +180,7 @@ def record_calculations(
 ) -> Iterator[dict[str, list[Calculation]]]:
     """As `record` of maps: what each of them, and what its head gives, is computed from.
 
-    Raises ValueError, too, for an attention whose maps are no softmax over products of queries and keys.
+    Raises UserError, too, for an attention whose maps are no softmax over products of queries and keys.
     """
     chosen = _choose(model, "attention", layers, heads)
     calculations: dict[str, list[Calculation]] = {name: [] for name, _ in chosen}
@@ -257,7 +259,7 @@ class Edit:
                     replacement = replacement.expand_as(part)
                 except RuntimeError:
                     shapes = f"{tuple(replacement.shape)}: expected what broadcasts to {tuple(part.shape)}"
-                    raise ValueError(f"what replaces a part is {shapes}") from None
+                    raise UserError(f"what replaces a part is {shapes}") from None
             return tensor.index_copy(axis, chosen, replacement)
 
         for _, module in modules:
@@ -299,9 +301,9 @@ def _tap(module: nn.Module) -> Tap:
 def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None) -> list[tuple[str, nn.Module]]:
     modules, what = tapped(model, place), place.replace("_", "-")
     if not modules:
-        raise ValueError(f"{type(model).__name__} has no {what} to look at")
+        raise UserError(f"{type(model).__name__} has no {what} to look at")
     if heads is not None and place != "attention":
-        raise ValueError(f"heads are {list(heads)}, but of {what} there are none: only attention has heads")
+        raise UserError(f"heads are {list(heads)}, but of {what} there are none: only attention has heads")
     names = list(modules)
     if layers is None:
         chosen = names
@@ -314,17 +316,17 @@ def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int]
             else:
                 matching = fnmatch.filter(names, wanted)
             if not matching:
-                raise ValueError(f"no {what} layer is called {wanted!r}; there are {', '.join(names)}")
+                raise UserError(f"no {what} layer is called {wanted!r}; there are {', '.join(names)}")
             chosen += [name for name in matching if name not in chosen]
     for name in chosen:
         for head in heads or ():
             count: int = modules[name].heads  # type: ignore[assignment]
             if not -count <= head < count:
-                raise ValueError(f"{name} has no head {head}: valid are 0 to {count - 1}")
+                raise UserError(f"{name} has no head {head}: valid are 0 to {count - 1}")
     return [(name, modules[name]) for name in chosen]
 
 
 def _check_range(what: str, chosen: Sequence[int] | None, count: int) -> None:
     for index in chosen or ():
         if not -count <= index < count:
-            raise ValueError(f"{what} {index} does not exist: valid are 0 to {count - 1}")
+            raise UserError(f"{what} {index} does not exist: valid are 0 to {count - 1}")

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from manyheads.errors import UserError
+
 R = TypeVar("R")
 B = TypeVar("B")
 
@@ -53,16 +55,16 @@ def token_batches(
     sentences x longest <= `budget` holds for the source and for the target side each (target lengths with </s>).
     Sentences run along a snake through the plane of lengths, up one strip of similar target lengths and down the next,
     so that neighbours are alike on both sides; batches are cut from it as full as they get. Ties are broken at random
-    and the strips shift each epoch, so members vary. Raises ValueError for a sentence longer than the budget.
+    and the strips shift each epoch, so members vary. Raises UserError for a sentence longer than the budget.
     """
     source = np.asarray(source_lengths, dtype=np.int64)
     target = np.asarray(target_lengths, dtype=np.int64)
     if source.shape != target.shape:
-        raise ValueError(f"{len(source):,} source lengths but {len(target):,} target lengths; expected as many")
+        raise UserError(f"{len(source):,} source lengths but {len(target):,} target lengths; expected as many")
     longest = np.maximum(source, target)
     if len(longest) and longest.max() > budget:
         worst = int(longest.argmax())
-        raise ValueError(
+        raise UserError(
             f"sentence {worst + 1:,} has {longest[worst]:,} tokens but a batch takes {budget:,}; raise batch_tokens"
             " or shorten it"
         )

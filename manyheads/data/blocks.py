@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.store import TokenStream
+from manyheads.errors import UserError
 
 Ids = NDArray[np.unsignedinteger | np.signedinteger]
 Stream = Ids | TokenStream
@@ -21,10 +22,10 @@ def block_starts(tokens: int, block: int, *, seed: int, epoch: int, random: bool
     random  True: anywhere, one place as likely as another, as many as the stream has blocks. False: one behind the
             other, from another first place in every epoch, shuffled: every token is predicted once (but for less than
             a block at each end).
-    Raises ValueError for a stream that is shorter than a block.
+    Raises UserError for a stream that is shorter than a block.
     """
     if tokens <= block:
-        raise ValueError(
+        raise UserError(
             f"the text has {tokens:,} tokens, a block needs {block + 1:,}: give more text or a smaller block"
         )
     dice = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from manyheads.data.rows import Row, character_fault
 from manyheads.data.splits import LONGEST, UTF8, VALIDATION, Splits, half_character, is_split, splits_among
+from manyheads.errors import UserError
 
 UNLABELLED = "unsup"
 _UTF8_BYTES = 4  # of a character, at most
@@ -38,7 +39,7 @@ def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> I
     """
     folders = _folders(folder)
     if not folders:
-        raise ValueError(f"{folder}: no class folders in it; expected {folder}/CLASS/*.txt")
+        raise UserError(f"{folder}: no class folders in it; expected {folder}/CLASS/*.txt")
     share = None if limit is None else -(-limit // len(folders))
     if beside := sum(_is_text(path) for path in _visible(folder)):
         skips[f"{folder}: texts beside the class folders"] += beside

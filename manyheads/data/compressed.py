@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from manyheads.errors import UserError
+
 COMPRESSED = (".gz", ".zst")
 AT_ONCE = 2**20  # bytes that are read of a file at a time
 MOST_EXPANDED = 200  # times its size that a file may expand to: texts do to 3 to 20 times
@@ -23,7 +25,7 @@ def kind(file: str | Path) -> str:
 def opened(file: Path) -> BinaryIO:
     """The bytes of a file, expanded as they are read.
 
-    Reading raises a one-line ValueError where a compressed file is torn, or expands to more than any text would.
+    Reading raises a one-line UserError where a compressed file is torn, or expands to more than any text would.
     """
     if file.suffix not in COMPRESSED:
         return file.open("rb")
@@ -50,12 +52,12 @@ class _Expanded(io.RawIOBase):
             size: int = self._inner.readinto(buffer)  # its read() loses the memory that it reads into where it raises
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(
+            raise UserError(
                 f"{self._path}: torn or damaged behind byte {self._read:,} of its content ({reason}); write it again"
             ) from None
         self._read += size
         if self._read > self._most:
-            raise ValueError(
+            raise UserError(
                 f"{self._path}: it expands to more than {self._most:,} bytes, {MOST_EXPANDED} times its size, as no"
                 " text does; expand it yourself if it is one"
             )

@@ -23,6 +23,7 @@ from manyheads.data.compressed import kind
 from manyheads.data.dataset import Dataset, leaving_out
 from manyheads.data.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
 from manyheads.data.splits import LONGEST, UTF8, lines
+from manyheads.errors import UserError
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
@@ -63,11 +64,11 @@ class Tagged(Dataset):
         return f"sentence {index + 1}, word {word + 1}"
 
     def check_labels(self, known: Sequence[str]) -> None:
-        """Raises a ValueError that names the first tag which is not among the known ones, and where it stands."""
+        """Raises a UserError that names the first tag which is not among the known ones, and where it stands."""
         for s, tags in enumerate(self.tags):
             for w, tag in enumerate(tags):
                 if tag not in known:
-                    raise ValueError(
+                    raise UserError(
                         f"{self.place(s, w)}: the tag {tag!r} does not occur in the training data: known are "
                         f"{', '.join(known)}; correct it, train on data that have it, or skip such sentences with "
                         "--skip-bad-lines"
@@ -79,7 +80,7 @@ class Tagged(Dataset):
         if len(kept) == len(self):
             return self
         if not kept:
-            raise ValueError(f"{self.file}: every sentence has a tag that does not occur in the training data")
+            raise UserError(f"{self.file}: every sentence has a tag that does not occur in the training data")
         return leaving_out(self, kept, "tags not in the training data")
 
 
@@ -100,7 +101,7 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
 def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
     """Reads one file, of columns or a table; `limit` is how many sentences at most.
 
-    Raises a one-line ValueError that names file, line and remedy, or FileNotFoundError; `skip_bad_lines` leaves out the
+    Raises a one-line UserError that names file, line and remedy, or FileNotFoundError; `skip_bad_lines` leaves out the
     sentences with a faulty line and counts them.
     """
     file = Path(file)

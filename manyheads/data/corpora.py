@@ -31,6 +31,7 @@ from manyheads.data.source import FIRST, MOST, ClassSource, Source
 from manyheads.data.splits import NUMBERED, PARTS, SplitData, Splits, below_share, hold_out, only_test, splits_among
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, examined, read_texts
+from manyheads.errors import UserError
 
 MOST_CHARACTERS = 10**8  # of an algorithm's strings
 
@@ -128,7 +129,7 @@ class LabelledSource(ClassSource[Labelled]):
     def fitting(self, data: Labelled, train: Labelled) -> Labelled:
         """With labels that the training data have, and pairs if those are pairs."""
         if (data.pairs is None) != (train.pairs is None):
-            raise ValueError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
+            raise UserError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
         return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labelled, split: str) -> list[str]:
@@ -207,7 +208,7 @@ class TextSource(Source[Texts]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.share < 1:
-            raise ValueError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
+            raise UserError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
@@ -311,14 +312,14 @@ class DigitSource(Source[Pairs]):
         super().__post_init__()
         object.__setattr__(self, "lengths", tuple(self.lengths))
         if self.algorithm not in get_args(Algorithm):
-            raise ValueError(f"algorithm is {self.algorithm!r}: expected {get_args(Algorithm)}")
+            raise UserError(f"algorithm is {self.algorithm!r}: expected {get_args(Algorithm)}")
         if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
-            raise ValueError(f"lengths are {self.lengths}: expected numbers of characters")
+            raise UserError(f"lengths are {self.lengths}: expected numbers of characters")
         if not isinstance(self.validated, int) or not 1 <= self.validated <= MOST:
-            raise ValueError(f"validated is {self.validated!r}: expected 1 to {MOST:,}")
+            raise UserError(f"validated is {self.validated!r}: expected 1 to {MOST:,}")
         characters = (self.size + self.validated) * self.longest + self.tested * sum(self.lengths)
         if characters > MOST_CHARACTERS:
-            raise ValueError(f"the strings have up to {characters:,} characters: expected at most {MOST_CHARACTERS:,}")
+            raise UserError(f"the strings have up to {characters:,} characters: expected at most {MOST_CHARACTERS:,}")
 
     def report(self, splits: SplitData[Pairs]) -> str:
         return f"{len(splits.train):,} strings"

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from manyheads.data.compressed import AT_ONCE, kind, opened
 from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
 from manyheads.data.splits import SURROGATE, UTF8, half_character
+from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
 PIECE = 2**20  # characters of a piece at most
@@ -80,10 +81,10 @@ class Corpus:
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
     def check(self, survey: Survey) -> None:
-        """Raises ValueError where a file is not what it was."""
+        """Raises UserError where a file is not what it was."""
         for file, (_, size, time) in zip(self.files, survey.state, strict=True):
             if (file.stat().st_size, file.stat().st_mtime_ns) != (size, time):
-                raise ValueError(f"{file}: the file has changed while it was in use; start again")
+                raise UserError(f"{file}: the file has changed while it was in use; start again")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.column import Column, Gathering
 from manyheads.data.rows import Row
+from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)
 
@@ -44,7 +45,7 @@ class Dataset:
         default.
 
         skips    counted while the rows are read
-        missing  what the ValueError for no rows says, followed by `remedy`
+        missing  what the UserError for no rows says, followed by `remedy`
         folder   for large columns; None: that of the system's temporary files
         """
         large = {name: Gathering(folder) for name in cls.large}
@@ -55,7 +56,7 @@ class Dataset:
             for name, cell in zip(cls.columns, row.cells, strict=False):
                 cells.setdefault(name, []).append(cell)
         if not lines:
-            raise ValueError(f"{path}: {missing} ({skips.total():,} skipped){remedy and f'; {remedy}'}")
+            raise UserError(f"{path}: {missing} ({skips.total():,} skipped){remedy and f'; {remedy}'}")
         columns = {**cells, **{name: texts.gathered() for name, texts in large.items()}}
         return cls(**columns, file=Path(path), lines=lines, skips=dict(skips))
 

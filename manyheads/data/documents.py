@@ -66,7 +66,7 @@ def read_documents(
     kept    directory for a file without a name, where there is more than 64 million characters of text, which are not
             held in memory then; None: that of the system's temporary files
 
-    Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
     """
     path = Path(data)
     files = [path]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from manyheads.data.class_folders import text_files
 from manyheads.data.dataset import Dataset, leaving_out
 from manyheads.data.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
+from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)  # labelled texts or images
 
@@ -74,11 +75,11 @@ def read_labelled(
     skip_bad_lines  leave faulty rows, or files, out and count them
     limit           how many texts are read at most
 
-    Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
     """
     if Path(path).is_dir():
         if columns not in (None, Columns()):
-            raise ValueError(f"{path}: class folders have no columns: leave `columns` out")
+            raise UserError(f"{path}: class folders have no columns: leave `columns` out")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
     chosen: tuple[str, str | None, str] | None = None
@@ -143,7 +144,7 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
-    """`data`, whose labels are all among the known ones; else a ValueError, or the others are left out and counted.
+    """`data`, whose labels are all among the known ones; else a UserError, or the others are left out and counted.
 
     unit  what is left out
     """
@@ -152,12 +153,12 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
         return data
     first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
     if not skip_bad_lines:
-        raise ValueError(
+        raise UserError(
             f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which have "
             f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
         )
     if len(unknown) == len(data):
-        raise ValueError(f"{data.file}: none of the {unit} has a label of the training data, which have {shown}")
+        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which have {shown}")
     kept = [i for i, label in enumerate(data.labels) if label in known]
     return leaving_out(data, kept, "labels not in the training data")
 
@@ -167,7 +168,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     there = list(row.cells)
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in there:
-            raise ValueError(f"{row.place}: no column {name!r}: it has {', '.join(map(repr, there))}")
+            raise UserError(f"{row.place}: no column {name!r}: it has {', '.join(map(repr, there))}")
     text, pair = columns.text, columns.pair
     if text is None and pair is None:
         pairs = [names for names in _PAIRS if set(names) <= set(there)]
@@ -177,7 +178,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
         apart = " (which looks separated by ';': separate it by ',')" if len(there) == 1 and ";" in there[0] else ""
-        raise ValueError(
+        raise UserError(
             f"{row.place}: no column for {missing}: it has {', '.join(map(repr, there))}{apart}; name"
             " the columns in a header, or give columns.text=NAME columns.label=NAME (and columns.pair=NAME); to"
             " evaluate: --columns text=NAME,label=NAME"

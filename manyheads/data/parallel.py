@@ -25,6 +25,7 @@ from manyheads.data.compressed import COMPRESSED, kind
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
 from manyheads.data.splits import UTF8, count_lines, lines
+from manyheads.errors import UserError
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +46,7 @@ def read_parallel(
 ) -> Pairs:  # fmt: skip
     """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
 
-    Raises FileNotFoundError or a one-line ValueError that names file, line and remedy. `skip_bad_lines` leaves faulty
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy. `skip_bad_lines` leaves faulty
     rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
     how many pairs are read at most. More than 64 million characters of a side are not held in memory but in a file
     without a name in the directory `kept`, or in that of the system's temporary files.
@@ -53,7 +54,7 @@ def read_parallel(
     files = locate(str(path), source, target)
     for file in files:
         if file.stat().st_size == 0:
-            raise ValueError(f"{file}: the file is empty; expected one sentence or row a line")
+            raise UserError(f"{file}: the file is empty; expected one sentence or row a line")
     tables = kind(files[0]) in TABLES
     rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
@@ -94,12 +95,12 @@ def locate(path: str, source: str, target: str) -> list[Path]:
                 raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
         return parts
     if whole.is_dir():
-        raise ValueError(f"{whole}: is a directory; name one corpus in it, such as {whole / 'train'}")
+        raise UserError(f"{whole}: is a directory; name one corpus in it, such as {whole / 'train'}")
     files = [_side(path, language) for language in (source, target)]
     if "," in path and not files[0].is_file():
         files = parts
         if len(files) != 2:
-            raise ValueError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
+            raise UserError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
     for file in files:
         if not file.is_file():
             forms = f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(TABLES)} file"
@@ -119,7 +120,7 @@ Sides = tuple[Any, Any]
 def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
     counts = [count_lines(file) for file in (source_file, target_file)]
     if counts[0] != counts[1]:
-        raise ValueError(
+        raise UserError(
             f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (from line"
             f" {min(counts) + 1:,} on there is no counterpart); line N must translate line N"
         )

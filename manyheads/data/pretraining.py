@@ -21,6 +21,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.column import Joined
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import encode_all
+from manyheads.errors import UserError
 
 MASKS = ("[MASK]", "<mask>")  # what stands for a masked word: BERT's, and RoBERTa's
 BLANK = "Ġ"  # how byte-level BPE writes the blank before a word
@@ -37,11 +38,11 @@ class Special(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Special:
-        """Raises ValueError for a tokenizer that is not BERT's kind."""
+        """Raises UserError for a tokenizer that is not BERT's kind."""
         around = tokenizer.encode("").ids
         mask = tokenizer.token_to_id(mask_token(tokenizer) or "")
         if len(around) != 2 or mask is None:
-            raise ValueError(
+            raise UserError(
                 f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} token "
                 f"for a masked word: masked language models need two around it, and {' or '.join(MASKS)}"
             )
@@ -78,13 +79,13 @@ class Rules:
     def __post_init__(self) -> None:
         least = 5 if self.next_sentence else 3
         if self.length < least:
-            raise ValueError(f"length is {self.length}: an example has at least {least} tokens")
+            raise UserError(f"length is {self.length}: an example has at least {least} tokens")
         if not 0 < self.share < 1:
-            raise ValueError(f"share is {self.share}: expected a share of the tokens, between 0 and 1")
+            raise UserError(f"share is {self.share}: expected a share of the tokens, between 0 and 1")
         if self.predictions is not None and self.predictions < 1:
-            raise ValueError(f"predictions is {self.predictions}: expected at least 1, or none")
+            raise UserError(f"predictions is {self.predictions}: expected at least 1, or none")
         if self.copies is not None and self.copies < 1:
-            raise ValueError(f"copies is {self.copies}: expected at least 1, or none")
+            raise UserError(f"copies is {self.copies}: expected at least 1, or none")
 
     def wanted(self, tokens: int) -> int:
         """How many of so many tokens are to be predicted."""
@@ -163,7 +164,7 @@ class TokenisedDocuments:
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
         if not len(kept):
-            raise ValueError(f"the tokenizer leaves nothing of the {len(documents):,} documents: give texts of words")
+            raise UserError(f"the tokenizer leaves nothing of the {len(documents):,} documents: give texts of words")
         starts = np.concatenate([[0], np.flatnonzero(np.diff(document_of[kept])) + 1, [len(kept)]])
 
         def bare(index: int) -> NDArray[np.int64]:
@@ -212,7 +213,7 @@ class PretrainingData:
         inner: frozenset[int] = frozenset(),
     ) -> None:
         if rules.next_sentence and len(documents) < 2:
-            raise ValueError(
+            raise UserError(
                 "a next sentence is drawn from another document: the text has only one; separate documents by blank"
                 " lines, or ask for next_sentence=false"
             )

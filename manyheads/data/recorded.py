@@ -21,6 +21,7 @@ from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.labelled import Columns
 from manyheads.data.source import Source
+from manyheads.errors import UserError
 
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
@@ -37,7 +38,7 @@ _FORMERLY = {
 
 
 def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
-    """The data that a run's `result.json` describes; None where it has none. Raises ValueError where it is damaged.
+    """The data that a run's `result.json` describes; None where it has none. Raises UserError where it is damaged.
 
     Nothing is opened: see `Source.again` and `Source.named`.
     """
@@ -59,7 +60,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         checked(made)
         return made
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"result.json is damaged, it does not tell the run's data ({error}): name some with --data "
+        raise UserError(f"result.json is damaged, it does not tell the run's data ({error}): name some with --data "
                          "PATH") from None  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from manyheads.data.compressed import MOST_EXPANDED, UNCHECKED, kind
 from manyheads.data.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 
 S = TypeVar("S")
@@ -96,7 +97,7 @@ def sift(
 ) -> Iterator[Row[T]]:
     """The rows without a fault.
 
-    A faulty one raises ValueError, "FILE:LINE: what is wrong; what would be right"; or with `skip` it is left out and
+    A faulty one raises UserError, "FILE:LINE: what is wrong; what would be right"; or with `skip` it is left out and
     counted in `skips` by file and fault. `unit` names what is left out; `whole` is the corpus that they are counted of
     where each is a file of it.
     """
@@ -106,7 +107,7 @@ def sift(
         elif skip:
             skips[f"{whole or row.file}: {row.fault.partition(': ')[0]}"] += 1
         else:
-            raise ValueError(f"{row.place}: {row.fault}; {row.remedy}, or skip such {unit} with --skip-bad-lines")
+            raise UserError(f"{row.place}: {row.fault}; {row.remedy}, or skip such {unit} with --skip-bad-lines")
 
 
 def table(
@@ -114,19 +115,19 @@ def table(
 ) -> Iterator[Row[Cells]]:
     """The rows of a file, faulty ones among them.
 
-    columns  of a Parquet file, read no others; raises ValueError where it has none of them. Empty: all
+    columns  of a Parquet file, read no others; raises UserError where it has none of them. Empty: all
     headers  names, some of which a .tsv or .csv file has in its first line if that is a header; where it has not, the
              columns are those of the first of `headers`. Empty: the first line is a header
 
-    Raises FileNotFoundError, and ValueError for a file that cannot be read as a table.
+    Raises FileNotFoundError, and UserError for a file that cannot be read as a table.
     """
     file = Path(file)
     if kind(file) not in TABLES:
-        raise ValueError(f"{file}: cannot tell its columns: expected a {', '.join(TABLES)} file")
+        raise UserError(f"{file}: cannot tell its columns: expected a {', '.join(TABLES)} file")
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; give an existing {kind(file)} file")
     if file.stat().st_size == 0:
-        raise ValueError(f"{file}: the file is empty; expected a header line or one object a line")
+        raise UserError(f"{file}: the file is empty; expected a header line or one object a line")
     if file.suffix == ".parquet":  # which compresses itself
         return _parquet(file, columns)
     return _jsonl(file) if kind(file) == ".jsonl" else _delimited(file, headers)
@@ -185,18 +186,18 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a damaged page is an OSError
         place = f"{file}:{number + 1}: damaged" if number else f"{file}: not a Parquet file"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{place} ({reason}); write it again") from None
+        raise UserError(f"{place} ({reason}); write it again") from None
     if not chosen:
-        raise ValueError(f"{file}: no column {' or '.join(map(repr, columns))}: it has {', '.join(map(repr, names))}")
+        raise UserError(f"{file}: no column {' or '.join(map(repr, columns))}: it has {', '.join(map(repr, names))}")
 
 
 def _expansion(file: Path, metadata: Any) -> float:
-    """How many times its size a file expands to, as it says itself. Raises ValueError for more than any data do: a page
+    """How many times its size a file expands to, as it says itself. Raises UserError for more than any data do: a page
     is expanded whole. Its columns are not asked: where a column's metadata are damaged, pyarrow ends the process."""
     size = max(1, file.stat().st_size)
     whole = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if whole > max(UNCHECKED, MOST_EXPANDED * size):
-        raise ValueError(
+        raise UserError(
             f"{file}: it expands to {whole:,} bytes, more than {MOST_EXPANDED} times its size, as no data do; write it "
             "again"
         )
@@ -223,7 +224,7 @@ def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cel
     for number, cells in _tsv(file) if tabs else _csv(file):
         if isinstance(cells, tuple):
             if not header and not headers:
-                raise ValueError(f"{file}:{number}: {cells[0]}; {cells[1]}")
+                raise UserError(f"{file}:{number}: {cells[0]}; {cells[1]}")
             yield Row(file, number, {}, *cells)
             continue
         if not header:
@@ -231,7 +232,7 @@ def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cel
                 header = cells
                 if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
                     named = ", ".join(map(repr, repeated))
-                    raise ValueError(f"{file}:{number}: the header names {named} twice; rename one")
+                    raise UserError(f"{file}:{number}: the header names {named} twice; rename one")
                 expected = f"the header names {len(header)}"
                 continue
             header, remedy = headers[0], f"{remedy}, or name the columns in a header line"

@@ -3,7 +3,7 @@
 source = LabelledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                       # train, validation, test
 record["data"] = source.describe(splits)     # into result.json
-source_of(record).again("test")              # the very same test data, or a ValueError (`recorded.py`)
+source_of(record).again("test")              # the very same test data, or a UserError (`recorded.py`)
 source_of(record).named("other.csv")         # other data, read in the same way
 """
 
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from manyheads.data.compressed import kind
 from manyheads.data.rows import TABLES
 from manyheads.data.splits import SplitData, Splits, absolute, hold_out, only_test, splits_among
+from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 D = TypeVar("D", bound=Any)
@@ -57,12 +58,12 @@ class Source(ABC, Generic[D]):
     def __post_init__(self) -> None:
         for name in ("data", "validation", "test", "column"):
             if not isinstance(getattr(self, name, None), str | None):
-                raise ValueError(f"{name} is {getattr(self, name)!r}: expected a text")
+                raise UserError(f"{name} is {getattr(self, name)!r}: expected a text")
         for name in ("size", "tested", "longest"):
             if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MOST:
-                raise ValueError(f"{name} is {value!r}: expected 1 to {MOST:,}")
+                raise UserError(f"{name} is {value!r}: expected 1 to {MOST:,}")
         if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
-            raise ValueError(
+            raise UserError(
                 f"seed is {self.seed!r}, skip_bad_lines {self.skip_bad_lines!r}: expected 0 or more, a bool"
             )
 
@@ -70,22 +71,22 @@ class Source(ABC, Generic[D]):
     # read at most.
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
-        """One corpus by itself. Raises FileNotFoundError or a one-line ValueError."""
-        raise ValueError(f"{corpus}: {self.kind} are not read from files")
+        """One corpus by itself. Raises FileNotFoundError or a one-line UserError."""
+        raise UserError(f"{corpus}: {self.kind} are not read from files")
 
     def embedded(self) -> SplitData[D]:
         """The corpus that needs no download."""
-        raise ValueError(f"{self.kind} need their data: data=PATH of a file, or of a directory with train, val, test")
+        raise UserError(f"{self.kind} need their data: data=PATH of a file, or of a directory with train, val, test")
 
     def hold_out(self, train: D) -> tuple[D, D]:
         """(for training, for validation), by a hash."""
         return hold_out(train, train.texts, what="item")
 
     def check_training(self, train: D) -> None:
-        """Raises ValueError for training data of which nothing can be learned."""
+        """Raises UserError for training data of which nothing can be learned."""
 
     def fitting(self, data: D, train: D) -> D:
-        """Validation or test data, where a model trained on `train` can be scored on them. Raises ValueError."""
+        """Validation or test data, where a model trained on `train` can be scored on them. Raises UserError."""
         return data
 
     @abstractmethod
@@ -145,7 +146,7 @@ class Source(ABC, Generic[D]):
         if self.data is None:
             given = [name for name in ("validation", "test") if getattr(self, name) is not None]
             if given and not self.mixes:
-                raise ValueError(f"{' and '.join(given)} without data: name the training data, too, with data=PATH")
+                raise UserError(f"{' and '.join(given)} without data: name the training data, too, with data=PATH")
             return Splits(None, None, []).given(self.validation, self.test)
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
@@ -153,7 +154,7 @@ class Source(ABC, Generic[D]):
         return splits
 
     def read(self) -> SplitData[D]:
-        """All splits; missing validation data are held out of the training data. Raises ValueError."""
+        """All splits; missing validation data are held out of the training data. Raises UserError."""
         path, validation_path, tests = self.splits()
         if self.data is None:
             return self.embedded()
@@ -167,7 +168,7 @@ class Source(ABC, Generic[D]):
         try:
             rest, validation = self.hold_out(train)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
 
     def peek(self) -> D | None:
@@ -180,7 +181,7 @@ class Source(ABC, Generic[D]):
         """What the user names to score on: a corpus, or the test data of a directory."""
         test = only_test(data, self.find(data).test) if Path(data).is_dir() else data
         if test is None:
-            raise ValueError(f"{data}: no test data there; name the file itself")
+            raise UserError(f"{data}: no test data there; name the file itself")
         return test
 
     def named(self, data: str, labels: Sequence[str] = ()) -> D:
@@ -204,20 +205,20 @@ class Source(ABC, Generic[D]):
         """The data of a split as its record describes them; `labels` are those of the run's model.
 
         A record may come from anywhere. So its paths are opened only where it has a fingerprint to check them by, and
-        they are files or directories; nothing is fetched. Raises ValueError or FileNotFoundError.
+        they are files or directories; nothing is fetched. Raises UserError or FileNotFoundError.
         """
         expected = self.recorded.get(split)
         if expected is None:
-            raise ValueError(f"the model was trained without {split} data: name some with --data PATH")
+            raise UserError(f"the model was trained without {split} data: name some with --data PATH")
         corpus = {"validation": self.validation, "test": self.test}.get(split)
         for path in filter(None, [corpus] if corpus else [self.data, self.validation, self.test]):
             if path.startswith(HUB):
-                raise ValueError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
+                raise UserError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
             self.check_exists(path)
         data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
         if data is None or len(expected) < DIGITS or not self.fingerprint(data, split).startswith(expected):
             name = corpus or self.data or "the embedded corpus"
-            raise ValueError(
+            raise UserError(
                 f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data"
                 f" {name}"
             )
@@ -241,7 +242,7 @@ class ClassSource(Source[D]):
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
     def read(self) -> SplitData[D]:
-        """Raises ValueError where the sample lacks what a model could not be trained without."""
+        """Raises UserError where the sample lacks what a model could not be trained without."""
         splits = super().read()
         if self.sample is None:
             return splits
@@ -249,7 +250,7 @@ class ClassSource(Source[D]):
         lost = sorted({*splits.train.labels}.difference(drawn.train.labels))
         if lost and (self.of_every_label or len({*drawn.train.labels}) < 2):
             more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
-            raise ValueError(f"items={self.sample:,}: none of them has the label {lost[0]!r}{more}: take more items")
+            raise UserError(f"items={self.sample:,}: none of them has the label {lost[0]!r}{more}: take more items")
         return drawn
 
     def check_training(self, train: D) -> None:
@@ -257,6 +258,6 @@ class ClassSource(Source[D]):
 
 
 def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raises ValueError for labels of which a classifier has nothing to learn."""
+    """Raises UserError for labels of which a classifier has nothing to learn."""
     if len(set(labels)) < 2:
-        raise ValueError(f"{place}: one label only, {labels[0]!r}: there is nothing to tell apart")
+        raise UserError(f"{place}: one label only, {labels[0]!r}: there is nothing to tell apart")

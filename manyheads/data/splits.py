@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.compressed import opened
+from manyheads.errors import UserError
 
 NUMBERED = re.compile(r"\d+")  # train-0.txt
 PARTS = re.compile(r"-\d+-of-\d+")  # train-00000-of-00003.parquet
@@ -78,7 +79,7 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
 
     shards  what the names of the files of one corpus may differ in, `NUMBERED` or `PARTS`; they are joined by commas
 
-    Raises ValueError where several could be the training data, or the validation data.
+    Raises UserError where several could be the training data, or the validation data.
     """
     names = sorted(names)
     train = [name for name in names if is_split(name, ("train",))]
@@ -87,7 +88,7 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
         train, validation = _joined(train, shards), _joined(validation, shards)
     for role, candidates in (("training", train), ("validation", validation)):
         if len(candidates) > 1:
-            raise ValueError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
+            raise UserError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
     tests = [name for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
     if shards:
         tests = _joined(tests, shards)
@@ -106,9 +107,9 @@ def _joined(names: list[str], shards: re.Pattern[str]) -> list[str]:
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
-    """The test data among those of a directory. Raises ValueError where there are several."""
+    """The test data among those of a directory. Raises UserError where there are several."""
     if len(tests) > 1:
-        raise ValueError(f"{data}: several test files ({', '.join(tests)}); name one of them")
+        raise UserError(f"{data}: several test files ({', '.join(tests)}); name one of them")
     return tests[0] if tests else None
 
 
@@ -133,7 +134,7 @@ def hold_out(
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
         back = np.array([keys[row] in unknown for row in held], bool)
         if back.all():
-            raise ValueError("too few items of each label to hold some out; give validation data")
+            raise UserError("too few items of each label to hold some out; give validation data")
         kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
     return data.subset(kept), data.subset(held)
 
@@ -159,17 +160,17 @@ def hash_of(key: str) -> int:
 
 def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
     """Which hashes (N,) of 64 bits are held out: those in the lowest `fraction` of all that can be, but at least one,
-    and not the highest. Raises ValueError where all are the same."""
+    and not the highest. Raises UserError where all are the same."""
     assert 0 < fraction < 1
     lowest, highest = (int(hashes.min()), int(hashes.max())) if len(hashes) else (0, 0)
     if lowest == highest:
-        raise ValueError(f"one distinct {what} cannot be split; give validation data")
+        raise UserError(f"one distinct {what} cannot be split; give validation data")
     return hashes < np.uint64(min(max(int(fraction * 2**64), lowest + 1), highest))
 
 
 def lines(file: Path) -> Iterator[str | None]:
     """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
-    splits at U+2028, U+000B, U+0085 and would count lines as no editor does. Raises ValueError for a line that is too
+    splits at U+2028, U+000B, U+0085 and would count lines as no editor does. Raises UserError for a line that is too
     long to be held, and for a compressed file that is damaged."""
     for line in _lines(file):
         try:
@@ -179,7 +180,7 @@ def lines(file: Path) -> Iterator[str | None]:
 
 
 def count_lines(file: Path) -> int:
-    """How many `lines` gives; likewise raises ValueError."""
+    """How many `lines` gives; likewise raises UserError."""
     return sum(1 for _ in _lines(file))
 
 
@@ -191,7 +192,7 @@ def _lines(file: Path) -> Iterator[bytes]:
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if len(line) > LONGEST_LINE:
-                raise ValueError(f"{file}:{number}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
+                raise UserError(f"{file}:{number}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
             yield line
 
 

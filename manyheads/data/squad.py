@@ -14,6 +14,7 @@ In .csv and .tsv, columns `answer` and `answer_start` hold one answer. `id` and 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 from manyheads.data.compressed import kind, opened
 from manyheads.data.dataset import Dataset
 from manyheads.data.rows import TABLES, BadRow, Cells, Fault, Row, character_fault, parsed, sift, table, text_fault
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 
 SUFFIXES = (".json", *TABLES)
@@ -74,7 +76,7 @@ class Questions(Dataset):
 def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
     """Reads one file; `limit` is how many questions at most.
 
-    Raises a one-line ValueError that names file, question or line, and remedy, or FileNotFoundError; `skip_bad_lines`
+    Raises a one-line UserError that names file, question or line, and remedy, or FileNotFoundError; `skip_bad_lines`
     leaves faulty questions out and counts them.
     """
     file = Path(file)
@@ -100,13 +102,13 @@ def _json(file: Path) -> Any:
         with opened(file) as content:
             return parse_json(content.read())
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
+        raise UserError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
     except ValueError as error:
-        raise ValueError(f"{file}: not JSON ({error}); {_SHAPE}") from None
+        raise UserError(f"{file}: not JSON ({error}); {_SHAPE}") from None
 
 
 def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
-    """Every question of SQuAD's JSON, as a row of a table. Raises ValueError where the file has another shape."""
+    """Every question of SQuAD's JSON, as a row of a table. Raises UserError where the file has another shape."""
     for a, article in enumerate(_list(file, content, "data", "the file"), 1):
         paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
@@ -114,10 +116,10 @@ def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
         for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
             where = f"article {a}, paragraph {p}"
             if not isinstance(context, str):
-                raise ValueError(f"{file}: {where}: no text under 'context'; {_SHAPE}")
+                raise UserError(f"{file}: {where}: no text under 'context'; {_SHAPE}")
             for q, entry in enumerate(_list(file, paragraph, "qas", where), 1):
                 if not isinstance(entry, dict) or not isinstance(entry.get("question"), str):
-                    raise ValueError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
+                    raise UserError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
                 fault = ("", "")
                 if entry.get("is_impossible") and entry.get("answers"):
                     fault = "it is_impossible but has answers", "remove the one or the other"
@@ -132,7 +134,7 @@ def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
 
 def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
-        raise ValueError(f"{file}: {where}: no list under {key!r}; {_SHAPE}")
+        raise UserError(f"{file}: {where}: no list under {key!r}; {_SHAPE}")
     return holder[key]
 
 
@@ -154,7 +156,7 @@ def _answers(cells: Cells) -> Any:
     """The answers in the form of SQuAD's JSON, unchecked; None where a table's lists do not go together."""
     if "answer" in cells:
         start = str(cells.get("answer_start", "")).strip()
-        number = int(start) if start.lstrip("-").isdecimal() else None
+        number = int(start) if re.fullmatch(r"-?\d{1,18}", start) else None
         return [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
     answers: Any = cells.get("answers") or []
     if not isinstance(answers, dict):

@@ -24,6 +24,7 @@ from manyheads.data.column import Joined
 from manyheads.data.stretches import encoder
 from manyheads.data.texts import Part, Texts
 from manyheads.data.tokenizers import encode_all
+from manyheads.errors import UserError
 from manyheads.files import WriteError, fingerprint, replacing
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
     """Sequences of token ids in a file; `store[i]` is the i-th as int64, `lengths` (N,) holds their lengths."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a store. Raises ValueError when the file is not whole."""
+        """Opens a store. Raises UserError when the file is not whole."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -48,11 +49,11 @@ class TokenStore(Sequence[NDArray[np.int64]]):
                 length, dtype = _stated(file)
                 start = file.tell()
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
+            raise UserError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
         size, expected = path.stat().st_size, start + length * dtype.itemsize
         whole = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
         if size != expected or not whole or (np.diff(offsets) < 0).any():
-            raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+            raise UserError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
         self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
         self.lengths: NDArray[np.int64] = np.diff(offsets)
         self._file = os.open(path, os.O_RDONLY)  # read, not mapped: what was mapped counts as memory of the process
@@ -117,17 +118,17 @@ class TokenStream:
     """Ids of running text in a file, of which only what is asked for is read: stream[a:b] is an array."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a stream. Raises ValueError where the file is not whole."""
+        """Opens a stream. Raises UserError where the file is not whole."""
         self.path = path
         try:
             with path.open("rb") as file:
                 self._length, self._dtype = _stated(file)
                 self._start = file.tell()
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{path}: not a token stream ({error}); delete the file to have it built again") from None
+            raise UserError(f"{path}: not a token stream ({error}); delete the file to have it built again") from None
         size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
         if size != expected:
-            raise ValueError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+            raise UserError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
@@ -234,17 +235,17 @@ def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
 
 
 def _stated(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
-    """Length and kind of an array of integers, from its .npy header. Raises ValueError for any other, and where the
+    """Length and kind of an array of integers, from its .npy header. Raises UserError for any other, and where the
     file does not hold so many: nothing of that size is allocated then."""
     if (version := np.lib.format.read_magic(file)) != (1, 0):
-        raise ValueError(f"the version of its .npy format is {version}: expected (1, 0)")
+        raise UserError(f"the version of its .npy format is {version}: expected (1, 0)")
     try:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     except Exception as error:  # its header is a literal of Python, and what reads these raises much
-        raise ValueError(f"a damaged .npy header ({type(error).__name__})") from None
+        raise UserError(f"a damaged .npy header ({type(error).__name__})") from None
     rest = os.fstat(file.fileno()).st_size - file.tell()
     if len(shape) != 1 or dtype.kind not in "iu" or not 0 <= shape[0] * dtype.itemsize <= rest:
-        raise ValueError(f"its header says {dtype} {shape}: expected integers, of at most {rest:,} bytes")
+        raise UserError(f"its header says {dtype} {shape}: expected integers, of at most {rest:,} bytes")
     return shape[0], dtype
 
 

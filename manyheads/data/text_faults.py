@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from manyheads.data.splits import LONGEST, SURROGATE, half_character
+from manyheads.errors import UserError
 
 CHARACTERS = 1000  # that a token of a text may stand for; the longest tokens of GPT-2's vocabulary have 128
 
 
-class ItemError(ValueError):
+class ItemError(UserError):
     """One of several texts cannot be used.
 
     index  its number, from 0
@@ -38,9 +39,9 @@ def fault_of(text: str, room: int | None = None, remedy: str = "shorten it") -> 
 
 
 def check_text(text: str, name: str, room: int | None = None, remedy: str = "shorten it") -> None:
-    """Raises ValueError for a text that cannot be used."""
+    """Raises UserError for a text that cannot be used."""
     if fault := fault_of(text, room, remedy):
-        raise ValueError(f"{name} {fault}")
+        raise UserError(f"{name} {fault}")
 
 
 def check_texts(texts: Sequence[str], room: int | None = None, remedy: str = "shorten it") -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
+from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, write_json
 
 
@@ -77,7 +78,7 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self, after: int = 0) -> Iterator[Part]:
-        """All pieces in their order, from the one of number `after` on. Raises ValueError where a file has changed."""
+        """All pieces in their order, from the one of number `after` on. Raises UserError where a file has changed."""
         pieces: Iterator[Piece]
         if isinstance(self.source, Sequence):
             start, pieces = 0, (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
@@ -136,11 +137,11 @@ class Texts:
         return replace(self, chosen=mask)
 
     def halves(self, share: float) -> tuple[Texts, Texts]:
-        """The only text, and the last `share` of its characters. Raises ValueError where one of them would be empty."""
+        """The only text, and the last `share` of its characters. Raises UserError where one of them would be empty."""
         characters = sum(len(part.content) for part in self.parts())
         at = int(characters * (1 - share))
         if not 0 < at < characters:
-            raise ValueError(f"a text of {characters} characters cannot be split; give validation data")
+            raise UserError(f"a text of {characters} characters cannot be split; give validation data")
         return replace(self, span=(0, at)), replace(self, span=(at, None))
 
     def sample(self, most: int) -> Iterator[str]:
@@ -240,10 +241,10 @@ def read_texts(
     limit           how many texts are read at most, and of a text file only the first part
     kept            directory where is remembered what was found, so that the same files need not be read again
 
-    Raises FileNotFoundError or a one-line ValueError that names file, line and remedy.
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
     """
     corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
     survey = Survey.of(corpus, kept)
     if not survey.usable.any():
-        raise ValueError(f"{path}: no text in it ({sum(survey.skips.values()):,} skipped)")
+        raise UserError(f"{path}: no text in it ({sum(survey.skips.values()):,} skipped)")
     return Texts(corpus, skips=survey.skips, file=Path(path), kept=kept, survey=survey)

@@ -2,7 +2,7 @@
 
 All are objects of the `tokenizers` library: `tokenizer.json` holds the whole of them but for one flag, which a model
 directory keeps in tokenizer_config.json and `load_tokenizer` sets: text that spells a special token is text. The same
-texts give the same file, in any process. Every function raises ValueError where the vocabulary is too small to hold
+texts give the same file, in any process. Every function raises UserError where the vocabulary is too small to hold
 what it must, and warns where the texts yield fewer ids than asked.
 
 Those for translation (`train_bpe`, `train_unigram`) read raw, cased text and have Marian's layout: `</s>` is 0, `<unk>`
@@ -24,6 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from manyheads.errors import UserError
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
 WORD_TOKENS = (UNKNOWN, PAD, "<bos>", "<eos>")  # ids 0 to 3, as in the PyTorch tutorial
@@ -109,7 +111,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     included.
 
     For a joint vocabulary pass the texts of both languages. Merges need a pair seen `min_frequency` times, so a small
-    corpus can give fewer ids than asked (a warning says so). Raises ValueError when the characters alone do not fit.
+    corpus can give fewer ids than asked (a warning says so). Raises UserError when the characters alone do not fit.
     """
     tokenizer = _for_translation(models.BPE(unk_token=UNKNOWN))
     trainer = trainers.BpeTrainer(
@@ -251,7 +253,7 @@ class _Texts:
         self._texts = list(texts) if isinstance(texts, Iterator) else texts
         if not any(text.strip() for text in self._texts):
             count = sum(1 for _ in self._texts)
-            raise ValueError(f"a vocabulary needs text to be learned from: got {count:,} texts, all of them empty")
+            raise UserError(f"a vocabulary needs text to be learned from: got {count:,} texts, all of them empty")
 
     def __iter__(self) -> Iterator[str]:
         return (piece for text in self._texts for piece in _pieces(text))
@@ -284,7 +286,7 @@ def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
 
 def _check(size: int, vocabulary: int, held: str) -> None:
     if size > vocabulary:  # trainers never drop what the vocabulary must hold
-        raise ValueError(f"vocabulary={vocabulary}: {held} need at least {size:,} ids; ask for more")
+        raise UserError(f"vocabulary={vocabulary}: {held} need at least {size:,} ids; ask for more")
     if size < vocabulary:
         warnings.warn(f"vocabulary={vocabulary}: the texts yield only {size:,} ids", stacklevel=3)
 
@@ -297,14 +299,14 @@ def _text_is_text(tokenizer: Tokenizer) -> Tokenizer:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Opens a tokenizer.json; text that spells a special token ("</s>") is read as text, as after `train_bpe`.
 
-    Raises FileNotFoundError, or ValueError when the file is no tokenizer.
+    Raises FileNotFoundError, or UserError when the file is no tokenizer.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write it again") from None
+        raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write it again") from None
     return _text_is_text(tokenizer)  # the flag is not stored in the file
 
 

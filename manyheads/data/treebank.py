@@ -73,7 +73,7 @@ class Treebank(Dataset):
 
 
 def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank:
-    """Reads one file. Raises a one-line ValueError that names file, line and remedy, or FileNotFoundError;
+    """Reads one file. Raises a one-line UserError that names file, line and remedy, or FileNotFoundError;
     `skip_bad_lines` leaves out the sentences with a faulty line and counts them."""
     file = Path(file)
     if not file.is_file():

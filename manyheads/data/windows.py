@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
+from manyheads.errors import UserError
+
 
 class Window(NamedTuple):
     """Tokens `start` to `end`, which is not among them."""
@@ -91,7 +93,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
     frame = Frame.of(tokenizer)
     room = limit - len(frame)
     if room < 2:
-        raise ValueError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
+        raise UserError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     all_windows: list[WordWindow] = []
     # to byte-level BPE a word in a text begins with its blank

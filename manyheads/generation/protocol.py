@@ -9,6 +9,8 @@ from typing import Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
+
 
 class Cache(Protocol):
     """What a model remembers of each row of a batch. `manyheads.core.cache.KVCache` is one."""
@@ -48,9 +50,9 @@ def length_penalty(length: int, alpha: float) -> float:
 
 
 def check_alpha(alpha: float) -> None:
-    """Raises ValueError for an exponent of the length penalty that is not from 0 to 10."""
+    """Raises UserError for an exponent of the length penalty that is not from 0 to 10."""
     if not 0 <= alpha <= 10:  # nan neither
-        raise ValueError(f"alpha must be from 0 to 10, got {alpha}")
+        raise UserError(f"alpha must be from 0 to 10, got {alpha}")
 
 
 def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.generation.protocol import largest
 
 
@@ -29,13 +30,13 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # nan neither
-            raise ValueError(f"temperature must be 0, or from 0.001 to 1000, got {self.temperature}")
+            raise UserError(f"temperature must be 0, or from 0.001 to 1000, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
+            raise UserError(f"top_k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+            raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if not 1e-3 <= self.repetition_penalty <= 1e3:
-            raise ValueError(f"repetition_penalty must be from 0.001 to 1000, got {self.repetition_penalty}")
+            raise UserError(f"repetition_penalty must be from 0.001 to 1000, got {self.repetition_penalty}")
 
     def choose(self, logits: Tensor, seen: Tensor | None, chances: Callable[[], Tensor]) -> Tensor:
         """logits (B, V), tokens that each text has (B, V), numbers from 0 to 1 (B,) when asked for -> tokens (B,)."""

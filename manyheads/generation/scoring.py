@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from manyheads.errors import UserError
 from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, without
 
 
@@ -23,11 +24,11 @@ def score(
     """The hypothesis that each target (ids without start and end) would be if a search had found it.
 
     One `step` over all tokens at once: the cache must be fresh and hold the longest target + 1 positions.
-    A target with a suppressed id has the log-probability -inf. ValueError unless there is one target for each row.
+    A target with a suppressed id has the log-probability -inf. UserError unless there is one target for each row.
     """
     check_alpha(alpha)
     if len(targets) != len(cache.lengths):
-        raise ValueError(f"expected one target for each of the {len(cache.lengths)} rows, got {len(targets)}")
+        raise UserError(f"expected one target for each of the {len(cache.lengths)} rows, got {len(targets)}")
     device = cache.lengths.device
     width = max(map(len, targets), default=0) + 1
     # Padding with ends is harmless: a decoder is causal, and what follows the first end is left out of the sum.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.generation.protocol import (
     BLOCK,
     C,
@@ -103,11 +104,11 @@ def beam_search(
     alpha   length penalty, from 0 to 10.
     reduce  in place of `reduced`, where the model comes with a faster one.
 
-    Other arguments as in `greedy`. ValueError for impossible ones.
+    Other arguments as in `greedy`. UserError for impossible ones.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
-        raise ValueError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
+        raise UserError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
     reduce = reduce or reduced
     batch, device = len(limits), cache.lengths.device
     limits = limits.to(device)
@@ -186,8 +187,8 @@ def _first_largest(scores: Tensor, count: int) -> Tensor:
 def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:
     check_alpha(alpha)
     if limits.shape != cache.lengths.shape:
-        raise ValueError(f"expected one limit for each of the {len(cache.lengths)} rows, got {tuple(limits.shape)}")
+        raise UserError(f"expected one limit for each of the {len(cache.lengths)} rows, got {tuple(limits.shape)}")
     if limits.numel() and int(limits.min()) < 0:
-        raise ValueError(f"a limit must not be negative, got {int(limits.min())}")
+        raise UserError(f"a limit must not be negative, got {int(limits.min())}")
     if end in suppress:
-        raise ValueError(f"the end ({end}) must not be suppressed: nothing would finish")
+        raise UserError(f"the end ({end}) must not be suppressed: nothing would finish")

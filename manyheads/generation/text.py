@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from manyheads.errors import UserError
+
 UNSURE = "\ufffd"  # what bytes decode to that are no character, or not yet one
 PARTS = 4  # bytes of a character, and so tokens, at most
 PENDING = 16  # tokens since the text was sure, from which on it is tried to go on without them
@@ -22,7 +24,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
         if "" in stop:
-            raise ValueError("a stop string must not be empty")
+            raise UserError("a stop string must not be empty")
         self.text = ""  # all that has been returned
         self.stopped = False
         self._tokenizer, self._stop = tokenizer, tuple(stop)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
@@ -100,7 +101,7 @@ class _Names:
 
     def also_written(self, config: BertConfig) -> dict[str, Any]:
         if not self.architecture(config):
-            raise ValueError(f"head is {config.head!r}: only {', '.join(self.architectures)} can be represented")
+            raise UserError(f"head is {config.head!r}: only {', '.join(self.architectures)} can be represented")
         return label_names(config.labels) if config.head in LABELLED else {}
 
 
@@ -163,14 +164,12 @@ class _OffsetPositions(Setting):
             return {self.ours: rows}  # the configuration says what is wrong
         offset = pad + 1
         if rows <= offset:
-            raise ValueError(
-                f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one"
-            )
+            raise UserError(f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one")
         return {self.ours: rows - offset, "position_offset": offset}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours["position_offset"] != ours["pad"] + 1:
-            raise ValueError(f"position_offset is {ours['position_offset']}: only {ours['pad'] + 1} can be represented")
+            raise UserError(f"position_offset is {ours['position_offset']}: only {ours['pad'] + 1} can be represented")
         return {self.theirs: ours[self.ours] + ours["position_offset"]}
 
 

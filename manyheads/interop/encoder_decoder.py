@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
+from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ANY_TEXT_MODEL, activation
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight, weights_and_biases
@@ -82,7 +83,7 @@ class _OnePad:
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours["source_pad"] not in (None, ours["pad"]):
-            raise ValueError(f"source_pad is {ours['source_pad']}: only that of pad, {ours['pad']}, can be represented")
+            raise UserError(f"source_pad is {ours['source_pad']}: only that of pad, {ours['pad']}, can be represented")
         return {}
 
 

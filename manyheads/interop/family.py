@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import FieldError
 from manyheads.core.layers import Undrawn
+from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
 LARGEST_TABLES = 2**26  # numbers that a model of a few weights may compute for itself
@@ -68,7 +69,7 @@ class Family:
     def read(
         self, settings: Mapping[str, Any], shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
     ) -> tuple[Any, dict[str, Tensor]]:
-        """Our configuration, parameters and buffers. Raises ValueError on all that is not exactly representable.
+        """Our configuration, parameters and buffers. Raises UserError on all that is not exactly representable.
 
         shapes  what the file holds, on the meta device. It is compared with what the settings ask for before anything
                 of those sizes is allocated; then `load` is called for the tensors themselves.
@@ -78,17 +79,17 @@ class Family:
         try:
             config = self.config(**stated)
         except FieldError as error:
-            raise ValueError(f"{self.settings.key_of(error.field)} {error.fault}") from None
+            raise UserError(f"{self.settings.key_of(error.field)} {error.fault}") from None
         try:
             with torch.device("meta"), Undrawn():
                 module = self.module(config)
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
         except RuntimeError as error:  # a tensor of 2^63 bytes or more
-            raise ValueError(f"its sizes ask for more memory than there can be ({error})") from None
+            raise UserError(f"its sizes ask for more memory than there can be ({error})") from None
         computed = sum(buffer.numel() for buffer in module.buffers())  # such as sines of all positions
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
-            raise ValueError(
+            raise UserError(
                 f"its tables, which are in no file, have {computed:,} numbers: expected at most {LARGEST_TABLES:,}, or "
                 "as many as it has weights: its number of positions may be wrong"
             )
@@ -100,7 +101,7 @@ class Family:
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
-        """config.json of a model, but for its number format. Raises ValueError on what the family has not."""
+        """config.json of a model, but for its number format. Raises UserError on what the family has not."""
         fixed = {"architectures": [self.architecture(config)], "model_type": self.model_type}
         return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from manyheads.errors import UserError
 from manyheads.interop.table import Choice, Row, Setting
 
 _BOOKKEEPING = """
@@ -42,7 +43,7 @@ def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
     """The one that `architectures` names; where it names none, the first that is known."""
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
-        raise ValueError(f"'architectures' is {named!r}: known are {', '.join(known)}")
+        raise UserError(f"'architectures' is {named!r}: known are {', '.join(known)}")
     return named[0]
 
 

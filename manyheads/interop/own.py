@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from manyheads.errors import UserError
 from manyheads.interop.encoder_decoder import generation as translation
 from manyheads.interop.family import Family
 from manyheads.interop.gpt import generation as continuation
@@ -30,7 +31,7 @@ class _Field:
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         value = theirs.get(self.name, self.default)
         if value is MISSING:
-            raise ValueError(f"{self.name!r} is missing")
+            raise UserError(f"{self.name!r} is missing")
         return {self.name: value}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:

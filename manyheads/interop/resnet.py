@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
@@ -114,7 +115,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     """All sizes are those of the weights. `architecture` tells that nothing is computed otherwise (a pooling, say)."""
     name = settings.get("architecture")
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
-        raise ValueError(f"'architecture' is {name!r}: known are resnetN and seresnetN")
+        raise UserError(f"'architecture' is {name!r}: known are resnetN and seresnetN")
     timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
     stem = tensors.get(f"resnet.{_NORMED['stem']}.convolution.weight")
     widths: dict[int, int] = {}
@@ -127,7 +128,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
             widths[stage] = max(widths.get(stage, 0), tensor.numel())  # the others of a bottleneck are narrower
             blocks.setdefault(stage, set()).add(block)
     if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
-        raise ValueError("conv1.weight and layer1.0.bn1.bias, ... are not those of a ResNet")
+        raise UserError("conv1.weight and layer1.0.bn1.bias, ... are not those of a ResNet")
     return {
         "labels": timm.labels(settings, tensors.get(f"{_CLASSIFIER}.weight")),
         "channels": stem.shape[1],

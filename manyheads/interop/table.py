@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
+
 REQUIRED = object()
 SHOWN = 8  # tensors of each kind that the message about a mismatch names
 
@@ -43,17 +45,17 @@ class Setting:
         given = {key: theirs[key] for key in self.keys if theirs.get(key) is not None}
         if not given:
             if self.default is REQUIRED:
-                raise ValueError(f"{self.theirs!r} is missing")
+                raise UserError(f"{self.theirs!r} is missing")
             return {self.ours: self.default(theirs) if callable(self.default) else self.default}
         first, *others = given.values()
         if any(value != first for value in others):
             both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())
-            raise ValueError(f"{both} contradict each other: they are one setting")
+            raise UserError(f"{both} contradict each other: they are one setting")
         return {self.ours: first}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours[self.ours] is None and not self.null and self.default is not None:
-            raise ValueError(f"{self.ours} is None: in their file that means a default")
+            raise UserError(f"{self.ours} is None: in their file that means a default")
         return {self.theirs: ours[self.ours]}
 
 
@@ -82,11 +84,11 @@ class Choice:
                 return {self.ours: ours}
         shown = ", ".join(f"{key!r} is {value!r}" for key, value in zip(self.theirs, words, strict=True))
         known = ", ".join(" and ".join(map(repr, meaning)) for meanings in self.values.values() for meaning in meanings)
-        raise ValueError(f"{shown}, which cannot be represented: known are {known}")
+        raise UserError(f"{shown}, which cannot be represented: known are {known}")
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours[self.ours] not in self.values:
-            raise ValueError(f"{self.ours} is {ours[self.ours]!r}: known are {', '.join(map(repr, self.values))}")
+            raise UserError(f"{self.ours} is {ours[self.ours]!r}: known are {', '.join(map(repr, self.values))}")
         return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
 
 
@@ -119,7 +121,7 @@ class Settings:
     ignored: frozenset[str]
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises ValueError on a value that we cannot represent and on a key that we do not know."""
+        """Raises UserError on a value that we cannot represent and on a key that we do not know."""
         only = {**self.theirs_only, **self.tolerated}
         known = {*only, *self.ignored}
         ours = dict(self.ours_only)
@@ -128,9 +130,9 @@ class Settings:
             known |= set(row.keys)
         for key, value in theirs.items():
             if key not in known:
-                raise ValueError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
+                raise UserError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
             if key in only and value is not None and value != only[key]:
-                raise ValueError(f"{key!r} is {value!r}: only {only[key]!r} can be represented")
+                raise UserError(f"{key!r} is {value!r}: only {only[key]!r} can be represented")
         return ours
 
     def key_of(self, name: str) -> str:
@@ -138,15 +140,15 @@ class Settings:
         return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises ValueError on a value that the family cannot represent."""
+        """Raises UserError on a value that the family cannot represent."""
         for name, value in self.ours_only.items():
             if ours[name] != value:
-                raise ValueError(f"{name} is {ours[name]!r}: only {value!r} can be represented")
+                raise UserError(f"{name} is {ours[name]!r}: only {value!r} can be represented")
         theirs = dict(self.theirs_only)
         for row in self.rows:
             for key, value in row.to_theirs(ours).items():
                 if theirs.setdefault(key, value) != value:
-                    raise ValueError(f"{key!r} would be {value!r}: only {theirs[key]!r} can be represented")
+                    raise UserError(f"{key!r} would be {value!r}: only {theirs[key]!r} can be represented")
         return theirs
 
 
@@ -204,7 +206,7 @@ def check_shapes(
 
     known  what a file may hold beside the weights; None: for other heads than ours, of any shape
 
-    Raises ValueError with everything that is missing, unexpected, misshapen or of another kind of number.
+    Raises UserError with everything that is missing, unexpected, misshapen or of another kind of number.
     """
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
@@ -230,7 +232,7 @@ def check_shapes(
             check(name, value, exact=False)
     faults["unexpected"] = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
     if any(faults.values()):
-        raise ValueError("; ".join(f"{kind}: {_first(names)}" for kind, names in faults.items() if names))
+        raise UserError("; ".join(f"{kind}: {_first(names)}" for kind, names in faults.items() if names))
 
 
 def weights_to_ours(
@@ -243,7 +245,7 @@ def weights_to_ours(
 
     known  what a file may hold beside the weights (tables that are computed, biases of zero); must have this value
 
-    Raises ValueError where a tensor contradicts its name: copies that differ, or another table.
+    Raises UserError where a tensor contradicts its name: copies that differ, or another table.
     """
     ours: dict[str, Tensor] = {}
     contradictory = []
@@ -257,7 +259,7 @@ def weights_to_ours(
             if not torch.allclose(in_file, value.to(in_file.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} is not what this architecture computes")
     if contradictory:
-        raise ValueError(f"contradictory: {_first(contradictory)}")
+        raise UserError(f"contradictory: {_first(contradictory)}")
     return ours
 
 

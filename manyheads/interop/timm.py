@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from manyheads.errors import UserError
+
 # keys of config.json that do not change what the model computes, or that `arguments` and `labels` read
 IGNORED = frozenset(
     ["architecture", "num_classes", "num_features", "model_args", "pretrained_cfg", "label_names", "label_descriptions"]
@@ -19,10 +21,10 @@ def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping
     """The arguments that the model was made with: any value for those that are `free`, else the one of `fixed`."""
     given = settings.get("model_args") or {}
     if not isinstance(given, dict):
-        raise ValueError(f"'model_args' is {str(given)[:80]}: expected a mapping")
+        raise UserError(f"'model_args' is {str(given)[:80]}: expected a mapping")
     for key, value in given.items():
         if key not in free and not (key in fixed and value == fixed[key]):
-            raise ValueError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
+            raise UserError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
     return given
 
 
@@ -43,9 +45,9 @@ def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
         resample, mode = _RESAMPLE[given["interpolation"]], given.get("crop_mode", "center")
         edge = int(size / crop)
         if mode not in ("center", "squash") or size < 1 or not 0 < crop <= 1:
-            raise ValueError
+            raise UserError
     except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
-        raise ValueError(
+        raise UserError(
             f"'pretrained_cfg' is {str(given)[:80]}: expected input_size, crop_pct from 0 to 1, crop_mode center or"
             " squash, interpolation bilinear or bicubic, mean and std"
         ) from None

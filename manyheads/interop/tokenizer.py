@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from manyheads.errors import UserError
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 
 # of the source, or of both; and of the target, beside a model type of our own with two vocabularies
@@ -81,7 +82,7 @@ def read_tokenizers(
     tokenizer_class  what config.json says of them
     sizes            of the model's vocabularies
 
-    Raises ValueError, in one line, on files that are missing or damaged, or of another model.
+    Raises UserError, in one line, on files that are missing or damaged, or of another model.
     """
     settings = {"tokenizer_class": tokenizer_class, **(about or {})}
     foreign = None
@@ -94,10 +95,10 @@ def read_tokenizers(
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
         if fault := fault_of(tokenizer):
-            raise ValueError(f"{path}: of its tokenizer {fault}: get the model's own files again")
+            raise UserError(f"{path}: of its tokenizer {fault}: get the model's own files again")
         largest = max(tokenizer.get_vocab().values(), default=-1)
         if largest >= size:
-            raise ValueError(
+            raise UserError(
                 f"{path}: its tokenizer has tokens up to id {largest}, the model {size} in all: they do not belong"
                 " together"
             )
@@ -111,11 +112,11 @@ def read_tokenizers(
 
 def _from_file(file: Path) -> Tokenizer:
     if not file.is_file():
-        raise ValueError(f"{file.parent}: no {file.name}: the directory is incomplete, copy or save the model again")
+        raise UserError(f"{file.parent}: no {file.name}: the directory is incomplete, copy or save the model again")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:

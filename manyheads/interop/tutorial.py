@@ -19,6 +19,7 @@ from torch import Tensor
 from manyheads.core.config import FieldError
 from manyheads.core.layers import Undrawn
 from manyheads.core.positions import sinusoidal
+from manyheads.errors import UserError
 from manyheads.files import parse_json, regular
 from manyheads.interop.family import saved_tensors
 from manyheads.interop.table import Weight, check_shapes, weights_and_biases, weights_to_ours
@@ -85,7 +86,7 @@ def translator(
 
     source, target  ids of words, of which the special ones matter
 
-    Raises ValueError, in one line, on a state_dict of another class.
+    Raises UserError, in one line, on a state_dict of another class.
     """
     config = _config(tensors, source, target, heads)
     with torch.device("meta"), Undrawn():
@@ -96,9 +97,9 @@ def translator(
         ours = weights_to_ours(WEIGHTS, expected, tensors, {_POSITIONS: None})
         # theirs is in float32, so the angle of the 5,000th position is off by some 1e-3
         if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
-            raise ValueError(f"{_POSITIONS} holds other numbers than its sines and cosines")
+            raise UserError(f"{_POSITIONS} holds other numbers than its sines and cosines")
     except ValueError as error:
-        raise ValueError(f"not a state_dict of {CLASS}: {error}") from None
+        raise UserError(f"not a state_dict of {CLASS}: {error}") from None
     with Undrawn():
         model = Transformer(config)
     with torch.no_grad():
@@ -115,7 +116,7 @@ def _config(
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
         names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
         more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
-        raise ValueError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {names}{more}")
+        raise UserError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {names}{more}")
     rows, width = tensors[_SOURCE].shape
     sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
     for side, hidden in _HIDDEN.items():
@@ -130,33 +131,33 @@ def _config(
         return preset("transformer/blog", **sizes, **ids)
     except FieldError as error:
         if error.field.endswith("_heads"):
-            raise ValueError(f"heads (--heads) {error.fault}") from None
-        raise ValueError(f"not a state_dict of {CLASS}: {error}") from None
+            raise UserError(f"heads (--heads) {error.fault}") from None
+        raise UserError(f"not a state_dict of {CLASS}: {error}") from None
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
     """The ids of words: JSON, a list (torchtext's `get_itos()`) or a mapping to ids (`get_stoi()`), or a word a line.
 
-    Raises ValueError, in one line, where ids are missing or a special token is.
+    Raises UserError, in one line, where ids are missing or a special token is.
     """
     regular(file)
     try:
         text = file.read_text(encoding="utf-8")
         content: Any = parse_json(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
     except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, ValueError):
-        raise ValueError(
+        raise UserError(
             f"{file}: expected {'JSON' if file.suffix == '.json' else 'UTF-8 text, a word a line'}"
         ) from None
     words = {word: i for i, word in enumerate(content)} if isinstance(content, list) and _all(str, content) else content
     numbered = isinstance(words, dict) and _all(int, words.values())
     if not numbered or sorted(words.values()) != list(range(len(content))):
-        raise ValueError(
+        raise UserError(
             f"{file}: expected every word once, a list in the order of the ids or a mapping to 0, 1, 2, ..."
         )
     if missing := [token for token in SPECIAL if token not in words]:
-        raise ValueError(
+        raise UserError(
             f"{file}: no {', '.join(missing)} among its {len(words):,} words: expected the tutorial's tokens"
         )
     return words

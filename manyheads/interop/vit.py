@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
@@ -87,7 +88,7 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 
 def _also_written(config: ViTConfig) -> dict[str, Any]:
     if config.labels and config.representation is not None:
-        raise ValueError(f"representation is {config.representation}: beside labels only None can be represented")
+        raise UserError(f"representation is {config.representation}: beside labels only None can be represented")
     if not config.labels:
         return {} if config.representation is None else {"pooler_output_size": config.representation}
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
@@ -144,7 +145,7 @@ class _Ratio(Setting):
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         ratio, rest = divmod(ours[self.ours], ours["width"])
         if rest:
-            raise ValueError(f"feed_forward is {ours[self.ours]}: only multiples of the width can be represented")
+            raise UserError(f"feed_forward is {ours[self.ours]}: only multiples of the width can be represented")
         return {self.theirs: ratio}
 
 
@@ -251,7 +252,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
     name = str(settings.get("architecture"))
     size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
     if size is None or size[1] not in _TIMM_HEADS:
-        raise ValueError(
+        raise UserError(
             f"'architecture' is {name!r}: known are vit_SIZE_patchP_N, deit_SIZE_patchP_N and"
             f" deit_SIZE_distilled_patchP_N of the sizes {', '.join(_TIMM_HEADS)}"
         )
@@ -260,7 +261,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         tensors.get(key) for key in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     )
     if patches is None or table is None or expand is None or patches.dim() != 4 or table.dim() != 3:
-        raise ValueError("patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight are not those of a ViT")
+        raise UserError("patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight are not those of a ViT")
     distilled = "dist_token" in tensors
     return {
         "labels": timm.labels(settings, tensors.get("head.weight")),

@@ -33,6 +33,7 @@ from tokenizers import (
     processors,
 )
 
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 
 LARGEST_OFFSET = 10_000  # of Pegasus: tokens before the pieces; all published models have 103
@@ -47,17 +48,17 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
 
     about  its tokenizer_config.json, {} where there is none.
 
-    Raises ValueError, in one line, when a file is missing or damaged, or made for a class that works differently.
+    Raises UserError, in one line, when a file is missing or damaged, or made for a class that works differently.
     """
     names, classes, reader = _KINDS.get(model_type, ((), (), None))
     present = [name for name in names if (path / name).is_file()]
     if not present or reader is None:
         return None
     if absent := [name for name in names if name not in present]:
-        raise ValueError(f"{path}: {', '.join(present)} without {', '.join(absent)}: copy the model again")
+        raise UserError(f"{path}: {', '.join(present)} without {', '.join(absent)}: copy the model again")
     named = about.get("tokenizer_class")
     if named is not None and str(named).removesuffix("Fast") not in classes:
-        raise ValueError(
+        raise UserError(
             f"{path}: its tokenizer is a {named}, which {present[0]} alone does not describe: expected {classes[0]}, or"
             " save it as tokenizer.json with transformers"
         )
@@ -67,7 +68,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
+        raise UserError(f"{path}: {', '.join(present)}: not the files of a tokenizer ({reason})") from None
 
 
 def marian_files(path: Path) -> dict[str, bytes]:
@@ -163,7 +164,7 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     model.ParseFromString((path / "spiece.model").read_bytes())
     offset = about.get("offset", 103)
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
-        raise ValueError(f"'offset' is {str(offset)[:40]}: expected 0 to {LARGEST_OFFSET:,}")
+        raise UserError(f"'offset' is {str(offset)[:40]}: expected 0 to {LARGEST_OFFSET:,}")
     tokens = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_1>"}
     pad, end, unknown, mask = _special(about, tokens).values()
     masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]

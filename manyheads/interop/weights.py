@@ -3,7 +3,7 @@
     model.safetensors    or model.safetensors.index.json with the shards it names
     pytorch_model.bin    or pytorch_model.bin.index.json: pickles, only read when asked for, and only as plain tensors
 
-Every error is a ValueError of one line that names the file.
+Every error is a UserError of one line that names the file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import checksum
+from manyheads.errors import UserError
 from manyheads.files import parse_json, regular
 
 _DTYPES = {
@@ -38,7 +39,7 @@ def weight_files(path: Path, name: str) -> list[Path]:
         return [path / name] if (path / name).is_file() else []
     shards = [path / shard for shard in sorted(set(_weight_map(index).values()))]
     if absent := [shard.name for shard in shards if not shard.is_file()]:
-        raise ValueError(f"{path}: no {', '.join(absent[:3])}, which {index.name} names: copy the model again")
+        raise UserError(f"{path}: no {', '.join(absent[:3])}, which {index.name} names: copy the model again")
     return shards
 
 
@@ -54,7 +55,7 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     for name, part in parts.items()
                 }
             except RuntimeError as error:  # strides of a shape with a zero among large sizes
-                raise ValueError(f"{file}: damaged ({error}): copy or save the model again") from None
+                raise UserError(f"{file}: damaged ({error}): copy or save the model again") from None
 
     return _read(path, SAFE, read)
 
@@ -71,7 +72,7 @@ def _safe_tensors(file: Path) -> dict[str, Tensor]:
             stated = (opened.metadata() or {}).get(CHECKSUM)
         tensors = load_file(file)
     if stated not in (None, checksum(tensors)):
-        raise ValueError(f"{file}: damaged: its checksum does not match: copy or save the model again")
+        raise UserError(f"{file}: damaged: its checksum does not match: copy or save the model again")
     return tensors
 
 
@@ -81,7 +82,7 @@ def _undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
+        raise UserError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:
@@ -95,7 +96,7 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
         with catch_warnings(action="ignore"):  # of kinds that are refused below
             tensors = torch.load(file, map_location="cpu", weights_only=True)
     except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
-        raise ValueError(
+        raise UserError(
             f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
             "copy it again, or get the model as safetensors"
         ) from None
@@ -104,14 +105,14 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
         content = (
             f"a dict of {', '.join(map(str, tensors))[:80]}" if isinstance(tensors, dict) else type(tensors).__name__
         )
-        raise ValueError(
+        raise UserError(
             f"{file}: not plain weights, refused: expected a dict of names and tensors, as of model.state_dict(), found"
             f" {content}"
         )
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             kind = "quantized" if tensor.is_quantized else "without content" if tensor.is_meta else "sparse"
-            raise ValueError(f"{file}: {name} is {kind}: expected dense tensors: save it with its plain numbers")
+            raise UserError(f"{file}: {name} is {kind}: expected dense tensors: save it with its plain numbers")
     return tensors
 
 
@@ -132,7 +133,7 @@ def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> d
         content = read(file)
         listed = {tensor for tensor, shard in where.items() if shard == file.name}
         if differing := sorted(listed ^ set(content)):
-            raise ValueError(
+            raise UserError(
                 f"{file}: holds other tensors than {index.name} says, such as {differing[0]}: copy it again"
             )
         tensors |= content
@@ -147,5 +148,5 @@ def _weight_map(index: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError):
         plain = False
     if not plain:
-        raise ValueError(f"{index}: expected a 'weight_map' from tensors to files of this directory: copy it again")
+        raise UserError(f"{index}: expected a 'weight_map' from tensors to files of this directory: copy it again")
     return where

@@ -23,6 +23,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Precision
 from manyheads.core.runtime import Route, bf16_pays
+from manyheads.errors import UserError
 
 # What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
 # stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
@@ -35,18 +36,18 @@ def has_kernels() -> bool:
 
 
 def check(route: Route) -> None:
-    """Raises ValueError where the precision of the route cannot be had here."""
+    """Raises UserError where the precision of the route cannot be had here."""
     if route.precision != "int8":
         return
     use = "take float32 or bf16, or auto, which finds the fastest"
     if route.device != "cpu":
-        raise ValueError(f"precision int8 runs on a CPU, not on {route.device}: {use}")
+        raise UserError(f"precision int8 runs on a CPU, not on {route.device}: {use}")
     if not has_kernels():
-        raise ValueError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
+        raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
     from manyheads.lowering.tile import HAS_INT8
 
     if not HAS_INT8:
-        raise ValueError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {use}")
+        raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {use}")
 
 
 def lower(model: Any, route: Route) -> tuple[Any, Route]:

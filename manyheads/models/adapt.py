@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from manyheads.core.positions import resize
+from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
 
@@ -28,7 +29,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
                   and goes with the old head (Dosovitskiy 2020, section 3.2), unless the settings name it
     vocab         larger: tokens are added, whose rows of the embedding, and biases of the output, are new
     image_size    of a ViT: its positions are resized to the new grid (there, too)
-    others        leave the shapes of weights as they are (rates of dropout, ...). Raises ValueError where they do not.
+    others        leave the shapes of weights as they are (rates of dropout, ...). Raises UserError where they do not.
     """
     old: Any = model.config
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
@@ -54,7 +55,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     weights = {name: tensor for name, tensor in weights.items() if name in own}
     if changed := lost + [name for name, tensor in weights.items() if tensor.shape != own[name].shape]:
         others = ", ".join(sorted(set(settings) - {"head", "labels"})) or "these settings"
-        raise ValueError(f"{others} would change the shapes of {', '.join(changed[:5])}")
+        raise UserError(f"{others} would change the shapes of {', '.join(changed[:5])}")
     adapted.load_state_dict({**own, **weights})
     adapted.to(next(model.parameters()).device).train(model.training)
     return adapted, [name for name in own if name not in weights]

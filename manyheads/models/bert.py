@@ -31,6 +31,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
+from manyheads.errors import UserError
 
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
 POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")  # heads above a pooler
@@ -83,9 +84,9 @@ class BertConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head in LABELLED and not self.labels:
-            raise ValueError(f"the head {self.head!r} needs labels")
+            raise UserError(f"the head {self.head!r} needs labels")
         if self.head == "sequence" and len(self.labels) == 1:
-            raise ValueError(
+            raise UserError(
                 f"the head 'sequence' has one label, {self.labels[0]!r}: a score is not supported, only classes"
             )
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import Classes, Layers, Size
 from manyheads.core.dropout import dropout
+from manyheads.errors import UserError
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.sequence_baselines import Recurrent
 
@@ -31,7 +32,7 @@ class BertFeaturesConfig(BertConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.read <= self.layers:
-            raise ValueError(f"read is {self.read}: the model has {self.layers} layers")
+            raise UserError(f"read is {self.read}: the model has {self.layers} layers")
 
 
 class BertFeatures(nn.Module):

@@ -33,6 +33,7 @@ from manyheads.core.config import Config, Epsilon, Labels, Layers, Pixels, Rate,
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, whole_patches
 from manyheads.core.tap import Grid, Tap
+from manyheads.errors import UserError
 
 Kind = Literal["quadratic", "relative", "content"]
 
@@ -62,7 +63,7 @@ class ConvAttentionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind == "content" and self.width % 2:
-            raise ValueError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
+            raise UserError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
         whole_patches(self.image_size, self.downsample)
 
 
@@ -88,12 +89,12 @@ def attention_of(
     give it the image with zeros around, and cut them off the output.
     """
     if weight.dim() != 4:
-        raise ValueError(f"the weight has shape {tuple(weight.shape)}: expected (O, I / groups, Ky, Kx), of a Conv2d")
+        raise UserError(f"the weight has shape {tuple(weight.shape)}: expected (O, I / groups, Ky, Kx), of a Conv2d")
     if alpha < 0:
-        raise ValueError(f"alpha is {alpha:g}: expected 0 or more, or heads would look away from their centres")
+        raise UserError(f"alpha is {alpha:g}: expected 0 or more, or heads would look away from their centres")
     outputs, inputs, height, width = weight.shape
     if outputs % groups:
-        raise ValueError(f"the weight has {outputs} outputs, which {groups} groups do not divide")
+        raise UserError(f"the weight has {outputs} outputs, which {groups} groups do not divide")
     with torch.device("meta"):  # nothing is drawn that would be overwritten
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
@@ -261,15 +262,15 @@ class ConvAttention(nn.Module):
         return x.mean((1, 2))
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """Rows and columns of the tokens of images (B, C, Y, X). Raises ValueError where the model takes none such."""
+        """Rows and columns of the tokens of images (B, C, Y, X). Raises UserError where the model takes none such."""
         c = self.config
         channels, *sizes = images.shape[1:]
         if channels != c.channels:
-            raise ValueError(f"the images have {channels} channels, the model takes {c.channels}")
+            raise UserError(f"the images have {channels} channels, the model takes {c.channels}")
         for size in sizes:
             whole_patches(size, c.downsample)
             if c.kind != "quadratic" and size > c.image_size:
-                raise ValueError(
+                raise UserError(
                     f"the images are {sizes[0]} x {sizes[1]}, the model's encodings reach {c.image_size} x"
                     f" {c.image_size}: make them smaller"
                 )

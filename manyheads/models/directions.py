@@ -24,6 +24,7 @@ from manyheads.core.config import Config, Heads, Layers, Length, Size, TokenId, 
 from manyheads.core.layers import LSTM, FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
+from manyheads.errors import UserError
 
 Direction = Literal["bidirectional", "left_to_right", "two_lstms"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -45,7 +46,7 @@ class DirectionalConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % 2:
-            raise ValueError(f"width is {self.width}: expected an even one, of which each direction has half")
+            raise UserError(f"width is {self.width}: expected an even one, of which each direction has half")
 
 
 class DirectionalEncoder(nn.Module):

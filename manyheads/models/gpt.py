@@ -27,6 +27,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
+from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts
 
 INIT_STD = 0.02  # of all matrices (Radford 2018, section 4.1)
@@ -68,7 +69,7 @@ class GPTConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head == "sequence" and len(self.labels) < 2:
-            raise ValueError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more to tell apart")
+            raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more to tell apart")
 
 
 class GPT(nn.Module):

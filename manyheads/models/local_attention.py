@@ -30,6 +30,7 @@ from manyheads.core.attention import attend
 from manyheads.core.config import Range, Size
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Grid, Tap
+from manyheads.errors import UserError
 from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
 
 Window = Annotated[int, Range(1, 1000)]
@@ -60,7 +61,7 @@ class LocalAttentionConfig(ResNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.attends, default=0) > len(self.depths):
-            raise ValueError(f"attends {self.attends}: expected some of 1 to {len(self.depths)}")
+            raise UserError(f"attends {self.attends}: expected some of 1 to {len(self.depths)}")
 
 
 class LocalAttentionNet(ResNet):
@@ -91,7 +92,7 @@ class LocalAttention(nn.Module):
         super().__init__()
         _check_heads(width, heads)
         if window % 2 == 0:
-            raise ValueError(f"window is {window}: an odd one looks equally far to all sides")
+            raise UserError(f"window is {window}: an odd one looks equally far to all sides")
         self.heads, self.reach, self.stride, self.query_block = heads, window // 2, stride, query_block
         self.query = nn.Linear(channels, width, bias=False)  # 1 x 1 convolutions
         self.key = nn.Linear(channels, width, bias=False)
@@ -223,12 +224,12 @@ def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
 def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
     """Maps (B, H, N, block^2, (block + 2 halo)^2) of x (B, C, Y, X) -> (B, H, Y * X, Y * X), zeros where nobody looks.
 
-    Raises ValueError where that is too large.
+    Raises UserError where that is too large.
     """
     height, width = shape[2:]
     positions, heads = height * width, maps.shape[1]
     if heads * positions**2 > MOST_WEIGHTS:
-        raise ValueError(
+        raise UserError(
             f"the maps of {heads} heads on {height} x {width} positions are too large: choose fewer heads, or layers of"
             " a lower resolution"
         )
@@ -294,7 +295,7 @@ def _initialise(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Paramete
 
 def _check_heads(width: int, heads: int) -> None:
     if width % (2 * heads):
-        raise ValueError(
+        raise UserError(
             f"width {width} is not divisible by 2 x {heads} heads: each has as many row as column embeddings; in a"
             " network it is stem_width, one of the widths, or in bottlenecks a quarter of one"
         )

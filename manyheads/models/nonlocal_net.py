@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import attend
 from manyheads.core.config import Layers
 from manyheads.core.tap import Grid, Tap
+from manyheads.errors import UserError
 from manyheads.models.resnet import ResNet, ResNetConfig, Stage, Stages
 
 Kind = Literal["gaussian", "embedded", "dot", "concatenation"]
@@ -55,9 +56,9 @@ class NonLocalConfig(ResNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.stages, default=0) > len(self.depths):
-            raise ValueError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
+            raise UserError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
         if self.stages and all(self.depths[stage - 1] < self.every for stage in self.stages):
-            raise ValueError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
+            raise UserError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
 
 
 class NonLocalNet(ResNet):

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from manyheads.core.config import LARGEST_PARAMETERS, Config
+from manyheads.errors import UserError
 
 FLOAT32 = 4  # bytes
 
@@ -243,7 +244,7 @@ def full_name(name: str, *families: str) -> str:
     for full in (name, *short, *(f"{family}/{size}" for family in families if family.partition("-")[0] == word)):
         if full in names:
             return full
-    raise ValueError(f"unknown preset {name!r}: {nearest(name, names)}")
+    raise UserError(f"unknown preset {name!r}: {nearest(name, names)}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -269,7 +270,7 @@ def fitted(name: str, families: Sequence[str], settings: Settings, decided: Sett
     """A preset for data that have been read.
 
     settings  the user's
-    decided   what is not his to choose, such as the size of a vocabulary that has been learned: ValueError where
+    decided   what is not his to choose, such as the size of a vocabulary that has been learned: UserError where
               `settings` has it, too
     """
     name = full_name(name, *families)
@@ -281,9 +282,9 @@ def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Se
     known = {f.name for f in fields(kind)}
     if unknown := sorted(settings.keys() - known):
         valid = sorted(known - decided.keys())
-        raise ValueError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(valid)}")
+        raise UserError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(valid)}")
     if idle := sorted(settings.keys() & decided.keys()):
-        raise ValueError(
+        raise UserError(
             f"settings {', '.join(idle)}: the data and the task decide these: leave them out (the size of a vocabulary "
             "is the recipe's `vocabulary`)"
         )
@@ -291,7 +292,7 @@ def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Se
 
 
 def build(config: Config) -> Any:
-    """The model of a configuration, whatever its family. Raises ValueError, before it takes any memory, where it has
+    """The model of a configuration, whatever its family. Raises UserError, before it takes any memory, where it has
     more numbers than `LARGEST_PARAMETERS`, or than this machine's memory holds: parameters and tables of positions."""
     import torch
 
@@ -306,7 +307,7 @@ def build(config: Config) -> Any:
         most = min(most, physical_memory() // FLOAT32)
     if parameters + others > most:
         positions = f" and {others:,} other numbers, such as those of max_positions" * (others > 0)
-        raise ValueError(
+        raise UserError(
             f"the model would have {parameters:,} parameters{positions}, expected at most {most:,}: "
             "choose smaller sizes"
         )

@@ -35,6 +35,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions, sinusoidal
+from manyheads.errors import UserError
 
 KERNELS = (3, 5)  # positions that the two convolutions of a transition see (the published code)
 
@@ -75,7 +76,7 @@ class RecurrenceConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.transition == "separable" and self.activation != "relu":
-            raise ValueError(f"activation is {self.activation!r}: separable convolutions have relu between them")
+            raise UserError(f"activation is {self.activation!r}: separable convolutions have relu between them")
 
 
 class Ponder(NamedTuple):

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import Config, Layers, Pixels, Range, Size
+from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 # what mixes neighbouring positions: (channels, width, stride, number of the stage, from 1) -> (B, width, Y, X)
@@ -60,9 +61,9 @@ class ResNetConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.depths) != len(self.widths) or not self.depths:
-            raise ValueError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
+            raise UserError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
         if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
-            raise ValueError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
+            raise UserError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
 
 
 class ResNet(nn.Module):

@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 from manyheads.core.config import Classes, Config, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, packed, xavier_uniform
+from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
 
 Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
@@ -57,7 +58,7 @@ class SequenceBaselineConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
+            raise UserError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
 
 
 class SequenceBaseline(nn.Module):
@@ -76,7 +77,7 @@ class SequenceBaseline(nn.Module):
         """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
         c = self.config
         if tokens.shape[1] > c.max_positions:
-            raise ValueError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
+            raise UserError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
         features = self.mixer(self.embedding(tokens), lengths)  # (B, features)
         return both_logits(self.output(dropout(features, c.dropout, self.training)))
 

@@ -29,6 +29,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions
+from manyheads.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class TextClassifier(nn.Module):
         """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
         c = self.config
         if tokens.shape[1] > c.max_positions:
-            raise ValueError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
+            raise UserError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
         if lengths is None:
             lengths = torch.full(tokens.shape[:1], tokens.shape[1], device=tokens.device)
         counts = None

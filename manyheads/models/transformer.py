@@ -24,6 +24,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions
+from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts
 
 SourceId = Annotated[int, Below("source_vocab")]
@@ -78,15 +79,15 @@ class TransformerConfig(Config):
 
 
 def check_vocabularies(config: Any) -> None:
-    """Of an encoder-decoder: raises ValueError where two vocabularies cannot share a matrix or a padding token."""
+    """Of an encoder-decoder: raises UserError where two vocabularies cannot share a matrix or a padding token."""
     source, target = config.source_vocab, config.target_vocab
     if config.tie == "all" and source != target:
-        raise ValueError(
+        raise UserError(
             f"one matrix for source and target needs one vocabulary, got {source} and {target} tokens: train a joint"
             " one, or use tie='target'"
         )
     if config.source_pad is None and config.pad >= source:
-        raise ValueError(f"pad is {config.pad}, and the source vocabulary has {source} tokens: give source_pad")
+        raise UserError(f"pad is {config.pad}, and the source vocabulary has {source} tokens: give source_pad")
 
 
 class Transformer(nn.Module):

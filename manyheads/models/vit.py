@@ -24,6 +24,7 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, PatchEmbedding, whole_patches, xavier_uniform
 from manyheads.core.positions import Positions
 from manyheads.core.tap import Grid
+from manyheads.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class ViTConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distilled and self.pool != "class":
-            raise ValueError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
+            raise UserError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
         if self.registers and self.pool != "class":
-            raise ValueError("registers stand behind a class token: expected pool 'class', got 'mean'")
+            raise UserError("registers stand behind a class token: expected pool 'class', got 'mean'")
         whole_patches(self.image_size, self.patch)
 
     @property
@@ -172,11 +173,11 @@ class ViT(nn.Module):
         return self.encoder.states(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> (B, T, D). Raises ValueError for images of another size than the model's."""
+        """images (B, C, Y, X) -> (B, T, D). Raises UserError for images of another size than the model's."""
         size = self.config.image_size
         if images.shape[-2:] != (size, size):
             rows, columns = images.shape[-2:]
-            raise ValueError(
+            raise UserError(
                 f"the images are {rows} x {columns} pixels, the model takes {size} x {size}: resize the images,"
                 " or start a training with image_size"
             )

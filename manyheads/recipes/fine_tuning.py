@@ -11,12 +11,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from manyheads.directory import Loaded, load
+from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.recipes.recipe import Tuned
 from manyheads.recipes.run import Run
 from manyheads.training.config import TrainingConfig
+from manyheads.training.schedules import length
 
 LAYERS_READ = {"last": 1, "last-four": 4}  # by a BiLSTM
 LSTM_RATE = 1e-3
@@ -37,7 +39,7 @@ def opened(run: Run, kind: Any, origin: str) -> Loaded:
     assert run.init is not None
     loaded = load(run.init)
     if not isinstance(loaded.model, kind):
-        raise ValueError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from {origin}")
+        raise UserError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from {origin}")
     return loaded
 
 
@@ -46,12 +48,12 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
     if unknown := [f"model.{name}" for name in given if name not in known]:
-        raise ValueError(f"{', '.join(unknown)}: valid are {', '.join(known)}")
+        raise UserError(f"{', '.join(unknown)}: valid are {', '.join(known)}")
     try:
         model, new = adapt(loaded.model, **settings)
     except ValueError as error:
         named = "".join(f"model.{name}: " for name in given)
-        raise ValueError(f"{named}{run.init} cannot be changed so: {error}") from None
+        raise UserError(f"{named}{run.init} cannot be changed so: {error}") from None
     kept = len(model.state_dict()) - len(new)
     print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
     return model
@@ -59,12 +61,12 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
 
 def tokenizer_of(loaded: Loaded) -> Tokenizer:
     if loaded.tokenizer is None:
-        raise ValueError(f"{loaded.path} has no tokenizer.json, so training cannot continue from it")
+        raise UserError(f"{loaded.path} has no tokenizer.json, so training cannot continue from it")
     return loaded.tokenizer
 
 
 def dropouts(run: Run) -> dict[str, Any]:
-    """The rates of dropout among the settings: all else is given by the model to start from, and a ValueError says so.
+    """The rates of dropout among the settings: all else is given by the model to start from, and a UserError says so.
     (Settings that leave the shapes of weights as they are, the place of a norm, would make them mean something else.)
     """
     rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
@@ -128,9 +130,8 @@ def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned =
         training = replace(training, learning_rate=LSTM_RATE)
     if "training.warmup" in run.given:
         return training
-    steps = [training.steps, training.epochs and training.epochs * math.ceil(batches / training.accumulate)]
-    shortest = min((n for n in steps if n is not None), default=None)
-    if shortest is None or (tenth := math.ceil(shortest / 10)) >= training.warmup:
+    steps = length(training, math.ceil(batches / training.accumulate))
+    if steps is None or (tenth := math.ceil(steps / 10)) >= training.warmup:
         return training
     print(f"warm-up: {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}", file=sys.stderr)
     return replace(training, warmup=tenth)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
+from manyheads.errors import UserError
 from manyheads.files import parse_json, regular
 
 Config = TypeVar("Config")
@@ -48,8 +49,8 @@ class Setting:
     value: Any
     place: str = ""
 
-    def error(self, message: str, key: str | None = None) -> ValueError:
-        return ValueError(
+    def error(self, message: str, key: str | None = None) -> UserError:
+        return UserError(
             f"{self.place}: {key or self.key}: {message}" if self.place else f"{key or self.key}: {message}"
         )
 
@@ -60,9 +61,9 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"{argument!r} is not a setting: expected key=value, such as training.steps=100")
+            raise UserError(f"{argument!r} is not a setting: expected key=value, such as training.steps=100")
         if not value.strip():
-            raise ValueError(f"{argument!r} has no value (an unset variable?): for none write {key.strip()}=null")
+            raise UserError(f"{argument!r} has no value (an unset variable?): for none write {key.strip()}=null")
         settings.append(Setting(key.strip(), value.strip()))
     return settings
 
@@ -73,30 +74,30 @@ def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
 
 
 def from_file(path: str | Path) -> list[Setting]:
-    """A YAML file: a mapping, nested or with dotted keys. Raises a ValueError that names file and line."""
+    """A YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
     try:
         file = regular(Path(path))
         if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
-            raise ValueError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
+            raise UserError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
         text = file.read_text(encoding="utf-8")
         if token := _endless(text):
             line = token.start_mark.line + 1
             if isinstance(token, yaml.AliasToken):
-                raise ValueError(f"{path}:{line}: *{token.value}: write the settings out")
-            raise ValueError(f"{path}:{line}: nested without end; expected settings such as `training: {{steps: 100}}`")
+                raise UserError(f"{path}:{line}: *{token.value}: write the settings out")
+            raise UserError(f"{path}:{line}: nested without end; expected settings such as `training: {{steps: 100}}`")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from error
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+        raise UserError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode):
-        raise ValueError(f"{path}:{root.start_mark.line + 1}: expected settings such as `training: {{steps: 100}}`")
+        raise UserError(f"{path}:{root.start_mark.line + 1}: expected settings such as `training: {{steps: 100}}`")
     return list(_flatten(root, "", str(path)))
 
 
@@ -112,7 +113,7 @@ def _endless(text: str) -> yaml.Token | None:
 
 
 def apply(config: Config, settings: Iterable[Setting]) -> Config:
-    """`config` with the settings in place, later ones winning. Raises a ValueError that names key, place and remedy."""
+    """`config` with the settings in place, later ones winning. Raises a UserError that names key, place and remedy."""
     settings = list(settings)
     for setting in settings:
         _check_key(config, setting)
@@ -163,9 +164,9 @@ def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
         seen = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ValueError(f"{file}:{key.start_mark.line + 1}: {prefix[:-1]}: expected a name before the colon")
+                raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix[:-1]}: expected a name before the colon")
             if key.value in seen:
-                raise ValueError(f"{file}:{key.start_mark.line + 1}: {prefix}{key.value} is given twice")
+                raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix}{key.value} is given twice")
             seen.add(key.value)
             yield from _flatten(value, f"{prefix}{key.value}.", file)
     elif isinstance(node, yaml.MappingNode):
@@ -250,7 +251,7 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
     except ValueError as error:
         if len(mine) == 1 and not str(error).startswith(mine[0].key):
             raise mine[0].error(str(error)) from error
-        raise ValueError(
+        raise UserError(
             f"{prefix[:-1]}: {error}" if prefix and not str(error).startswith(prefix) else str(error)
         ) from error
 

@@ -68,7 +68,7 @@ def plan(
     Plain data: parameters, and for "ddp" and "fsdp" the bytes that a device needs by what they are for, whether they
     fit, what is held then, the seconds of a step by what they are for, and what bounds it. One device needs neither:
     it is "alone".
-    Raises ValueError where a step depends on the data.
+    Raises UserError where a step depends on the data.
     """
     weights, narrow = sizes(model), precision == "bf16"
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Range
+from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 Threads = Annotated[int, Range(1, 1024)]
@@ -83,8 +84,8 @@ class Recipe:
         return import_module(self.module).train(config, run)
 
     def planned_model(self) -> Any:
-        """The model that it trains, without memory. Raises ValueError where that is not one model of its own."""
+        """The model that it trains, without memory. Raises UserError where that is not one model of its own."""
         planned = getattr(import_module(self.module), "planned_model", None)
         if planned is None:
-            raise ValueError("this recipe trains several models or none: name a model")
+            raise UserError("this recipe trains several models or none: name a model")
         return planned(self.config)

@@ -19,6 +19,7 @@ from torch import nn
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.recipes.estimate import Plan, estimate
 from manyheads.recipes.overrides import setting_words
@@ -84,17 +85,17 @@ class Run:
     def route(self, threads: int | None) -> Route:
         """How to compute: `threads` is the recipe's setting."""
         if self.precision not in (None, *TRAINING_PRECISIONS):
-            raise ValueError(
+            raise UserError(
                 f"precision is {self.precision!r}: a model is trained in {' or '.join(TRAINING_PRECISIONS)}; int8 "
                 "and auto are for using a trained one (translate, classify, evaluate, ...)"
             )
         return prepare(self.precision or "float32", threads, self.compile)
 
     def refuse(self, keys: tuple[str, ...], reason: str) -> None:
-        """Raises ValueError where the user has set what nothing would heed; a key that ends in a dot is a group."""
+        """Raises UserError where the user has set what nothing would heed; a key that ends in a dot is a group."""
         idle = [key for key in self.given if key in keys or key.startswith(tuple(k for k in keys if k.endswith(".")))]
         if idle:
-            raise ValueError(f"{', '.join(idle)}: {reason}")
+            raise UserError(f"{', '.join(idle)}: {reason}")
 
 
 class Data(Protocol[D]):

@@ -24,6 +24,7 @@ from manyheads.analysis import costs
 from manyheads.core.attention import Attention
 from manyheads.core.block import Stack
 from manyheads.core.runtime import CACHED
+from manyheads.errors import UserError
 from manyheads.training.loss import at_least_float32, vocabulary_loss
 
 MASKED = 0.15  # of the tokens, which BERT learns from (Devlin 2018, section 3.1)
@@ -144,7 +145,7 @@ def simulate(
     checkpointing  blocks are computed twice, see `training.checkpointing`
     narrow_blocks  the weights of blocks are bf16 already, as FSDP2 gathers them in a bf16 run: none is cast and kept
 
-    Raises ValueError where what it computes depends on the data.
+    Raises UserError where what it computes depends on the data.
     """
     with torch.device("meta"):
         model = type(model)(model.config).train()
@@ -167,7 +168,7 @@ def simulate(
                 forward = counted.seconds
                 loss.backward()
     except DataDependentOutputException:
-        raise ValueError(
+        raise UserError(
             f"a step of {type(model).__name__} depends on its data (how long it ponders, say): it cannot be planned"
         ) from None
     return Step(forward, counted.seconds - forward, counted.products, counted.flops, counted.activations, counted.peak)

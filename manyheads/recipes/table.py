@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from manyheads.errors import UserError
 from manyheads.recipes.overrides import nearest
 from manyheads.recipes.recipe import Recipe
 from manyheads.tasks.answering.recipes import RECIPES as ANSWERING
@@ -28,7 +29,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name, or a ValueError with the nearest one."""
+    """The recipe of that name, or a UserError with the nearest one."""
     if name not in RECIPES:
-        raise ValueError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
+        raise UserError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from manyheads.errors import UserError
 from manyheads.recipes.overrides import Setting, apply, as_dict, from_file, from_mapping, leaves
 from manyheads.recipes.recipe import Recipe
 from manyheads.recipes.run import Run
@@ -32,7 +33,7 @@ def train(
     """Run a recipe and return its report: of a finished run the content of its `result.json`.
 
     `overrides` by dotted key, such as {"training.steps": 100}, win over the YAML file `config`. `out` is
-    `runs/RECIPE` unless given. Raises ValueError on anything the user can put right.
+    `runs/RECIPE` unless given. Raises UserError on anything the user can put right.
 
     Under `torchrun` each process calls this alike; all of them get the report. `processes` are those that the command
     was asked for, and stand in the one that resumes the run.
@@ -40,7 +41,7 @@ def train(
     ranks = here()
     chosen = find(recipe)
     if out is not None and not str(out):
-        raise ValueError("out is empty: give a directory, or leave it out for runs/RECIPE")
+        raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
     settings = from_file(config) if config else []
     settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
     start = chosen.starting_config(init)
@@ -69,15 +70,15 @@ def _one_budget(config: Any, given: set[str]) -> Any:
 
 
 def _check(recipe: Recipe, config: Any, run: Run) -> None:
-    """Raises a ValueError for what the recipe lacks, and for what it has no use for."""
+    """Raises a UserError for what the recipe lacks, and for what it has no use for."""
     if run.init is not None and recipe.init == "never":
-        raise ValueError(f"{run.recipe} starts from no other model: leave --init out")
+        raise UserError(f"{run.recipe} starts from no other model: leave --init out")
     if not run.dry_run:
         for name, value in recipe.requires.items():
             if getattr(config, name) is None:
-                raise ValueError(f"{run.recipe} needs its {name}: {name}={value}")
+                raise UserError(f"{run.recipe} needs its {name}: {name}={value}")
         if recipe.init == "must" and run.init is None:
-            raise ValueError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL")
+            raise UserError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL")
     if getattr(config, "data", None) is not None:
         run.refuse(("locale", "size"), "of the embedded corpus, and data are given: leave it out")
 

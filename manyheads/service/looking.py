@@ -13,6 +13,7 @@ from manyheads.analysis.maps import AttentionMaps
 from manyheads.analysis.maps.page import SHOWN, panel
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
+from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.service.reading import while_there
@@ -66,7 +67,7 @@ def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
 
 
 def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
-    """Computed in its turn. Raises ValueError for what the model cannot read, or what is too much."""
+    """Computed in its turn. Raises UserError for what the model cannot read, or what is too much."""
     predictor, following = served.predictor, None
     if "image" in given:
         maps = predictor.attend(open_image(given["image"], MOST_PIXELS))
@@ -78,7 +79,7 @@ def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
     assert isinstance(maps, AttentionMaps)
     weights = sum(layer.weights.size for layers in maps.axes.values() for layer in layers)
     if weights > MOST_WEIGHTS:
-        raise ValueError(f"its maps have {weights:,} weights: at most {MOST_WEIGHTS:,} are shown")
+        raise UserError(f"its maps have {weights:,} weights: at most {MOST_WEIGHTS:,} are shown")
     maps_panel = panel(replace(maps, model=served.name), 0, [])
     return schemas.Attended(model=served.name, panel=maps_panel, next=following)
 
@@ -91,7 +92,7 @@ def _check_length(predictor: Any, given: dict[str, Any]) -> None:
     heads: int = sum(module.heads for module in tapped(predictor.model).values())  # type: ignore[misc]
     most = min(SHOWN, int((MOST_WEIGHTS / heads) ** 0.5))
     if tokens > most:
-        raise ValueError(f"has {tokens:,} tokens: where this model looks is shown of at most {most:,}")
+        raise UserError(f"has {tokens:,} tokens: where this model looks is shown of at most {most:,}")
 
 
 def _next(predictor: Any, text: str) -> list[schemas.Next]:

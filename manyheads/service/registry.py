@@ -14,6 +14,7 @@ from PIL import Image
 
 from manyheads.core.tap import tapped
 from manyheads.directory import FETCHED
+from manyheads.errors import UserError
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.logs import log, tell
@@ -53,7 +54,7 @@ class Served:
 
 
 class Registry:
-    """`ready(name, model)` loads a model and makes what computes with it, or raises ValueError."""
+    """`ready(name, model)` loads a model and makes what computes with it, or raises UserError."""
 
     def __init__(self, models: Mapping[str, str], ready: Callable[[str, str], Served]) -> None:
         self._models, self._ready = dict(models), ready
@@ -120,7 +121,7 @@ def warm(predictor: Any) -> None:
     }
     for verb, use in verbs.items():
         if hasattr(predictor, verb):
-            with contextlib.suppress(ValueError):  # such as a vocabulary without this text, or a model of pairs
+            with contextlib.suppress(UserError):  # such as a vocabulary without this text, or a model of pairs
                 use()
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from manyheads.errors import UserError
+
 MOST_TEXTS = 128  # of a request
 MOST_CHOICES = 16
 MOST_FILLED = 5_000_000  # characters of all texts that are filled in, `top` times each
@@ -35,7 +37,7 @@ class Answer(BaseModel):
 
 def _hot(value: float | None) -> float | None:
     if value is not None and 0 < value < 1e-3:
-        raise ValueError("expected 0, or from 0.001 to 2")
+        raise UserError("expected 0, or from 0.001 to 2")
     return value
 
 

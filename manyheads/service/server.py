@@ -21,6 +21,7 @@ from typing import Any
 import uvicorn
 
 from manyheads.core.config import Precision
+from manyheads.errors import UserError
 from manyheads.service.app import LOCAL, Limits, Service, application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.logs import configure, tell
@@ -83,9 +84,9 @@ def _in_url(host: str) -> str:
 
 
 def run(settings: Settings) -> None:
-    """Serve until told to stop. Raises ValueError, in one line, for what cannot be served."""
+    """Serve until told to stop. Raises UserError, in one line, for what cannot be served."""
     if not is_local(settings.host) and not settings.token:
-        raise ValueError(
+        raise UserError(
             f"--host {settings.host} is reached by other machines: that needs a token (--token-file FILE, or the "
             "environment variable MANYHEADS_TOKEN), which clients send with every request"
         )
@@ -107,7 +108,7 @@ def _socket(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"--host {host} --port {port}: cannot be listened on: {reason}") from None
+        raise UserError(f"--host {host} --port {port}: cannot be listened on: {reason}") from None
     return listening
 
 
@@ -119,7 +120,7 @@ def _tell_where(settings: Settings, listening: socket.socket) -> None:
 
 
 def service_of(settings: Settings) -> Service:
-    """The models, loaded and warm. Raises ValueError for one that is faulty or gone."""
+    """The models, loaded and warm. Raises UserError for one that is faulty or gone."""
     metrics, turns, limits = Metrics(), Turns(), settings.limits
     bounds = {"most_characters": limits.characters, "most_waiting": limits.most_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
@@ -128,7 +129,7 @@ def service_of(settings: Settings) -> Service:
         stamp = stamp_of(model)
         predictor = load(model, precision=settings.precision, threads=threads)
         if not any(hasattr(predictor, verb) for verb in VERBS):
-            raise ValueError(f"{model}: this model can do nothing that is served: {', '.join(VERBS)}")
+            raise UserError(f"{model}: this model can do nothing that is served: {', '.join(VERBS)}")
         with turns:
             warm(predictor)
         worker: Writer | Batcher
@@ -155,7 +156,7 @@ def service_of(settings: Settings) -> Service:
     )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:
-            raise ValueError(f"--languages {name}: this model does not translate")
+            raise UserError(f"--languages {name}: this model does not translate")
     if settings.detector is not None:
         _check_detector(service.registry, settings.detector)
     return service
@@ -164,7 +165,7 @@ def service_of(settings: Settings) -> Service:
 def _check_detector(registry: Registry, name: str) -> None:
     served = registry.of(name, None)
     if "classify" not in served.verbs or served.predictor.reads != "texts" or served.predictor.needs_pairs:
-        raise ValueError(f"--detect {name}: this model does not classify single texts: it cannot tell languages")
+        raise UserError(f"--detect {name}: this model does not classify single texts: it cannot tell languages")
 
 
 class _Server(uvicorn.Server):
@@ -284,7 +285,7 @@ def _supervise(settings: Settings, listening: socket.socket) -> None:
             for process, pipe in list(running.items()):
                 fault = _first_word(process, pipe)
                 if fault and not told:
-                    raise ValueError(fault)
+                    raise UserError(fault)
             if not told:
                 _tell_where(settings, listening)
             pulse = Pulse()

@@ -148,9 +148,9 @@ async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> 
 
 async def fill(service: Service, asked: schemas.FillRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "fill")
-    characters = asked.top * sum(map(len, asked.texts))
-    if characters > schemas.MOST_FILLED:
-        fault = f"{asked.top:,} times {characters // asked.top:,} characters: expected at most {schemas.MOST_FILLED:,}"
+    characters = sum(map(len, asked.texts))
+    if asked.top * characters > schemas.MOST_FILLED:
+        fault = f"{asked.top:,} times {characters:,} characters: expected at most {schemas.MOST_FILLED:,}"
         raise Refused(400, fault, field="top", code="too_long")
     predictions = await service.computed(request, served, "fill", asked.texts, "texts", top=asked.top)
     return schemas.Results(

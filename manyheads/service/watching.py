@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
+from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.training.progress import read_metrics
@@ -35,12 +36,12 @@ class Runs:
 
     @classmethod
     def of(cls, models: Mapping[str, str], watched: Mapping[str, str]) -> Runs:
-        """Models that have curves, and those that are watched. Raises ValueError for one that is no directory."""
+        """Models that have curves, and those that are watched. Raises UserError for one that is no directory."""
         for name, run in watched.items():
             if not Path(run).is_dir():
-                raise ValueError(f"--watch {run}: there is no such directory")
+                raise UserError(f"--watch {run}: there is no such directory")
             if name in models:
-                raise ValueError(f"--watch {run}: a model is called {name}, too: name it, as in {name}-2={run}")
+                raise UserError(f"--watch {run}: a model is called {name}, too: name it, as in {name}-2={run}")
         trained = {name: Path(model) for name, model in models.items() if Path(model, FILE).is_file()}
         return cls({**trained, **{name: Path(run) for name, run in watched.items()}})
 
@@ -54,14 +55,14 @@ class Runs:
             raise Refused(404, f"there is no run {name[:100]!r}: known are {known}", "name", "run_not_found")
         file = self._directories[name] / FILE
         with self._reading:
-            stamp = _stamp(file)
-            if stamp is None:
-                return schemas.Curves(**self._card(name).model_dump(), curves=[])
-            if name not in self._read or self._read[name][0] != stamp:
-                try:
+            try:
+                stamp = _stamp(file)
+                if stamp is None:
+                    return schemas.Curves(**self._card(name).model_dump(), curves=[])
+                if name not in self._read or self._read[name][0] != stamp:
                     self._read[name] = stamp, _curves(read_metrics(file))
-                except OSError as error:
-                    raise Refused(503, f"{FILE} of {name} cannot be read: {error.strerror}", "name") from None
+            except OSError as error:
+                raise Refused(503, f"{FILE} of {name} cannot be read: {error.strerror}", "name") from None
             return schemas.Curves(**self._card(name).model_dump(), curves=self._read[name][1])
 
     def _card(self, name: str) -> schemas.RunCard:
@@ -78,9 +79,10 @@ class Runs:
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
+    """None where there is no file yet. Raises OSError where it must not be seen."""
     try:
         status = file.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
     return status.st_size, status.st_mtime_ns
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manyheads.data.recorded import source_of
 from manyheads.data.source import Source
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 from manyheads.training import own_runs
 
@@ -115,7 +116,7 @@ class Predictor(Protocol):
     def path(self) -> Path: ...
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's own test data, or on `data`. Raises ValueError where there are none."""
+        """On the run's own test data, or on `data`. Raises UserError where there are none."""
         ...
 
 
@@ -128,17 +129,17 @@ def record_of(model: Path) -> dict[str, Any]:
         known = None
     parts = ("data", "reading", "decoding", "windows", "rules")
     if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
-        raise ValueError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
+        raise UserError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
     return known
 
 
 def trust(model: str | Path) -> None:
     """From now on what the record of this run names may be opened, as if it had been trained here.
 
-    Raises ValueError where there is no such record.
+    Raises UserError where there is no such record.
     """
     if not (data := record_of(Path(model)).get("data")):
-        raise ValueError(f"{model} has no result.json that names data: there is nothing to trust")
+        raise UserError(f"{model} has no result.json that names data: there is nothing to trust")
     own_runs.add(data)
 
 
@@ -153,27 +154,27 @@ def scored_data(
     **settings: Any,
 ) -> D:
     """What a model is scored on: the data of its run, which are found again, or `data`, which are read as its training
-    data were. Raises ValueError where a run from elsewhere names files and nobody asked for them (see `trust`).
+    data were. Raises UserError where a run from elsewhere names files and nobody asked for them (see `trust`).
 
     unrecorded  how they are read where there is no record, as the model was not trained here
     labels      those of the model
     settings    of the source, in place of the training's
     """
     if skip_bad_lines and data is None:
-        raise ValueError("--skip-bad-lines is for other data than the run's: name them with --data, or leave it out")
+        raise UserError("--skip-bad-lines is for other data than the run's: name them with --data, or leave it out")
     try:
         record = record_of(model)
         source = source_of(record)
         if data is None and source is not None:
             named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
             if named and not own_runs.is_own(record["data"]):
-                raise ValueError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
+                raise UserError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
                                  " them, --trust; to score on other data, --data PATH")  # fmt: skip
             return source.again(split, labels)
     except ValueError as error:
-        raise ValueError(f"{model}: {error}") from None
+        raise UserError(f"{model}: {error}") from None
     if data is None:
-        raise ValueError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
+        raise UserError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
@@ -194,11 +195,11 @@ def compare(
     items became better and worse, and those of both that changed most."""
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
-        raise ValueError(f"{kinds}: only models that do the same can be compared")
+        raise UserError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
         remedy = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
-        raise ValueError(f"{first.path} and {second.path} have different test data: {remedy}")
+        raise UserError(f"{first.path} and {second.path} have different test data: {remedy}")
     changes = [
         {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
         for item, right, a, b, before, after in zip(

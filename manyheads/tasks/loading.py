@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from manyheads.core.config import Precision
 from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
+from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES
 from manyheads.tasks.evaluation import record_of
 
@@ -60,7 +61,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
             predictor = getattr(import_module(f"manyheads.tasks.{module}"), name)
             return predictor(loaded, prepare(precision, threads))
     kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
-    raise ValueError(f"{model}: a {kind} predicts nothing by itself: train it for a task with --init")
+    raise UserError(f"{model}: a {kind} predicts nothing by itself: train it for a task with --init")
 
 
 def _trained_on(path: Path) -> dict[str, Any]:

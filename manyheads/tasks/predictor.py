@@ -14,6 +14,7 @@ from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.runtime import Route
+from manyheads.errors import UserError
 from manyheads.lowering import check, lower
 from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
@@ -70,7 +71,7 @@ class ModelWithTokenizer(TrainedModel):
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         if loaded.tokenizer is None:
-            raise ValueError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
+            raise UserError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
         super().__init__(loaded, route)
         self.tokenizer = loaded.tokenizer
 
@@ -83,7 +84,7 @@ class ModelWithTokenizer(TrainedModel):
         """What a model that reads one sequence is given, and how its tokens are shown."""
         if self._room is not None and len(text.ids) > self._room:
             if not truncate:
-                raise ValueError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
+                raise UserError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
             text = text.part(range(self._room))
         rows = [torch.tensor([text.ids])]
         if any(text.segments):
@@ -103,7 +104,7 @@ class ModelWithTokenizer(TrainedModel):
     ) -> Lens:  # fmt: skip
         """What each layer of a stack would say; `tokenizer` is that of what is said."""
         if not 1 <= top <= MOST_WORDS:
-            raise ValueError(f"top is {top}: expected 1 to {MOST_WORDS}")
+            raise UserError(f"top is {top}: expected 1 to {MOST_WORDS}")
         inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
         chances, ids = [], []  # of each layer (T, top)
         with self.route.computing():
@@ -146,12 +147,12 @@ class TextPredictor(ModelWithTokenizer):
 
         layers, heads  their numbers, None for all
         calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut a text that is longer than the model takes, instead of raising a ValueError
+        truncate       cut a text that is longer than the model takes, instead of raising a UserError
         """
         if pair is None and self.pairs_only:
-            raise ValueError(self.pairs_only)
+            raise UserError(self.pairs_only)
         if pair is not None and not self.reads_pairs:
-            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+            raise UserError(f"{self.path}: this model reads single texts, not pairs")
         title = text if pair is None else f"{text} | {pair}"
         stepwise = ("self",) if isinstance(self.model, GPT) else ()
         choices: dict[str, Any] = {

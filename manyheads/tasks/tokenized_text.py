@@ -16,6 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text_faults import beginning, check_text
 from manyheads.data.tokenizers import shortened
+from manyheads.errors import UserError
 from manyheads.generation.text import UNSURE
 
 SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
@@ -40,7 +41,7 @@ def tokenized(
 ) -> TokenizedText:  # fmt: skip
     """Tokens, with the tokenizer's special ones if `special`.
 
-    Raises ValueError for a text that has no tokens of its own. A text with so many characters that it cannot fit into
+    Raises UserError for a text that has no tokens of its own. A text with so many characters that it cannot fit into
     `room` tokens is one, too. With `truncate`, texts are cut to `room` tokens, not the special ones around them.
     """
     if truncate:
@@ -50,7 +51,7 @@ def tokenized(
             continue
         check_text(content, f"the {name}", room, SHORTEN)
         if not tokenizer.encode(content, add_special_tokens=False).ids:
-            raise ValueError(f"the {name} is blank to the tokenizer: there is nothing to look at")
+            raise UserError(f"the {name} is blank to the tokenizer: there is nothing to look at")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
     whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
     return whole.part(shortened(encoding.sequence_ids, room)) if truncate and room is not None else whole

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import write_tensors
+from manyheads.errors import UserError
 from manyheads.files import parse_json, regular, replacing, write_json
 
 KEPT = 2
@@ -147,7 +148,7 @@ class Checkpoints:
             return None
         usable = whole or lacking
         if not usable:
-            raise ValueError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
+            raise UserError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
         for path, content in usable:
             self._good[content["step"]] = {path.name, *content["files"]}
             self._digests |= content["files"]
@@ -160,24 +161,24 @@ class Checkpoints:
         try:
             return content, load_file(path.with_suffix(".safetensors"))
         except SafetensorError as error:  # its SHA-256 is right: nobody's accident
-            raise ValueError(f"{path.with_suffix('.safetensors')}: no safetensors file ({error})") from error
+            raise UserError(f"{path.with_suffix('.safetensors')}: no safetensors file ({error})") from error
 
     def _verified(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
         """Its content, and what is wrong with the weights beside it, which `files` of the content then lacks."""
         saved = parse_json(regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
         if _digest(content) != saved["sha256"]:
-            raise ValueError("its content does not match its SHA-256")
+            raise UserError("its content does not match its SHA-256")
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
-            raise ValueError("its step is no number, or its files are not in its own directory")
+            raise UserError("its step is no number, or its files are not in its own directory")
         if path.with_suffix(".safetensors").name not in content["files"]:
-            raise ValueError("it does not name its own tensors")
+            raise UserError("it does not name its own tensors")
         lost: list[Exception] = []
         for file, expected in list(content["files"].items()):
             try:
                 with open(regular(self.directory / file), "rb") as opened:
                     if hashlib.file_digest(opened, "sha256").hexdigest() != expected:
-                        raise ValueError(f"{file} is truncated or altered: its SHA-256 does not match")
+                        raise UserError(f"{file} is truncated or altered: its SHA-256 does not match")
             except (OSError, ValueError) as error:
                 if file == path.with_suffix(".safetensors").name:
                     raise

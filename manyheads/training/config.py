@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate, Size
+from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
 DECAYING = ("linear", "cosine")  # schedules whose shape is the budget
@@ -57,22 +58,22 @@ class TrainingConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if all(getattr(self, budget) is None for budget in BUDGETS):
-            raise ValueError("a run needs a budget: give steps, epochs or minutes")
+            raise UserError("a run needs a budget: give steps, epochs or minutes")
         if self.schedule == "noam" and (self.width is None or not self.warmup):
-            raise ValueError("the schedule noam needs the width of the model and a positive warmup")
+            raise UserError("the schedule noam needs the width of the model and a positive warmup")
         if self.schedule in DECAYING and self.steps is None and self.epochs is None:
-            raise ValueError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
+            raise UserError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
         if self.floor and self.schedule not in DECAYING:
-            raise ValueError(
+            raise UserError(
                 f"floor is {self.floor}, and the schedule {self.schedule} has none: only {' and '.join(DECAYING)} "
                 "decay; add training.floor=0"
             )
         if self.ema is not None and self.average > 1:
-            raise ValueError(f"ema is {self.ema} and average {self.average}: expected one of them, as both average")
+            raise UserError(f"ema is {self.ema} and average {self.average}: expected one of them, as both average")
         if self.optimiser in ("adam", "rmsprop") and self.weight_decay:
-            raise ValueError(f"{self.optimiser} has no weight_decay: use optimiser=adamw, bert_adam or sgd")
+            raise UserError(f"{self.optimiser} has no weight_decay: use optimiser=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
-            raise ValueError("patience needs a metric of the validation to watch")
+            raise UserError("patience needs a metric of the validation to watch")
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON would give it back."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
 
+from manyheads.errors import UserError
 from manyheads.training.ranks import Ranks, here, told_losses
 
 B = TypeVar("B")
@@ -21,7 +22,7 @@ _ranks = ContextVar("ranks", default=ALONE)  # among which `each` divides its ba
 
 
 class _Refused(NamedTuple):
-    """A ValueError of one process, for all: they raise it together, and rank 0 tells it."""
+    """A UserError of one process, for all: they raise it together, and rank 0 tells it."""
 
     reason: str
 
@@ -72,6 +73,6 @@ def _agreed(ranks: Ranks, make: Callable[[], R]) -> list[R]:
     agreed: list[R] = []
     for each_made in ranks.gathered(made):
         if isinstance(each_made, _Refused):
-            raise ValueError(each_made.reason)
+            raise UserError(each_made.reason)
         agreed.append(each_made)
     return agreed

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from manyheads.errors import UserError
 from manyheads.training.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from manyheads.training.state import Counters
 
 
-class NonFiniteError(ValueError):
+class NonFiniteError(UserError):
     """The loss or a gradient is NaN or infinite."""
 
 
-class BatchTooLargeError(ValueError):
+class BatchTooLargeError(UserError):
     """The memory does not suffice for a step."""
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from manyheads.errors import UserError
 from manyheads.training.ranks import Ranks
 from manyheads.training.task import Task
 
@@ -44,7 +45,7 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Ranks) -
     while True:
         batches = task.batches(epoch)
         if ranks.world > 1 and not hasattr(batches, "part"):
-            raise ValueError(f"{type(task).__name__} cannot be spread over processes: its batches have no `part`")
+            raise UserError(f"{type(task).__name__} cannot be spread over processes: its batches have no `part`")
         for start in range(index, len(batches), accumulate):
             numbers = range(start, min(start + accumulate, len(batches)))
             after = (epoch, numbers.stop) if numbers.stop < len(batches) else (epoch + 1, 0)

@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.core.block import trained_stacks
 from manyheads.core.runtime import Route, keeping_memory
+from manyheads.errors import UserError
 from manyheads.files import WriteError, read_json, write_json
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
@@ -56,7 +57,7 @@ class Summary:
     def read(cls, path: Path) -> Self:
         values = read_json(path, GO_ON)
         if not isinstance(values, dict) or {"skipped", *values} != {f.name for f in fields(cls)}:
-            raise ValueError(f"{path}: not how a run ended; {GO_ON}")
+            raise UserError(f"{path}: not how a run ended; {GO_ON}")
         return cls(**values)
 
 
@@ -87,7 +88,7 @@ def train(
     """
     batches = len(task.batches(0))
     if not batches:
-        raise ValueError("there are no training batches: the training data are empty")
+        raise UserError("there are no training batches: the training data are empty")
     resume_command = resume_command or f"the same command with --out {out} --resume"
     ranks = here()
     claim = claimed(out, resume=resume) if ranks.first else nullcontext()
@@ -304,7 +305,7 @@ def _backward(
 def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
     stacks = trained_stacks(model)
     if checkpointing and not stacks:
-        raise ValueError(
+        raise UserError(
             f"checkpointing=true, but {type(model).__name__} trains no stack of blocks to compute twice: leave it out"
         )
     for stack in stacks:
@@ -313,7 +314,7 @@ def _checkpoint(model: nn.Module, checkpointing: bool) -> None:
 
 @contextmanager
 def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
-    """Turns the error of a disk that is full or gone, wherever it occurs, into a ValueError for the user."""
+    """Turns the error of a disk that is full or gone, wherever it occurs, into a UserError for the user."""
     full = errno.ENOSPC, errno.EDQUOT
     try:
         yield
@@ -328,7 +329,7 @@ def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
             raise
         told = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
         remedy = "make room" if number in full else "bring the directory back"
-        raise ValueError(f"{told}: {remedy} and --resume") from error
+        raise UserError(f"{told}: {remedy} and --resume") from error
 
 
 def _due(every: int | None, counters: Counters) -> bool:
@@ -378,19 +379,19 @@ def _refuse_another_run(out: Path, config: TrainingConfig, now: dict[str, Any], 
     old, new = saved["settings"], now["settings"]
     differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
     if differences:
-        raise ValueError(
+        raise UserError(
             f"{out} was started with other settings, so this is no resume; its own command is: {own_command(out)}; "
             f"what differs: {'; '.join(differences)}"
         )
     if saved["batches"] != now["batches"]:
-        raise ValueError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
+        raise UserError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
 
 
 def _refuse_other_files(out: Path, checkpoint: tuple[dict[str, Any], Any] | None, ranks: Ranks) -> None:
     step = -1 if checkpoint is None else checkpoint[0]["step"]
     least, most = ranks.largest(-step, step)
     if -least != most:
-        raise ValueError(f"{out}: the processes find different checkpoints there: expected a directory that all share")
+        raise UserError(f"{out}: the processes find different checkpoints there: expected a directory that all share")
 
 
 def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

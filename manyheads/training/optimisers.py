@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 
@@ -19,7 +20,7 @@ def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ValueError("the model has no trainable parameter")
+        raise UserError("the model has no trainable parameter")
     if config.optimiser == "adam":
         return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
     if config.optimiser == "rmsprop":

@@ -19,6 +19,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from manyheads.errors import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -141,7 +143,7 @@ def here() -> Ranks:
     gpus = torch.cuda.device_count()
     if gpus:
         if (here_too := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > gpus:
-            raise ValueError(
+            raise UserError(
                 f"{here_too} processes on a machine with {gpus} GPU{'s' * (gpus > 1)}: start no more than it has, or "
                 "set CUDA_VISIBLE_DEVICES= to compute on the processor"
             )

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
 
 COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
@@ -64,30 +65,30 @@ def resume_command(out: Path) -> str:
 
 @contextmanager
 def claimed(out: Path, *, resume: bool) -> Iterator[None]:
-    """Make `out` the directory of this run, which nobody else uses meanwhile; a ValueError says why it cannot be."""
+    """Make `out` the directory of this run, which nobody else uses meanwhile; a UserError says why it cannot be."""
     status = run_status(out)
     if status == "foreign":
-        raise ValueError(
+        raise UserError(
             f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
         )
     try:
         (out / "state").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{out}: cannot create the run directory: {error.strerror}") from error
+        raise UserError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
         if not resume and status == "unfinished":  # its own command may have other settings than this one
-            raise ValueError(f"{out} holds an unfinished run; resume it with: {resume_command(out)}")
+            raise UserError(f"{out} holds an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
             remedy = "choose another directory (--out)"
             if not (out / "result.json").exists():
                 remedy = f"--resume scores it, which was cut short; or {remedy}"
-            raise ValueError(f"{out} holds a finished run; {remedy}")
+            raise UserError(f"{out} holds a finished run; {remedy}")
         yield
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Nobody else trains in a run's directory meanwhile; a second process is refused with a ValueError.
+    """Nobody else trains in a run's directory meanwhile; a second process is refused with a UserError.
 
     The lock dies with the process that holds it, even by kill -9: none is ever stale. Within a lock, the same thread
     may ask for it again.
@@ -101,7 +102,7 @@ def locked(out: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise ValueError(
+            raise UserError(
                 f"{out} is in use by the running process {file.read().strip()}: wait for it, or choose another "
                 "directory (--out)"
             ) from None

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
 from manyheads.training.ranks import Ranks
@@ -30,7 +31,7 @@ def validated(task: Task, over: Spread, ranks: Ranks) -> dict[str, float]:
 def watched(config: TrainingConfig, values: dict[str, float]) -> float:
     assert config.metric is not None
     if config.metric not in values:
-        raise ValueError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
+        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
     return values[config.metric]
 
 

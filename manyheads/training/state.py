@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import checked
+from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
 
 WINDOW = ("loss", "right")  # what is summed up between two entries of the log
@@ -74,9 +75,7 @@ def load_weights(model: nn.Module, saved: dict[str, Tensor]) -> None:
     own = weights(model)
     wrong = [n for n in {**own, **saved} if n not in own or n not in saved or own[n].shape != saved[n].shape]
     if wrong:
-        raise ValueError(
-            f"the checkpoint is of another model: {', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)} differ"
-        )
+        raise UserError(f"the checkpoint is of another model: {', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)} differ")
     for name, tensor in own.items():
         tensor.copy_(_as_part_of(tensor, saved[name]))
 
@@ -133,14 +132,14 @@ def restore(
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
-    """Undo `capture`. Raises ValueError for a checkpoint of another model, or that is no whole one of ours."""
+    """Undo `capture`. Raises UserError for a checkpoint of another model, or that is no whole one of ours."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
         return _restored(model, optimiser, window, moving, tensors, content)
     except Exception as error:  # it holds anything, where somebody else has written it
         if no_memory(error):
             raise
-        raise ValueError(
+        raise UserError(
             f"the checkpoint is of another version, or damaged ({type(error).__name__}: {error}): start again in "
             "another directory (--out)"
         ) from error
@@ -177,5 +176,5 @@ def _restored(
     checked(counters)
     for needed in counters.needed_files():
         if not {"file", "step"} <= needed.keys() or not isinstance(needed.get("value", 0.0), float | int):
-            raise ValueError("of weights beside it, it does not tell the file, the step and the value")
+            raise UserError("of weights beside it, it does not tell the file, the step and the value")
     return counters

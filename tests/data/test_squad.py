@@ -140,6 +140,8 @@ def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
         ({"answers": {"text": ["Ada"], "answer_start": []}}, "answers without text and answer_start; give both"),
         ({"answers": {"text": ["Ada"], "answer_start": ["0"]}}, "answers without text and answer_start"),
         ({"answers": 3}, "answers without text and answer_start"),
+        ({"answer": "Ada", "answer_start": "9" * 5000}, "answers without text and answer_start"),
+        ({"answer": "Ada", "answer_start": "--1"}, "answers without text and answer_start"),
         ({"context": None}, "'context' is None, not text"),
         ({"context": "x" * 1_000_001}, "'context' is longer than 1,000,000 characters"),
         ({"id": "good"}, "its id occurs twice; give each question one of its own"),

@@ -50,6 +50,10 @@ def test_a_run_that_must_not_be_read_hides_no_other(tmp_path: Path, monkeypatch:
     assert [curve.metric for curve in runs.curves("mine").curves] == ["loss"]
     with pytest.raises(Refused, match=r"metrics\.jsonl of yours cannot be read: Permission denied"):
         runs.curves("yours")
+    (tmp_path / "yours" / FILE).unlink()
+    (tmp_path / "yours" / FILE).symlink_to(FILE)  # refuses to be looked up, as what is in a closed directory does
+    with pytest.raises(Refused, match=r"metrics\.jsonl of yours cannot be read: Too many levels"):
+        runs.curves("yours")
 
 
 def test_numbers_that_cannot_be_drawn_are_left_out() -> None:

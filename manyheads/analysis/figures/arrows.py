@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
+from manyheads.errors import UserError
 
 COUNT = 20  # as in the paper's figures
 
@@ -57,16 +58,14 @@ def strongest_arrows(
     layer   by name or number; the last one unless given.
     out     a picture of them, the frames side by side.
 
-    Raises ValueError for a position outside, and for a layer whose keys are no grid.
+    Raises UserError for a position outside, and for a layer whose keys are no grid.
     """
     size = (1, *images.shape[2:])[-3:]
     pixel = (0, *at)[-3:]
     if len(images) != 1 or images.dim() - len(at) != 2:
-        raise ValueError(
-            f"expected one image and (y, x), or one clip and (t, y, x); got {tuple(images.shape)} and {at}"
-        )
+        raise UserError(f"expected one image and (y, x), or one clip and (t, y, x); got {tuple(images.shape)} and {at}")
     if not all(0 <= place < length for place, length in zip(pixel, size, strict=True)):
-        raise ValueError(f"{at} is outside: valid are positions of {tuple(images.shape[2:])}")
+        raise UserError(f"{at} is outside: valid are positions of {tuple(images.shape[2:])}")
     name, grid, pool = _grid(model, images, layer)
     cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
@@ -76,7 +75,7 @@ def strongest_arrows(
     step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
-        raise ValueError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
+        raise UserError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
     strongest = weights.abs().topk(min(count, len(weights))).indices
     places = torch.stack(torch.unravel_index(strongest, keys), 1)  # (N, 3)
     pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # of a cell
@@ -149,7 +148,7 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     layers = tapped(model)
     name = list(layers)[layer] if isinstance(layer, int) and -len(layers) <= layer < len(layers) else layer
     if name not in layers:
-        raise ValueError(f"no attention layer is called {layer!r}; there are {', '.join(layers) or 'none'}")
+        raise UserError(f"no attention layer is called {layer!r}; there are {', '.join(layers) or 'none'}")
     shapes: list[torch.Size] = []
     handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
     try:
@@ -158,6 +157,6 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     finally:
         handle.remove()
     if not shapes or len(shapes[0]) not in (4, 5):
-        raise ValueError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
+        raise UserError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
     space = (1, *shapes[0][2:])[-3:]
     return str(name), (space[0], space[1], space[2]), getattr(layers[name], "pool", 1)

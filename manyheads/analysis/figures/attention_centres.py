@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
+from manyheads.errors import UserError
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
 SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
@@ -73,11 +74,11 @@ class MeanMaps:
 def learned_centres(model: nn.Module) -> Centres:
     """The centres and widths that a model of quadratic positions has learned: its parameters, no image is needed.
 
-    Raises ValueError for a model whose heads have none.
+    Raises UserError for a model whose heads have none.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
     if not layers:
-        raise ValueError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
+        raise UserError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
     centres = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
     sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
     return Centres(tuple(layers), centres, 1 / sharpness.abs())
@@ -92,13 +93,11 @@ def mean_maps(
     batch  so many images at once; the result does not depend on it
     """
     if not len(images):
-        raise ValueError("there are no images to take the mean over: give one or more")
+        raise UserError("there are no images to take the mean over: give one or more")
     rows, columns = model.grid(images)
     row, column = query = (rows // 2, columns // 2) if query is None else query
     if not (0 <= row < rows and 0 <= column < columns):
-        raise ValueError(
-            f"the query {row}, {column} lies outside: rows are 0 to {rows - 1}, columns 0 to {columns - 1}"
-        )
+        raise UserError(f"the query {row}, {column} lies outside: rows are 0 to {rows - 1}, columns 0 to {columns - 1}")
     layers = tuple(tapped(model))
     total = torch.zeros((), device=images.device)
     with evaluating(model):

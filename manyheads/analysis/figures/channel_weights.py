@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save, short_name
 from manyheads.core.runtime import evaluating
+from manyheads.errors import UserError
 from manyheads.files import replacing
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
@@ -58,11 +59,11 @@ class ChannelWeights:
         return f"ChannelWeights of {self.title!r} ({len(self.rows)} rows; channels of the blocks: {channels})"
 
     def of(self, layers: Sequence[int]) -> ChannelWeights:
-        """Of these blocks alone, by number from 0, negative from the end. Raises ValueError for one that is not."""
+        """Of these blocks alone, by number from 0, negative from the end. Raises UserError for one that is not."""
         count = len(self.layers)
         for number in layers:
             if not -count <= number < count:
-                raise ValueError(f"block {number} does not exist: valid are 0 to {count - 1}")
+                raise UserError(f"block {number} does not exist: valid are 0 to {count - 1}")
         return replace(
             self, layers=tuple(self.layers[n] for n in layers), weights=tuple(self.weights[n] for n in layers)
         )
@@ -160,12 +161,12 @@ def channel_weights(
     rows    what the rows are called, such as the classes
     row_of  the row of each image, in the order of the batches; None: each image is one
 
-    The others become part of the result. Raises ValueError for a model without such blocks, and for a row without
+    The others become part of the result. Raises UserError for a model without such blocks, and for a row without
     images.
     """
     blocks = squeezes(model)
     if not blocks:
-        raise ValueError(f"{name or type(model).__name__} has no squeeze-and-excitation: its channels have no weights")
+        raise UserError(f"{name or type(model).__name__} has no squeeze-and-excitation: its channels have no weights")
     order = np.arange(len(rows)) if row_of is None else np.asarray(row_of)
     sums: dict[str, Tensor] = {}
     done = 0
@@ -180,7 +181,7 @@ def channel_weights(
     counts = np.bincount(order, minlength=len(rows))
     assert done == len(order), f"{done} images, {len(order)} of which have a row"
     if not counts.all():
-        raise ValueError(f"there is no image of {rows[int(counts.argmin())]}: leave it out, or give images of it")
+        raise UserError(f"there is no image of {rows[int(counts.argmin())]}: leave it out, or give images of it")
     means = tuple((total.cpu().numpy() / counts[:, None]).astype(np.float32) for total in sums.values())
     return ChannelWeights(tuple(blocks), means, tuple(rows), counts, name, title, picture)
 

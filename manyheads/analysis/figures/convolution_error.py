@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from manyheads.analysis.drawing import save
+from manyheads.errors import UserError
 from manyheads.models.conv_attention import attention_of
 
 
@@ -41,11 +42,11 @@ def convolution_errors(
 ) -> Errors:
     """Random convolutions of random images of `size` x `size` pixels, as attention, in float64."""
     if not kernels or not alphas:
-        raise ValueError("there is nothing to measure: give one kernel and one alpha or more")
+        raise UserError("there is nothing to measure: give one kernel and one alpha or more")
     if wrong := [kernel for kernel in kernels if kernel < 1 or kernel % 2 == 0 or kernel > size]:
-        raise ValueError(f"kernels {', '.join(map(str, wrong))}: expected odd ones, none larger than the image, {size}")
+        raise UserError(f"kernels {', '.join(map(str, wrong))}: expected odd ones, none larger than the image, {size}")
     if min(alphas) < 0 or channels < 1 or images < 1:
-        raise ValueError(f"alpha {min(alphas):g}, {channels} channels, {images} images: expected 0, 1, 1 or more")
+        raise UserError(f"alpha {min(alphas):g}, {channels} channels, {images} images: expected 0, 1, 1 or more")
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(images, channels, size, size, generator=random, dtype=torch.float64)
     errors: dict[int, list[float]] = {}

@@ -27,6 +27,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.positions import Positions
+from manyheads.errors import UserError
 from manyheads.models.sequence_baselines import Recurrent
 
 KINDS = ("rnn", "lstm", "convolution", "attention")
@@ -130,13 +131,13 @@ def fading(
     length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
     seed: int = 1,
 ) -> Fading:  # fmt: skip
-    """Train the four nets to recall, and measure them. Raises ValueError for sizes that do not fit.
+    """Train the four nets to recall, and measure them. Raises UserError for sizes that do not fit.
 
     layers, kernel  of the convolutions
     steps           of training, each on 64 texts
     """
     if kernel % 2 == 0 or width % HEADS:
-        raise ValueError(f"kernel={kernel}, width={width}: expected an odd kernel, and a width of {HEADS} heads")
+        raise UserError(f"kernel={kernel}, width={width}: expected an odd kernel, and a width of {HEADS} heads")
     before, after, recalled, parameters = {}, {}, {}, {}
     for kind in KINDS:
         with torch.random.fork_rng(devices=[]):

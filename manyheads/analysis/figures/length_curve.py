@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.analysis.drawing import save
+from manyheads.errors import UserError
 from manyheads.files import read_json
 
 Record = Mapping[str, Any]
@@ -26,23 +27,23 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
     """The records of runs, directories or their result.json, each with the name of its curve.
 
     That is `universal`, or with what else was set `universal, network.steps=6`; of several tasks, the recipe's name;
-    and where several runs would have the same name, also the path. Raises ValueError for what is no record of a run on
+    and where several runs would have the same name, also the path. Raises UserError for what is no record of a run on
     digits.
     """
     files = [Path(run) / "result.json" if Path(run).is_dir() else Path(run) for run in runs]
     records = []
     for file in files:
         if not file.is_file():
-            raise ValueError(f"{file}: no such file; expected a finished run of universal/..., or its result.json")
+            raise UserError(f"{file}: no such file; expected a finished run of universal/..., or its result.json")
         record = read_json(file, "expected the record of a run")
         if not isinstance(record, dict):
-            raise ValueError(f"{file}: expected the record of a run, an object")
+            raise UserError(f"{file}: expected the record of a run, an object")
         try:
             for measure in MEASURES:
                 curve(record, measure)
             _name(record)
         except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
+            raise UserError(f"{file}: {error}") from None
         records.append(record)
     names = [_name(record) for record in records]
     recipes = [record["recipe"] for record in records]
@@ -53,15 +54,15 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
 
 
 def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
-    """Lengths and values of a measure in a run's record. Raises ValueError where it was not measured."""
+    """Lengths and values of a measure in a run's record. Raises UserError where it was not measured."""
     curves = record.get("curve")
     measured = curves.get(measure) if isinstance(curves, dict) else None
     if not isinstance(measured, dict) or not measured:
-        raise ValueError(f"the record of {record.get('recipe')} has no {measure} by length: name runs of universal/...")
+        raise UserError(f"the record of {record.get('recipe')} has no {measure} by length: name runs of universal/...")
     lengths = [int(length) for length in measured]
     values = [value for value in measured.values() if isinstance(value, int | float)]
     if len(values) < len(lengths):
-        raise ValueError(f"{measure} by length: expected numbers, got {measured}")
+        raise UserError(f"{measure} by length: expected numbers, got {measured}")
     return lengths, values
 
 
@@ -93,7 +94,7 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 
 def _name(record: Record) -> str:
-    """What a run is called. Raises ValueError for a record that lacks what is drawn."""
+    """What a run is called. Raises UserError for a record that lacks what is drawn."""
     overrides, data = record.get("overrides"), record.get("data")
     if not (
         isinstance(overrides, dict)
@@ -102,6 +103,6 @@ def _name(record: Record) -> str:
         and isinstance(record.get("recipe"), str)
         and isinstance(record.get("model") or data.get("model"), str)
     ):
-        raise ValueError("it lacks its recipe, overrides, model or data.longest: name finished runs of universal/...")
+        raise UserError("it lacks its recipe, overrides, model or data.longest: name finished runs of universal/...")
     settings = {key: value for key, value in overrides.items() if key not in ("model", "threads")}
     return ", ".join([record.get("model") or data["model"], *(f"{key}={value}" for key, value in settings.items())])

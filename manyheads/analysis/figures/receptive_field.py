@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
+from manyheads.errors import UserError
 
 SAMPLES = 8  # random inputs that an influence is averaged over
 
@@ -57,7 +58,7 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
     """Stacks of 1 to `layers` random layers with tanh between them, `kernel` wide convolutions against attention."""
     if layers < 1 or kernel < 1 or kernel % 2 == 0:
-        raise ValueError(f"layers={layers}, kernel={kernel}: expected a layer or more, and an odd kernel")
+        raise UserError(f"layers={layers}, kernel={kernel}: expected a layer or more, and an odd kernel")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         convolutions = [Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.core.runtime import evaluating
+from manyheads.errors import UserError
 from manyheads.models.vit import ViT
 
 
@@ -42,10 +43,10 @@ class TokenSimilarity:
 def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
     """Cosines over batches of normalised images (B, C, Y, X), without dropout. The model's mode stays as it is.
 
-    Raises ValueError for a model without a distillation token, and where there is no image.
+    Raises UserError for a model without a distillation token, and where there is no image.
     """
     if model.class_token is None or model.distillation_token is None:
-        raise ValueError("the model has no distillation token: expected a DeiT, trained with distilled=true")
+        raise UserError("the model has no distillation token: expected a DeiT, trained with distilled=true")
     total, images = torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
     with evaluating(model):
         for batch in batches:
@@ -56,7 +57,7 @@ def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
             images += len(batch)
         tokens = float(_cosine(model.class_token, model.distillation_token))
     if not images:
-        raise ValueError("no image to look at: expected at least one")
+        raise UserError("no image to look at: expected at least one")
     *layers, output = (total / images).tolist()
     return TokenSimilarity(tokens, tuple(layers), output, images)
 

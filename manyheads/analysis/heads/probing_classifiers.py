@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.errors import UserError
+
 REACH = 10  # words: farther apart is all the same to the baseline
 BATCH = 32  # sentences
 
@@ -77,7 +79,7 @@ def train_parser(
     rate   at first; None: 0.3 for attention alone, whose weights grow large, 0.01 with words
     """
     if not sentences:
-        raise ValueError("no sentence to train a parser on")
+        raise UserError("no sentence to train a parser on")
     first = sentences[0]
     size = 0 if first.vectors is None else first.vectors.shape[1]
     generator = torch.Generator().manual_seed(seed)

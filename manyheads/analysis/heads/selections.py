@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from manyheads.errors import UserError
+
 NONE = -1  # picked where a head looks at no candidate
 ALL = "all"  # the group of every item
 Z = 1.959964  # of a normal distribution: 95% lie within
@@ -74,9 +76,9 @@ class Selections:
 
     @classmethod
     def of(cls, parts: Sequence[Hits], layers: Sequence[str], directions: tuple[str, str]) -> Selections:
-        """Raises ValueError where there is no item."""
+        """Raises UserError where there is no item."""
         if not sum(len(part.groups) for part in parts):
-            raise ValueError("no item to score: expected texts with relations between words that the tokenizer keeps")
+            raise UserError("no item to score: expected texts with relations between words that the tokenizer keeps")
         sizes = [len(part.groups) for part in parts]
         return cls(
             np.concatenate([part.right for part in parts]),
@@ -121,7 +123,7 @@ class Selections:
     def _rows(self, group: str) -> NDArray[np.bool_]:
         rows = np.full(len(self.groups), True) if group == ALL else self.groups == group
         if not rows.any():
-            raise ValueError(f"no item is called {group!r}; there are {', '.join([ALL, *self.counts()])}")
+            raise UserError(f"no item is called {group!r}; there are {', '.join([ALL, *self.counts()])}")
         return rows
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import edit, record, tapped
+from manyheads.errors import UserError
 from manyheads.models.vit import ViT
 
 
@@ -54,9 +55,9 @@ class HeadStatistics:
         self, maps: Mapping[str, Tensor], lengths: Tensor | None = None, special: Mapping[str, Tensor] | None = None
     ) -> None:
         """maps by layer, each (B, H, T, T); special: bool tables (B, T), True where such a token stands. Every call
-        gives the same layers; a ValueError says so."""
+        gives the same layers; a UserError says so."""
         if not maps or (self._sums and list(maps) != list(self._sums)):
-            raise ValueError(f"maps of {', '.join(maps) or 'nothing'}: expected {', '.join(self._sums) or 'some'}")
+            raise UserError(f"maps of {', '.join(maps) or 'nothing'}: expected {', '.join(self._sums) or 'some'}")
         shape = next(iter(maps.values())).shape
         real = _real(shape[0], shape[-1], lengths)  # (B, T)
         at = torch.arange(shape[-1])
@@ -75,9 +76,9 @@ class HeadStatistics:
                 sums[name] = sums.get(name, torch.zeros(())) + values.double().sum((0, 2))  # (H,)
 
     def heads(self) -> list[Head]:
-        """Layer by layer. Raises ValueError before any token was added."""
+        """Layer by layer. Raises UserError before any token was added."""
         if not any(count.any() for count in self._counts.values()):
-            raise ValueError("no token was added: give maps of texts or images first")
+            raise UserError("no token was added: give maps of texts or images first")
         own = Head._fields[2:-1]
         heads = []
         for layer, sums in self._sums.items():
@@ -121,7 +122,7 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
 def place(divergences: Tensor) -> Tensor:
     """Points (N, 2) whose distances are as near as may be to those given (N, N): classical multidimensional scaling."""
     if len(divergences) < 2:
-        raise ValueError(f"{len(divergences)} head: expected two or more, to lie apart from each other")
+        raise UserError(f"{len(divergences)} head: expected two or more, to lie apart from each other")
     squared = divergences.double().square()
     centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centred / 2)
@@ -133,10 +134,10 @@ def clusters(divergences: Tensor, count: int) -> Tensor:
     try:
         from sklearn.cluster import AgglomerativeClustering
     except ModuleNotFoundError as error:
-        raise ValueError(f"clustering heads needs {error.name}: pip install 'manyheads[analysis]'") from None
+        raise UserError(f"clustering heads needs {error.name}: pip install 'manyheads[analysis]'") from None
     heads = len(divergences)
     if heads < 2 or not 1 <= count <= heads:
-        raise ValueError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")
+        raise UserError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")
     clustering = AgglomerativeClustering(count, metric="precomputed", linkage="average").fit(divergences.numpy())
     return torch.from_numpy(clustering.labels_)
 
@@ -148,11 +149,11 @@ def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     residual  the share of the residual path; what is left is the attention's
     """
     if not maps:
-        raise ValueError("no map to roll out: expected those of every layer")
+        raise UserError("no map to roll out: expected those of every layer")
     if bad := [tuple(map.shape) for map in maps if map.shape[-2:] != (map.shape[-1], maps[0].shape[-1])]:
-        raise ValueError(f"a map of shape {bad[0]}: expected the same tokens as queries and as keys in every layer")
+        raise UserError(f"a map of shape {bad[0]}: expected the same tokens as queries and as keys in every layer")
     if not 0 <= residual <= 1:
-        raise ValueError(f"residual is {residual}: expected a share from 0 to 1")
+        raise UserError(f"residual is {residual}: expected a share from 0 to 1")
     same = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device)
     mixed = same
     for map in maps:
@@ -167,7 +168,7 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
     images  (B, C, Y, X), normalised as for training. What goes to the class token is left out.
     """
     if not isinstance(model, ViT) or not len(images):
-        raise ValueError(f"{len(images)} images and a {type(model).__name__}: expected some, and a ViT or DeiT")
+        raise UserError(f"{len(images)} images and a {type(model).__name__}: expected some, and a ViT or DeiT")
     c = model.config
     rows, columns = c.grid
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
@@ -192,7 +193,7 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
     with record(model, layers, heads=[0], queries=[0]) as maps:  # which exist, and which the loss depends on: no more
         whole = loss()
     if not math.isfinite(whole):
-        raise ValueError(f"the loss is {whole} with all heads: expected a finite one")
+        raise UserError(f"the loss is {whole} with all heads: expected a finite one")
     modules, growth = tapped(model), {}
     for layer in (layer for layer, calls in maps.items() if calls):
         grown = []
@@ -209,7 +210,7 @@ def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return torch.ones(batch, tokens, dtype=torch.bool)
     if len(lengths) != batch or int(lengths.max()) > tokens:
-        raise ValueError(
+        raise UserError(
             f"lengths of {len(lengths)} texts up to {int(lengths.max())}: the maps have {batch} of {tokens}"
         )
     return torch.arange(tokens) < lengths.cpu()[:, None]

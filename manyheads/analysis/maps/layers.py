@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from manyheads.analysis.maps.page import frame, page
 from manyheads.analysis.maps.picture import draw
 from manyheads.analysis.maps.sides import Side
+from manyheads.errors import UserError
 from manyheads.files import replacing, write
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class AttentionMaps:
         try:
             import pandas
         except ImportError as error:
-            raise ValueError(f"a data frame needs {error.name}: pip install 'manyheads[analysis]'") from None
+            raise UserError(f"a data frame needs {error.name}: pip install 'manyheads[analysis]'") from None
         parts = []
         for axis, layers in self.axes.items():
             for layer in layers:
@@ -183,7 +184,7 @@ class AttentionMaps:
 
         first  the token that a page begins with, of a text that is longer than a page shows; from 0
 
-        Raises ValueError for weights that are no numbers, and for a first token that no text can begin with.
+        Raises UserError for weights that are no numbers, and for a first token that no text can begin with.
         """
         html, left_out = page([self, *others], first)
         write(Path(path), html)
@@ -195,7 +196,7 @@ class AttentionMaps:
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
-    """Raises ValueError for an axis that the model has not."""
+    """Raises UserError for an axis that the model has not."""
     if axis not in axes:
-        raise ValueError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
+        raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
     return axis

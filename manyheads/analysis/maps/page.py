@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.analysis.maps.sides import Side
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from manyheads.analysis.maps.layers import AttentionMaps, Layer
@@ -47,10 +48,10 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
              for side in (layer.queries, layer.keys)]  # fmt: skip
     longest = max((len(side) for side in sides if side.grid is None), default=0)
     if first < 0:
-        raise ValueError(f"first is {first}: expected the number of a token, 0 or more")
+        raise UserError(f"first is {first}: expected the number of a token, 0 or more")
     if first and not SHOWN < longest > first:
         there = f"the text has {longest:,} tokens" if longest > SHOWN else f"it shows all {longest} of the text"
-        raise ValueError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
+        raise UserError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
     _check_calculations(inputs)
     notes: list[str] = []
     panels = [panel(maps, first, notes) for maps in inputs]
@@ -66,14 +67,14 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
 
 
 def _check_calculations(inputs: Sequence[AttentionMaps]) -> None:
-    """Raise ValueError for more numbers than a page takes, and for rows of which it could not show every key."""
+    """Raise UserError for more numbers than a page takes, and for rows of which it could not show every key."""
     layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
     remedy = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
     if (longest := max((max(layer.weights.shape[2:]) for layer in layers), default=0)) > SHOWN:
-        raise ValueError(f"calculations of {longest:,} tokens: a page shows those of {SHOWN}: shorten the text")
+        raise UserError(f"calculations of {longest:,} tokens: a page shows those of {SHOWN}: shorten the text")
     numbers = sum(table.size for layer in layers if layer.calculation for table in layer.calculation.tables().values())
     if numbers > NUMBERS:
-        raise ValueError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {remedy}")
+        raise UserError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {remedy}")
 
 
 def frame(inputs: Sequence[AttentionMaps]) -> str:
@@ -96,7 +97,7 @@ def panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, An
         rows = []
         for layer in layers:
             if not np.isfinite(layer.weights).all():
-                raise ValueError(f"{layer.name} has weights that are NaN or infinite: a page needs numbers")
+                raise UserError(f"{layer.name} has weights that are NaN or infinite: a page needs numbers")
             shown, left_out = _fitted(layer, first, TEXT_NAMES.get(axis, ("", "")))
             notes += [note for note in left_out if note not in notes]
             scale, signed, data = _packed(np.where(shown.halted[:, None], 0, shown.weights[0]))

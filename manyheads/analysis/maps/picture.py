@@ -14,6 +14,7 @@ import numpy as np
 from manyheads.analysis.drawing import HUES, save_and_tell, short_name
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def draw(
     """Draw the maps of one axis, layers down and heads across; for fewer, ask for fewer layers and heads.
 
     Where positions halt, a number behind a token tells how many steps it took, and it looks nowhere in later steps.
-    Returns what the picture lacks. Raises ValueError for one that cannot be drawn.
+    Returns what the picture lacks. Raises UserError for one that cannot be drawn.
 
     axis   None: cross-attention where there is one, else the first
     style  "lines": one picture a layer, from each query to its keys, a colour for each head; texts only
@@ -51,12 +52,12 @@ def draw(
     from matplotlib.figure import Figure
 
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
+        raise UserError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
     axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
     layers = maps[axis]
     pictured = layers[0].queries.grid is not None
     if style not in ("matrix", "lines"):
-        raise ValueError(f"style is {style!r}: expected 'matrix' or 'lines'")
+        raise UserError(f"style is {style!r}: expected 'matrix' or 'lines'")
     if style == "lines":
         _check_lines(layers, pictured)
     images = ImageMaps(layers, query, maps.picture) if pictured else None
@@ -137,18 +138,18 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
 
 
 def _check_lines(layers: list[Layer], pictured: bool) -> None:
-    """Raise ValueError for what cannot be told apart as lines."""
+    """Raise UserError for what cannot be told apart as lines."""
     if pictured:
-        raise ValueError("lines are for texts: an image is drawn as it is")
+        raise UserError("lines are for texts: an image is drawn as it is")
     heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
     if heads > len(HUES):
-        raise ValueError(
+        raise UserError(
             f"lines of {heads} heads cannot be told apart, {len(HUES)} can: choose fewer (--heads 0,1), {PAGE}"
         )
     if tokens > LONGEST:
-        raise ValueError(f"lines between {tokens} tokens are too dense, {LONGEST} are not: shorten the text, {PAGE}")
+        raise UserError(f"lines between {tokens} tokens are too dense, {LONGEST} are not: shorten the text, {PAGE}")
     if (lines := sum(layer.weights.size for layer in layers)) > MOST_LINES:
-        raise ValueError(
+        raise UserError(
             f"a picture of {lines:,} lines is too large, {MOST_LINES:,} are not: choose fewer layers or heads "
             f"(--layers 0,1, --heads 0,1), {PAGE}"
         )

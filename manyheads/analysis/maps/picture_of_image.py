@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
@@ -31,7 +33,7 @@ class ImageMaps:
     colours   from a weight, or a number of even shares, to a colour: one scale for all layers and heads
     subtitle  who looks, and what the numbers are
 
-    Raises ValueError for a query that a layer has not.
+    Raises UserError for a query that a layer has not.
     """
 
     def __init__(self, layers: Sequence[Layer], query: int | None, picture: NDArray[np.uint8] | None) -> None:
@@ -106,7 +108,7 @@ def _query(layer: Layer, query: int | None) -> int:
     rows, columns = layer.queries.grid
     at = (0 if before else rows // 2 * columns + columns // 2) if query is None else query
     if not 0 <= at < count:
-        raise ValueError(f"token {at} does not exist: valid are 0 to {count - 1}")
+        raise UserError(f"token {at} does not exist: valid are 0 to {count - 1}")
     return at
 
 

@@ -18,6 +18,7 @@ from manyheads.analysis.maps.sides import Side
 from manyheads.core import tap
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, record_calculations, tapped
+from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts, pondered
 
 AXES = ("encoder", "decoder", "cross", "self")
@@ -45,12 +46,12 @@ def attention_maps(
             which count from 1. heads: their numbers in each layer. Negative from the end, None for all
     calculation  also keep what the maps are computed from: `Layer.calculation`
 
-    The others become part of the result. Raises ValueError for an axis, layer or head that the model has not.
+    The others become part of the result. Raises UserError for an axis, layer or head that the model has not.
     """
     layers, heads = _numbers("layers", layers), _numbers("heads", heads)
     by_axis = _by_axis(model)
     if not by_axis:
-        raise ValueError(f"{name or type(model).__name__} has no attention to look at")
+        raise UserError(f"{name or type(model).__name__} has no attention to look at")
     if axis is not None:
         by_axis = {axis: by_axis[known_axis(axis, by_axis, name or type(model).__name__)]}
     chosen = {axis: _chosen(axis, names, layers) for axis, names in by_axis.items()}
@@ -80,7 +81,7 @@ def attention_maps(
                     call, *_fitting(None if sides is None else sides.get(axis), call)
                 )  # fmt: skip
                 if weights.dim() != 4 or len(weights) != 1:
-                    raise ValueError(f"{layer} gave maps of shape {tuple(call.shape)}: expected those of one input")
+                    raise UserError(f"{layer} gave maps of shape {tuple(call.shape)}: expected those of one input")
                 axes.setdefault(axis, []).append(Layer(
                     layer, by_axis[axis].index(layer), weights.cpu().numpy(), numbers,
                     replace(queries, steps=query_steps), replace(keys, steps=key_steps),
@@ -135,9 +136,9 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
     try:
         numbers = [index(number) for number in chosen]
     except TypeError:
-        raise ValueError(f"{what} are {chosen!r}: expected whole numbers such as [0, 5], or None for all") from None
+        raise UserError(f"{what} are {chosen!r}: expected whole numbers such as [0, 5], or None for all") from None
     if not numbers:
-        raise ValueError(f"{what} are empty: there is nothing to look at; expected some numbers, or None for all")
+        raise UserError(f"{what} are empty: there is nothing to look at; expected some numbers, or None for all")
     return numbers
 
 
@@ -151,7 +152,7 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
     """Those numbers, negative ones from the end."""
     for number in chosen:
         if number not in valid and not -len(valid) <= number < 0:
-            raise ValueError(f"{what} {number} does not exist: valid are {valid[0]} to {valid[-1]}")
+            raise UserError(f"{what} {number} does not exist: valid are {valid[0]} to {valid[-1]}")
     return [valid[number] if number < 0 else number for number in chosen]
 
 

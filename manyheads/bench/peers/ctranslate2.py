@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 
 from manyheads import directory
+from manyheads.errors import UserError
 from manyheads.export import export
 from manyheads.models.transformer import Transformer
 
@@ -24,7 +25,7 @@ def translator(model: Transformer, setting: str, threads: int, folder: str) -> A
     export(Path(folder, "hf"), Path(folder, "ct2"), "ctranslate2")
     kind, _, workers = setting.partition(" ")
     if workers and threads < 2:
-        raise ValueError(f"{setting}: two workers need two threads, got {threads}")
+        raise UserError(f"{setting}: two workers need two threads, got {threads}")
     count, intra_threads = (2, threads // 2) if workers else (1, threads)
     return ctranslate2.Translator(
         str(Path(folder, "ct2")), device="cpu", compute_type=kind, inter_threads=count, intra_threads=intra_threads

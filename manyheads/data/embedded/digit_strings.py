@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from manyheads.data.parallel import Pairs
 from manyheads.data.tokenizers import END, PAD, UNKNOWN, character_tokenizer
+from manyheads.errors import UserError
 
 Algorithm = Literal["copy", "reverse", "addition"]
 SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # characters of an input
@@ -27,12 +28,12 @@ def algorithmic_pairs(
     copy      "3141" -> "3141"; "reverse" -> "1413"
     addition  "21+9" -> "12": two numbers with the least significant digit first, as the sum is (the published code);
               of an input's digits each number has at least one, how many is drawn evenly.
-    Raises ValueError for lengths that the algorithm has no input of.
+    Raises UserError for lengths that the algorithm has no input of.
     """
     least = SHORTEST[algorithm]
     shortest = least if shortest is None else shortest
     if not least <= shortest <= longest:
-        raise ValueError(f"{algorithm} of {shortest} to {longest} characters: expected {least} or more, shortest first")
+        raise UserError(f"{algorithm} of {shortest} to {longest} characters: expected {least} or more, shortest first")
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *split.encode()])))
     sources, targets = [], []
     for length in random.integers(shortest, longest, size=count, endpoint=True).tolist():

@@ -16,6 +16,7 @@ from random import Random
 from manyheads.data.embedded.phrases import Writer, locale_of, split_of
 from manyheads.data.labelled import Labelled
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 
 # two at a time are written together; neighbours among languages stand apart, so that no phrase is a near translation
 LANGUAGES = [
@@ -35,7 +36,7 @@ def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labelled]:
     """
     counts = {"train": size // 60, "validation": size // 720, "test": size // 720}
     if counts["test"] < 1:
-        raise ValueError(f"size={size}: expected at least 720 phrases, or some languages are not tested")
+        raise UserError(f"size={size}: expected at least 720 phrases, or some languages are not tested")
     spoken: defaultdict[str, set[str]] = defaultdict(set)  # the languages of a phrase
     drawn: dict[str, list[tuple[str, str]]] = {split: [] for split in counts}
     for first, second in zip(LANGUAGES[::2], LANGUAGES[1::2], strict=True):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from manyheads.data.images.reading import ImageData, digits
 from manyheads.data.source import Source
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 LABELS = tuple(map(str, range(10)))
@@ -59,9 +60,9 @@ class ClipSource(Source[Clips]):
         super().__post_init__()
         for name, least, most in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
             if not isinstance(value := getattr(self, name), int) or not least <= value <= most:
-                raise ValueError(f"{name} is {value!r}: expected {least} to {most:,}")
+                raise UserError(f"{name} is {value!r}: expected {least} to {most:,}")
         if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MOST_PIXELS:
-            raise ValueError(f"the clips have {pixels:,} pixels: expected at most {MOST_PIXELS:,}")
+            raise UserError(f"the clips have {pixels:,} pixels: expected at most {MOST_PIXELS:,}")
 
     def embedded(self) -> SplitData[Clips]:
         written = digits(self.seed)

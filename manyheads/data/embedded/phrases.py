@@ -23,6 +23,7 @@ from babel.languages import get_official_languages
 
 from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")
 _HELD = 0.05  # share of the fragments held out for validation, and for test
@@ -44,13 +45,13 @@ class Fragment(NamedTuple):
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
     """`size` training pairs (fewer where the locales do not yield that many), size // 30 each for validation and test.
 
-    No source occurs twice. Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale.
+    No source occurs twice. Deterministic for a seed and a Babel version. Raises UserError for an unknown locale.
     """
     first, second = locale_of(source), locale_of(target)
     if first == second:
-        raise ValueError(f"source and target are both {source!r}; expected two different locales")
+        raise UserError(f"source and target are both {source!r}; expected two different locales")
     if size < 1000:
-        raise ValueError(f"size={size}: expected at least 1,000 pairs, or names go untrained")
+        raise UserError(f"size={size}: expected at least 1,000 pairs, or names go untrained")
     return Writer(first, second, Random(seed)).corpus(size)
 
 
@@ -59,7 +60,7 @@ def locale_of(name: str) -> Locale:
         return Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError):
         near = difflib.get_close_matches(name.replace("-", "_"), localedata.locale_identifiers(), n=1, cutoff=0.0)
-        raise ValueError(f"unknown locale {name!r}; nearest is {near[0]!r}") from None
+        raise UserError(f"unknown locale {name!r}; nearest is {near[0]!r}") from None
 
 
 def split_of(source: str) -> str:

@@ -18,6 +18,7 @@ from babel import Locale, dates, lists
 from manyheads.data.conll import OUTSIDE, Tagged, words_of
 from manyheads.data.embedded.phrases import PLAIN_SPACES, Fragment, Writer, locale_of, split_of
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 
 NAMES = ("PLACE", "LANGUAGE")
 _JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # no dash: "May 5 – 7" is one date
@@ -41,11 +42,11 @@ class _Template(NamedTuple):
 def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> SplitData[Tagged]:
     """`size` tagged phrases for training, size // 16 each for validation and test, no phrase twice.
 
-    Deterministic for a seed and a Babel version. Raises ValueError for an unknown locale, and for one that puts no
+    Deterministic for a seed and a Babel version. Raises UserError for an unknown locale, and for one that puts no
     spaces between words.
     """
     if size < 1000:
-        raise ValueError(f"size={size}: expected at least 1,000 phrases, or names go untrained")
+        raise UserError(f"size={size}: expected at least 1,000 phrases, or names go untrained")
     where, random = locale_of(locale), Random(seed)
     parts = _parts(Writer(where, where, random))
     templates = list(_templates(where))
@@ -77,7 +78,7 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
                 words.append(sentence[0])
                 tags.append(sentence[1])
         if len(words) < count:
-            raise ValueError(f"{locale}: only {len(words):,} of {count:,} phrases can be tagged word by word: expected "
+            raise UserError(f"{locale}: only {len(words):,} of {count:,} phrases can be tagged word by word: expected "
                              "a locale that puts spaces between words, or a smaller size")  # fmt: skip
         order = random.sample(range(count), count)
         corpora.append(Tagged(words, tags).subset(order))

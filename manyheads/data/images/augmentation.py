@@ -18,6 +18,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.errors import UserError
 
 _ORDER, _ITEM, _BATCH = 1, 2, 3  # what a generator is for: no two share a stream
 
@@ -61,7 +62,7 @@ class Augmentation(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scale[0] > self.scale[1]:
-            raise ValueError(f"scale is {self.scale}: expected the least share of the area, then the largest")
+            raise UserError(f"scale is {self.scale}: expected the least share of the area, then the largest")
 
     @property
     def mixes(self) -> bool:

@@ -25,6 +25,7 @@ from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.labelled import label_name, number_fault
 from manyheads.data.splits import half_character
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 
 MOST_BYTES = 2**30  # of an image's file; /proc/kcore, to which a link may lead, says 2**47
@@ -60,13 +61,13 @@ def remembered(file: Path) -> dict[str, Check]:
 
 
 def remember(file: Path, checks: Iterable[Check]) -> None:
-    """Adds to the file. Raises ValueError where it cannot be written."""
+    """Adds to the file. Raises UserError where it cannot be written."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
         with file.open("a") as memory:  # begins with a line's end: the last line may have been cut short
             memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
-        raise ValueError(f"{file}: cannot write: {error.strerror}; make room") from error
+        raise UserError(f"{file}: cannot write: {error.strerror}; make room") from error
 
 
 def checked(
@@ -137,7 +138,7 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
 def open_image(
     source: Stored | Path | Member | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
 ) -> Image.Image:  # fmt: skip
-    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises ValueError, also for a
+    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises UserError, also for a
     file of more than `most` pixels, before it is decoded."""
     if isinstance(source, Stored):
         source = source.image()
@@ -145,13 +146,13 @@ def open_image(
         return Image.fromarray(source)
     if isinstance(source, str):
         if not source.strip():
-            raise ValueError(f"the path {source!r} is empty: give the path of an image")
+            raise UserError(f"the path {source!r} is empty: give the path of an image")
         source = Path(source)
     try:
         return decode(content(source), most).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else f"{source.tar}: " if isinstance(source, Member) else ""
-        raise ValueError(f"{place}{error.fault}; {error.remedy}") from None
+        raise UserError(f"{place}{error.fault}; {error.remedy}") from None
 
 
 def listed(names: Sequence[str]) -> str:

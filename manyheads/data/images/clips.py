@@ -10,6 +10,7 @@ from PIL import Image
 from manyheads.data.images.checking import content, open_image
 from manyheads.data.images.decoding import ImageFault, decode_frames
 from manyheads.data.images.files import PICTURES
+from manyheads.errors import UserError
 
 
 class Clip(NamedTuple):
@@ -23,19 +24,19 @@ def read_clip(path: str | Path, most: int) -> Clip:
     """At most so many frames, evenly spaced, the first among them, and where there are two or more, the last.
 
     A folder's frames are its images in the order of their names (with the numbers in them of one length, the order
-    of time). An image is a clip of one frame. Raises ValueError.
+    of time). An image is a clip of one frame. Raises UserError.
     """
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURES and file.name[0] != ".")
         if not files:
-            raise ValueError(f"{path}: no images in it: expected the frames of a clip ({', '.join(PICTURES)})")
+            raise UserError(f"{path}: no images in it: expected the frames of a clip ({', '.join(PICTURES)})")
         numbers = evenly(len(files), most)
         return Clip([open_image(files[number]) for number in numbers], numbers)
     try:
         return Clip(*decode_frames(content(path), lambda count: evenly(count, most)))
     except ImageFault as error:
-        raise ValueError(f"{path}: {error.fault}; {error.remedy}") from None
+        raise UserError(f"{path}: {error.fault}; {error.remedy}") from None
 
 
 def evenly(count: int, most: int) -> list[int]:

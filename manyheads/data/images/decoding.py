@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from manyheads.errors import UserError
+
 # The largest image, 360 MB when decoded: cameras make 108 million pixels. It is checked in the header, before anything
 # is decoded, as a file of a few bytes can claim to hold far more.
 MOST_PIXELS = 120_000_000
@@ -95,12 +97,12 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
     """An image that Pillow has opened or that was made in memory, as its file would be read: upright, in mode L or RGB.
 
-    Raises ValueError, which begins with `name`.
+    Raises UserError, which begins with `name`.
     """
     try:
         return _upright(image, [])
     except ImageFault as error:
-        raise ValueError(f"{name}: {error.fault}; {error.remedy}") from None
+        raise UserError(f"{name}: {error.fault}; {error.remedy}") from None
 
 
 def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> Image.Image:

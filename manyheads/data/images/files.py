@@ -35,6 +35,7 @@ from manyheads.data.images.tar import Member, samples
 from manyheads.data.rows import TABLES, table
 from manyheads.data.source import HUB
 from manyheads.data.splits import NUMBERED, VALIDATION, Splits, is_split, lines_of, splits_among
+from manyheads.errors import UserError
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _LARGEST_IDX = 2**31  # bytes of pixels
@@ -66,7 +67,7 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 
     images  False: of a file that holds images read the labels alone
 
-    Raises FileNotFoundError or a one-line ValueError.
+    Raises FileNotFoundError or a one-line UserError.
     """
     if str(path).startswith(HUB):
         return _hub(str(path), columns)
@@ -78,14 +79,14 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
     if file.is_dir():
         return _folders(file), ()
     if not file.is_file():
-        raise ValueError(f"{file}: no regular file (a pipe or a device); give {_FORMS}")
+        raise UserError(f"{file}: no regular file (a pipe or a device); give {_FORMS}")
     if kind(file) in TABLES:
         return _table(file, columns, images), _names_beside(file)
     if file.suffix == ".tar":
         return _tar(file, columns), _names_beside(file)
     if _is_idx(file.name):
         return _idx(file, images), _names_beside(file)
-    raise ValueError(f"{file}: cannot tell what it is: expected {_FORMS}; unpack an archive first")
+    raise UserError(f"{file}: cannot tell what it is: expected {_FORMS}; unpack an archive first")
 
 
 def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
@@ -93,7 +94,7 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
     A directory holds a corpus for each split: `train`, `val`|`valid`|`validation`|`dev`, `test` (or `t10k...`); a
     folder of class folders alone is training data. `validation` and `test` take precedence over what it holds. Raises
-    FileNotFoundError or ValueError.
+    FileNotFoundError or UserError.
     """
     splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
@@ -109,7 +110,7 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
         raise FileNotFoundError(fault)
     splits = splits.given(validation, test)
     if len(splits.test) > 1:
-        raise ValueError(f"{data}: several test sets ({', '.join(splits.test)}); name one: test=PATH")
+        raise UserError(f"{data}: several test sets ({', '.join(splits.test)}); name one: test=PATH")
     return splits
 
 
@@ -125,7 +126,7 @@ def _splits_of(folder: Path) -> Splits:
     splits = splits_among(folder, [*files, *(path.name for path in named)], shards=None if named else NUMBERED)
     if splits.train is not None and Path(splits.train).is_dir() and not _holds_folders(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
-        raise ValueError(f"{splits.train}: no class folders in it; {expected}")
+        raise UserError(f"{splits.train}: no class folders in it; {expected}")
     return Splits(splits.train, splits.validation, splits.test + mnist)
 
 
@@ -139,7 +140,7 @@ def _visible(folder: Path) -> list[Path]:
 
 def _folders(folder: Path) -> Iterator[Entry]:
     if not _holds_folders(folder):
-        raise ValueError(f"{folder}: no class folders in it; expected {folder}/CLASS/IMAGE")
+        raise UserError(f"{folder}: no class folders in it; expected {folder}/CLASS/IMAGE")
     for path in _visible(folder):
         if path.is_dir():
             yield from _class_folder(path, folder.resolve())
@@ -236,7 +237,7 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
         elif form == ".jsonl":
             yield _faulty(row.place, f"no {chosen!r} in the object", 'write {"image": PATH, "label": NAME}')
         else:
-            raise ValueError(_without(file, chosen, next(table(file)).cells))  # in all columns
+            raise UserError(_without(file, chosen, next(table(file)).cells))  # in all columns
 
 
 def _without(place: object, column: str, names: Iterable[str]) -> str:
@@ -253,7 +254,7 @@ def _shards(
     shards: list[tuple[Iterator[Entry], tuple[str, ...]]], path: str
 ) -> tuple[Iterator[Entry], tuple[str, ...]]:
     if len({names for _, names in shards}) > 1:
-        raise ValueError(f"{path}: the labels.txt beside them differ; write the same beside all")
+        raise UserError(f"{path}: the labels.txt beside them differ; write the same beside all")
     return chain.from_iterable(entries for entries, _ in shards), shards[0][1]
 
 
@@ -272,7 +273,7 @@ def _idx(file: Path, images: bool) -> Iterator[Entry]:
     labels = _idx_array(beside, 1)
     pixels = _idx_array(file, 3) if images else labels
     if len(pixels) != len(labels):
-        raise ValueError(f"{file}: {len(pixels):,} images but {len(labels):,} labels in {beside.name}")
+        raise UserError(f"{file}: {len(pixels):,} images but {len(labels):,} labels in {beside.name}")
     for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
         yield Entry(f"{file}:{number}", image if images else None, int(label))
 
@@ -285,17 +286,17 @@ def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
         with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as data:
             header = data.read(start)
             if len(header) < start or header[:4] != bytes((0, 0, 8, dimensions)):
-                raise ValueError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
+                raise UserError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
             sizes = struct.unpack(f">{dimensions}I", header[4:])
             named = f"{' x '.join(f'{size:,}' for size in sizes)} bytes"
             if not 0 < math.prod(sizes) <= _LARGEST_IDX:
-                raise ValueError(f"{file}: it says {named}: expected 1 to {_LARGEST_IDX:,}; fetch it again")
+                raise UserError(f"{file}: it says {named}: expected 1 to {_LARGEST_IDX:,}; fetch it again")
             content = data.read(math.prod(sizes) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from None
+        raise UserError(f"{file}: cannot be read ({error}); fetch it again") from None
     if len(content) != math.prod(sizes):
         held = "more" if len(content) > math.prod(sizes) else f"{len(content):,} bytes"
-        raise ValueError(f"{file}: {held} where it says {named}; fetch it again")
+        raise UserError(f"{file}: {held} where it says {named}; fetch it again")
     return np.frombuffer(content, np.uint8).reshape(sizes)
 
 
@@ -306,7 +307,7 @@ def _names_beside(file: Path) -> tuple[str, ...]:
     lines = lines_of(path)
     for number, line in enumerate(lines, 1):
         if line is None or not line.strip() or line in lines[: number - 1]:
-            raise ValueError(f"{path}:{number}: {line!r} is no name of its own; write one name a line, none twice")
+            raise UserError(f"{path}:{number}: {line!r} is no name of its own; write one name a line, none twice")
     return tuple(line.strip() for line in lines if line)
 
 
@@ -315,23 +316,23 @@ def _load(data: str) -> Any:
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ValueError(f"{data} needs {error.name}: pip install 'manyheads[hub]'") from None
+        raise UserError(f"{data} needs {error.name}: pip install 'manyheads[hub]'") from None
     name, _, split = data.removeprefix(HUB).partition("#")
     name, _, revision = name.partition("@")
     try:
         return datasets.load_dataset(name, split=split or None, revision=revision or None)
     except Exception as error:  # of the library, of what it fetches with, of the network
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{data}: cannot be fetched ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None
+        raise UserError(f"{data}: cannot be fetched ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None
 
 
 def _hub(data: str, columns: Columns) -> tuple[Iterator[Entry], tuple[str, ...]]:
     rows = _load(data)
     if isinstance(rows, dict):
-        raise ValueError(f"{data}: name a split, as {data}#train: it has {', '.join(rows)}")
+        raise UserError(f"{data}: name a split, as {data}#train: it has {', '.join(rows)}")
     chosen = _chosen(columns, rows.features)
     if isinstance(chosen, str):
-        raise ValueError(_without(data, chosen, rows.features))
+        raise UserError(_without(data, chosen, rows.features))
     image, label = chosen
     if hasattr(rows.features[image], "decode"):
         import datasets

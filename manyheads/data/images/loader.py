@@ -22,6 +22,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
+from manyheads.errors import UserError
 
 _AHEAD = 2  # batches that each worker has before it
 
@@ -96,7 +97,7 @@ class ImageLoader:
     batch_items   images of a batch, or up to one in each batch fewer, so that all are alike in size
     workers       processes that decode and change images, kept until `close`; 0: this one does it
 
-    Content and order depend on seed and epoch alone. Raises ValueError for a label that `labels` has not.
+    Content and order depend on seed and epoch alone. Raises UserError for a label that `labels` has not.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class ImageLoader:
         for i, label in enumerate(data.labels):
             if label not in index:
                 fault = f"{data.place(i)}: label {label!r} is none of the model's, which are {listed(labels)}"
-                raise ValueError(f"{fault}; correct it, or remove the image")
+                raise UserError(f"{fault}; correct it, or remove the image")
         numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
         sources = [item.source for item in data.items]
         self._maker = _Maker(sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
@@ -167,7 +168,7 @@ class _Epoch(Sequence[ImageBatch]):
                     self._pending[i] = self._pool.submit(_make, *job(i))
             return self._pending.pop(index).result()
         except BrokenProcessPool:
-            raise ValueError(
+            raise UserError(
                 "a process that prepares images was ended from outside, perhaps for want of memory; resume with fewer"
                 " workers"
             ) from None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.core.config import Config, Range
+from manyheads.errors import UserError
 
 LARGEST_SIDE = 10_000  # pixels: one image of that size is 1.2 GB as float32
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -30,7 +31,7 @@ class Preprocessing(Config):
     channels     1: grey, 3: red, green and blue
     squash       bend the whole image into a square instead (as ViT's and DeiT's processors in transformers do)
 
-    Raises ValueError for values out of range.
+    Raises UserError for values out of range.
     """
 
     size: Annotated[int, Range(1, LARGEST_SIDE)]
@@ -44,12 +45,12 @@ class Preprocessing(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not len(self.mean) == len(self.std) == self.channels:
-            raise ValueError(
+            raise UserError(
                 f"channels {self.channels}, mean {self.mean}, std {self.std}: expected as many means and deviations"
             )
         if self.size / self.crop > LARGEST_SIDE:
             fault = f"the shorter side would be resized to more than {LARGEST_SIDE:,} pixels"
-            raise ValueError(f"crop is {self.crop}: {fault}; expected a larger share")
+            raise UserError(f"crop is {self.crop}: {fault}; expected a larger share")
 
     @classmethod
     def of_channels(
@@ -120,14 +121,14 @@ class Preprocessing(Config):
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Preprocessing:
-        """From preprocessor_config.json of ViT, DeiT, ResNet, ConvNext and their like. Raises ValueError."""
+        """From preprocessor_config.json of ViT, DeiT, ResNet, ConvNext and their like. Raises UserError."""
 
         def side(value: Any) -> int:
             sides = set(value.values()) if isinstance(value, Mapping) else {value}
             if len(sides) != 1 or type(pixels := sides.pop()) is not int:
-                raise ValueError(f"{_FILE}: the size {value} is no square; only squares are supported")
+                raise UserError(f"{_FILE}: the size {value} is no square; only squares are supported")
             if not 1 <= pixels <= LARGEST_SIDE:
-                raise ValueError(f"{_FILE}: the size {value}: expected 1 to {LARGEST_SIDE:,} pixels")
+                raise UserError(f"{_FILE}: the size {value}: expected 1 to {LARGEST_SIDE:,} pixels")
             return pixels
 
         try:
@@ -142,10 +143,10 @@ class Preprocessing(Config):
             mean = settings["image_mean"] if normalise else (0.0, 0.0, 0.0)
             std = settings["image_std"] if normalise else (1.0, 1.0, 1.0)
         except KeyError as error:
-            raise ValueError(f"{_FILE}: {error} is missing, or is a resampling unknown here") from None
+            raise UserError(f"{_FILE}: {error} is missing, or is a resampling unknown here") from None
         factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
-            raise ValueError(f"{_FILE}: rescale_factor is {factor}: expected a number above 0, such as 1/255")
+            raise UserError(f"{_FILE}: rescale_factor is {factor}: expected a number above 0, such as 1/255")
         white = 255 * factor  # the white that the file's mean and std are meant for; here it is 1
         mean, std = (tuple(value / white for value in values) for values in (mean, std))
         return cls(size, size / edge, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

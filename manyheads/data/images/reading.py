@@ -26,6 +26,7 @@ from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.labelled import label_name, label_order
 from manyheads.data.splits import SplitData, held_out
+from manyheads.errors import UserError
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph
 _MEMORY = "checked.jsonl"  # file of the folder `kept`
@@ -78,7 +79,7 @@ class ImageData:
         return self.items[index].place or f"image {index + 1:,}"
 
     def image(self, index: int) -> Image.Image:
-        """An image in mode L or RGB. Raises ValueError where its file has changed since it was read."""
+        """An image in mode L or RGB. Raises UserError where its file has changed since it was read."""
         return checking.open_image(self.items[index].source)
 
 
@@ -102,7 +103,7 @@ def read_images(
     follows         the folder is another process's, which has read the same before: nothing is written there
     limit           how many images are looked at
 
-    Raises FileNotFoundError or a one-line ValueError that names file, row and remedy.
+    Raises FileNotFoundError or a one-line UserError that names file, row and remedy.
     """
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
@@ -156,14 +157,14 @@ def read_labels(
 def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
     if not skip:
         remedy = fault.remedy.replace(", or ", ", ")
-        raise ValueError(f"{entry.place}: {fault.fault}; {remedy}, or skip such images with --skip-bad-lines")
+        raise UserError(f"{entry.place}: {fault.fault}; {remedy}, or skip such images with --skip-bad-lines")
     skips[f"{path}: {fault.fault}"] += 1
 
 
-def _nothing(path: str | Path, skips: Counter[str]) -> ValueError:
+def _nothing(path: str | Path, skips: Counter[str]) -> UserError:
     first = next(iter(skips), "").removeprefix(f"{path}: ")
     skipped = f" (skipped: {skips.total():,}, such as {first})" if skips else ""
-    return ValueError(f"{path}: no usable image in it{skipped}; give data that have some")
+    return UserError(f"{path}: no usable image in it{skipped}; give data that have some")
 
 
 def digits(seed: int = 0) -> SplitData[ImageData]:
@@ -172,7 +173,7 @@ def digits(seed: int = 0) -> SplitData[ImageData]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ValueError(f"the digits need {error.name}: pip install 'manyheads[vision]'") from None
+        raise UserError(f"the digits need {error.name}: pip install 'manyheads[vision]'") from None
     loaded = load_digits()
     pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), published as 0 to 16
     items = [

@@ -15,6 +15,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.errors import UserError
+
 _PREFIX = "images-"
 
 
@@ -29,14 +31,14 @@ class Store:
                 folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX)
         except OSError as error:
-            raise ValueError(f"{folder or tempfile.gettempdir()}: cannot write: {error.strerror}") from error
+            raise UserError(f"{folder or tempfile.gettempdir()}: cannot write: {error.strerror}") from error
         self.name, self._size = name, 0
         self._file: BinaryIO | None = os.fdopen(handle, "wb")
         self._map: mmap.mmap | None = None
         weakref.finalize(self, _remove, self._file, name)
 
     def add(self, image: bytes | NDArray[np.uint8]) -> Stored:
-        """Writes the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises ValueError if the disk is full."""
+        """Writes the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises UserError if the disk is full."""
         shape = None if isinstance(image, bytes) else image.shape
         content = image if isinstance(image, bytes) else image.tobytes()
         assert self._file is not None, "a copy in another process only reads"
@@ -44,7 +46,7 @@ class Store:
             self._file.write(content)
         except OSError as error:
             folder = Path(self.name).parent
-            raise ValueError(f"{folder}: cannot write the images there: {error.strerror}; make room") from error
+            raise UserError(f"{folder}: cannot write the images there: {error.strerror}; make room") from error
         self._size += len(content)
         return Stored(self, self._size - len(content), len(content), shape)
 

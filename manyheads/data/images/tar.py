@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manyheads.data.images.decoding import ImageFault
+from manyheads.errors import UserError
 
 _MOST = {"cls": 2**12, "json": 2**20}  # bytes of a label's file
 _LARGEST = 2**30  # bytes of an image's file
@@ -62,7 +63,7 @@ def samples(tar: Path, pictures: tuple[str, ...], label: str) -> Iterator[Sample
     pictures  how the names of images end, with the dot
     label     the key of a .json that holds the label
 
-    Raises ValueError for a file that is no tar, or a damaged one.
+    Raises UserError for a file that is no tar, or a damaged one.
     """
     for key, group in groupby(_files(tar), lambda file: file.key):
         files = list(group)
@@ -127,7 +128,7 @@ def _files(tar: Path) -> Iterator[_File]:
             raise tarfile.ReadError(f"no header and no end at byte {at:,}")
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
+        raise UserError(
             f"{tar}: not a tar file, or damaged ({reason}); expand a compressed one, or write it again"
         ) from None
 

@@ -12,6 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -43,7 +44,7 @@ def best(score: Callable[[str, str], float], guess: str, truths: Sequence[str]) 
 def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Metrics:
     """squad_f1 and squad_em, means over the questions; an empty guess is no answer, no truths are none."""
     if not truths:
-        raise ValueError("there is nothing to score: the test data are empty")
+        raise UserError("there is nothing to score: the test data are empty")
     signature = f"SQuAD 2.0's script, {len(truths):,} questions"
     if impossible := sum(not answers for answers in truths):
         signature += f", {impossible:,} without an answer"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from manyheads.core.runtime import Route
 from manyheads.data.windows import Frame, owners, windows
+from manyheads.errors import UserError
 from manyheads.tasks.outputs import outputs
 
 READING = {"max_length": 384, "stride": 128, "max_query": 64}  # tokens: those of the published code
@@ -52,7 +53,7 @@ def passages(
     questions are longer is told on stderr."""
     frame = Frame.of(tokenizer, pair=True)
     if not frame.before:
-        raise ValueError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
+        raise UserError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
     contexts = list(dict.fromkeys(context for _, context in pairs))
     encodings = tokenizer.encode_batch(contexts, add_special_tokens=False)
     encoded = dict(zip(contexts, encodings, strict=True))
@@ -64,7 +65,7 @@ def passages(
         question = query.ids[:max_query]
         room = max_length - len(frame) - len(question)
         if room < 1:
-            raise ValueError(
+            raise UserError(
                 f"max_length {max_length} leaves no room for the context of a question of {len(question)} tokens: "
                 "raise it, or lower max_query"
             )

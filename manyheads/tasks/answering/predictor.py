@@ -11,6 +11,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.corpora import QuestionSource
 from manyheads.data.squad import Questions
 from manyheads.data.text_faults import check_text
+from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
@@ -57,22 +58,22 @@ class QuestionAnswerer(TextPredictor):
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
 
     def check(self, question: str, context: str) -> None:
-        """Raises ValueError for what cannot be answered."""
+        """Raises UserError for what cannot be answered."""
         self.check_question(question)
         if not self._count("context", context):
-            raise ValueError("the context is blank to the tokenizer: give a text")
+            raise UserError("the context is blank to the tokenizer: give a text")
 
     def check_question(self, question: str) -> None:
-        """Raises ValueError for what is no question, or too long a one."""
+        """Raises UserError for what is no question, or too long a one."""
         longest = self._reading["max_query"]
         tokens = self._count("question", question, longest)
         if tokens > longest:
-            raise ValueError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
+            raise UserError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
 
     def _count(self, name: str, text: str, room: int | None = None) -> int:
-        """Its tokens. Raises ValueError for a blank or faulty text, or one that must have more than `room`."""
+        """Its tokens. Raises UserError for a blank or faulty text, or one that must have more than `room`."""
         if not text.strip():
-            raise ValueError(f"the {name} is blank: give a text")
+            raise UserError(f"the {name} is blank: give a text")
         check_text(text, f"the {name}", room)
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -86,9 +87,9 @@ class QuestionAnswerer(TextPredictor):
         """As `answer`, for every pair of a question and its context."""
         for setting, count, most in (("nbest", nbest, MOST_ANSWERS), ("max_answer", max_answer, MOST_TOKENS)):
             if not 1 <= count <= most:
-                raise ValueError(f"{setting} is {count}: expected 1 to {most}")
+                raise UserError(f"{setting} is {count}: expected 1 to {most}")
         if null_threshold is not None and math.isnan(null_threshold):
-            raise ValueError(f"null_threshold is {null_threshold}: expected a number, or None")
+            raise UserError(f"null_threshold is {null_threshold}: expected a number, or None")
         for number, pair in enumerate(pairs, 1):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from manyheads.core.config import Count, Range
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -36,12 +37,12 @@ class AnsweringConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.max_query + 8 <= self.max_length <= self.batch_tokens:
-            raise ValueError(
+            raise UserError(
                 f"max_length is {self.max_length}: expected more than max_query, {self.max_query}, and at most "
                 f"batch_tokens, {self.batch_tokens}"
             )
         if self.stride > self.max_length:
-            raise ValueError(f"stride is {self.stride}: expected 1 to max_length, {self.max_length}")
+            raise UserError(f"stride is {self.stride}: expected 1 to max_length, {self.max_length}")
 
 
 RECIPES = {

@@ -30,7 +30,7 @@ class Encoder(TextPredictor):
         """A vector (D,) for every text: the mean of its tokens' last states, scaled to length one, so that the product
         of two is their cosine (Reimers and Gurevych 2019, section 3).
 
-        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        truncate  cut texts that are longer than the model takes, instead of raising a UserError
         """
         model, route = self.fast
         encoded = encode(self.tokenizer, texts, None, self._room, truncate=truncate)

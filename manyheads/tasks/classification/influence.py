@@ -14,6 +14,7 @@ from manyheads import directory
 from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
 from manyheads.core.layers import TokenEmbedding
 from manyheads.data.windows import Frame
+from manyheads.errors import UserError
 from manyheads.files import write
 from manyheads.models.bert_features import BertFeatures
 from manyheads.recipes.run import Run
@@ -28,7 +29,7 @@ READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")  # whose 
 def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
     """Prints the table, and writes it, influence.png and result.json."""
     if bool(config.models) != (config.texts is not None):
-        raise ValueError("models and texts go together: models=DIR,DIR texts=FILE, with a text a line; or neither")
+        raise UserError("models and texts go together: models=DIR,DIR texts=FILE, with a text a line; or neither")
     if run.dry_run:
         return asdict(config)
     with claimed(run.out, resume=run.resume):
@@ -59,7 +60,7 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
 def influences(model_path: str, file: Path, length: int, seed: int) -> list[float]:
     """Of a trained model: the influence of the token at each distance from the last, on what the model puts out.
 
-    That are the logits of a classifier, and those behind the last token of a language model. Raises ValueError for a
+    That are the logits of a classifier, and those behind the last token of a language model. Raises UserError for a
     model that does not read a text alone, and for a file without a text that is long enough.
     """
     loaded = directory.load(model_path)
@@ -67,9 +68,9 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
     embedding = next((module for module in model.modules() if isinstance(module, TokenEmbedding)), None)
     fits = getattr(model.config, "head", None) in READING_HEADS and not isinstance(model, BertFeatures)
     if tokenizer is None or embedding is None or hasattr(model.config, "start") or not fits:
-        raise ValueError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
+        raise UserError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
     if not file.is_file():
-        raise ValueError(f"{file}: no such file; expected a text a line")
+        raise UserError(f"{file}: no such file; expected a text a line")
     frame = Frame.of(tokenizer)
     rows: list[list[int]] = []
     with file.open(encoding="utf-8") as lines:
@@ -80,7 +81,7 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
             if len(rows) == TEXTS:
                 break
     if not rows:
-        raise ValueError(f"{file}: no text has {length} tokens or more: set length lower")
+        raise UserError(f"{file}: no text has {length} tokens or more: set length lower")
     tokens = torch.tensor(rows)
 
     def output(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.corpora import LabelledSource
 from manyheads.data.labelled import Columns, Labelled
 from manyheads.data.text_faults import ItemError
+from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
@@ -82,21 +83,21 @@ class Classifier(TextPredictor):
         """The `top` most probable labels of every text, best first; none of a blank text.
 
         pairs     the second text of each, for a model of pairs
-        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        truncate  cut texts that are longer than the model takes, instead of raising a UserError
         """
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
-                raise ValueError(f"one text goes with one second text: expected a string, got a {type(pairs).__name__}")
+                raise UserError(f"one text goes with one second text: expected a string, got a {type(pairs).__name__}")
             return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
         if top < 1:
-            raise ValueError(f"top is {top}: expected 1 or more")
+            raise UserError(f"top is {top}: expected 1 or more")
         if isinstance(pairs, str):
-            raise ValueError("several texts go with several second texts: expected a list of strings, got one string")
+            raise UserError("several texts go with several second texts: expected a list of strings, got one string")
         if pairs is not None and len(texts) != len(pairs):
-            raise ValueError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
+            raise UserError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
         for text in (*texts, *(pairs or ())):
             if not isinstance(text, str):
-                raise ValueError(f"a text is a {type(text).__name__}: expected a string; second texts are `pairs`")
+                raise UserError(f"a text is a {type(text).__name__}: expected a string; second texts are `pairs`")
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
                 raise ItemError(i, "and its second text: one is blank, the other is not")
@@ -121,7 +122,7 @@ class Classifier(TextPredictor):
         too long is cut with `truncate`, or where the run's training has cut it; `columns` of `data` are named as the
         training's unless given."""
         if columns is not None and data is None:
-            raise ValueError("columns are those of other data: name them too, with --data")
+            raise UserError("columns are those of other data: name them too, with --data")
         return self.evaluate(
             self._test_data(data, columns, skip_bad_lines),
             truncate=truncate or record_of(self.path).get("truncate", False),
@@ -132,9 +133,9 @@ class Classifier(TextPredictor):
         where: Callable[[int], str] | None = None,
     ) -> Encoded:  # fmt: skip
         if pairs is not None and not self.takes_pairs:
-            raise ValueError(f"{self.path}: this model reads single texts, not pairs")
+            raise UserError(f"{self.path}: this model reads single texts, not pairs")
         if pairs is None and any(map(str.strip, texts)) and self.needs_pairs:
-            raise ValueError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
+            raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
     def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:

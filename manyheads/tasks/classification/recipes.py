@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Range, Vocabulary
 from manyheads.data.labelled import Columns
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
@@ -56,7 +57,7 @@ class ClassificationConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length is not None and self.max_length > self.batch_tokens:
-            raise ValueError(f"max_length is {self.max_length}: expected at most batch_tokens, {self.batch_tokens}")
+            raise UserError(f"max_length is {self.max_length}: expected at most batch_tokens, {self.batch_tokens}")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from manyheads.data.embedded.languages import LANGUAGES
 from manyheads.data.labelled import Labelled, label_order
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted, full_name
@@ -108,14 +109,14 @@ def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) ->
 def planned_model(config: ClassificationConfig) -> Any:
     """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
     if config.preset is None:
-        raise ValueError("this recipe fine-tunes another model: name the model to start from with --init MODEL")
+        raise UserError("this recipe fine-tunes another model: name the model to start from with --init MODEL")
     labels = config.names or (tuple(LANGUAGES) if config.data is None else ("0", "1"))
     with torch.device("meta"):
         return _model(config, labels, config.vocabulary, 0, 1)
 
 
 def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
-    """Raises a ValueError for what the user has set and nothing would heed."""
+    """Raises a UserError for what the user has set and nothing would heed."""
     if run.init is not None:
         return
     run.refuse(("tuned", "scratch", "auxiliary"), "about the model to start from: name it with --init MODEL")
@@ -125,15 +126,15 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
         run.refuse(tuple(keys), reason)
         options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
         if idle := [name for name, value in options.items() if value is not None]:
-            raise ValueError(f"{', '.join(idle)}: {reason}")
+            raise UserError(f"{', '.join(idle)}: {reason}")
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
-    """Raises a ValueError for pairs where single texts are asked for, and the reverse."""
+    """Raises a UserError for pairs where single texts are asked for, and the reverse."""
     if run.recipe == "sentence-pair" and train.pairs is None:
-        raise ValueError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
+        raise UserError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.pairs is not None:
-        raise ValueError(
+        raise UserError(
             f"{config.data}: pairs of texts: train sentence-pair on them, or name one with columns.text=NAME"
         )
 
@@ -155,7 +156,7 @@ def _fitting(
 
 def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.pairs is not None:
-        raise ValueError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
+        raise UserError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
     with told_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)

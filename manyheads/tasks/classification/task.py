@@ -26,6 +26,7 @@ from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.labelled import Labelled
 from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import shortened
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
@@ -220,11 +221,11 @@ def padding_of(model: Any) -> int:
 
 
 def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
-    """The index of every label (N,). Raises ValueError, with its place, for one that the model has not."""
+    """The index of every label (N,). Raises UserError, with its place, for one that the model has not."""
     index = {label: i for i, label in enumerate(labels)}
     for i, label in enumerate(data.labels):
         if label not in index:
-            raise ValueError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
+            raise UserError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
     return torch.tensor([index[label] for label in data.labels])
 
 
@@ -241,7 +242,7 @@ def classification_metrics(predicted: Sequence[int], truth: Sequence[int], label
     all that occur."""
     guess, right = np.array(predicted), np.array(truth)
     if not len(right):
-        raise ValueError("there is nothing to score: the test data are empty")
+        raise UserError("there is nothing to score: the test data are empty")
 
     def f1(label: int) -> float:
         hits = int(((guess == label) & (right == label)).sum())

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.models.tfidf import Tfidf
 
 
@@ -25,7 +26,7 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import normalize
     except ModuleNotFoundError as error:
-        raise ValueError(f"TF-IDF needs {error.name}: pip install 'manyheads[analysis]'") from None
+        raise UserError(f"TF-IDF needs {error.name}: pip install 'manyheads[analysis]'") from None
     c = model.config
     known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
     starts = np.cumsum([0, *map(len, known)])
@@ -36,7 +37,7 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
     if model.components is not None:
         assert c.components is not None
         if c.components > min(features.shape):
-            raise ValueError(
+            raise UserError(
                 f"model.components is {c.components}: {len(ids):,} texts of {c.vocab:,} words have at most "
                 f"{min(features.shape):,}"
             )
@@ -45,7 +46,7 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         with torch.no_grad():
             model.components.copy_(torch.from_numpy(svd.components_))
     if absent := sorted({*range(len(c.labels))} - {*labels.tolist()}):
-        raise ValueError(
+        raise UserError(
             f"no training text has the label {c.labels[absent[0]]!r}: leave it out of names, or give texts that have it"
         )
     regression = LogisticRegression(C=strength, max_iter=1000).fit(features, labels.numpy())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from manyheads.errors import UserError
 from manyheads.tasks.translation.predictor import Translator
 
 
@@ -31,12 +32,12 @@ class Pondering:
 def pondering(translator: Translator, source: str, target: str | None = None) -> Pondering:
     """The steps that each token of a text took, and each one of its translation (None: the greedy one).
 
-    Where the steps are fixed, every position takes all of them. Raises ValueError for a model that has none, and for
+    Where the steps are fixed, every position takes all of them. Raises UserError for a model that has none, and for
     texts that it cannot read.
     """
     model = translator.model
     if not hasattr(getattr(model, "config", None), "steps"):
-        raise ValueError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
+        raise UserError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]

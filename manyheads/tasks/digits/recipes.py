@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from manyheads.core.config import Config, Count, Length
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
@@ -43,7 +44,7 @@ class DigitsConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lengths or list(self.lengths) != sorted({*self.lengths}):
-            raise ValueError(f"lengths is {list(self.lengths)}: expected rising lengths to test, such as 40,80,400")
+            raise UserError(f"lengths is {list(self.lengths)}: expected rising lengths to test, such as 40,80,400")
 
 
 def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:

@@ -20,6 +20,7 @@ from manyheads.data.source import DIGITS
 from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import END, PAD
+from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
@@ -40,7 +41,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     run.refuse(("training.width",), "it is the width of the model, so leave it out")
     run.refuse(("algorithm",), "each has a recipe: universal/copy, universal/reverse, universal/addition")
     if config.lengths[0] < SHORTEST[config.algorithm]:
-        raise ValueError(
+        raise UserError(
             f"lengths begins with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
         )
 
@@ -57,7 +58,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
         if longest > model.config.max_positions:  # the longest text and its end
-            raise ValueError(
+            raise UserError(
                 f"network.max_positions is {model.config.max_positions}: the longest of lengths needs {longest}"
             )
         task = _task(config, run, model, splits, route)

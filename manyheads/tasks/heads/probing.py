@@ -22,6 +22,7 @@ from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, att
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.analysis.heads.stanford import PUBLISHED, stanford
 from manyheads.data.treebank import Sentence, Treebank, read_treebank
+from manyheads.errors import UserError
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # tokens of a document that are read at once for coreference, as in the paper
@@ -99,7 +100,7 @@ def probe(
     treebank  what the heads are scored on: a CoNLL-U file, or what was read of one
     train     another one, to train the parsers of section 5 on (its first 3,000 sentences)
 
-    Raises ValueError for a model without attention over texts, and for a treebank that does not fit.
+    Raises UserError for a model without attention over texts, and for a treebank that does not fit.
     """
     words = WordReader(model)
     bank = _treebank(treebank, skip_bad_lines)
@@ -118,7 +119,7 @@ def probe(
         "without_tokens": words.unseen, **of_training,
     }  # fmt: skip
     if not sum(len(sentence.groups) for sentence in hits):
-        raise ValueError(
+        raise UserError(
             f"{bank.file}: no word to score in {len(bank):,} sentences: {words.too_long:,} are longer than the model "
             f"takes, of {words.unseen:,} words the tokenizer makes nothing, and roots and their like have no head"
         )
@@ -184,7 +185,7 @@ def _trained(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
     views = [_views(words, sentences[number], maps, seen)
              for number, maps, seen in words.maps([_words(sentence) for sentence in sentences])]  # fmt: skip
     if not views:
-        raise ValueError(f"{bank.file}: no sentence of two words or more that fits into the model to train on")
+        raise UserError(f"{bank.file}: no sentence of two words or more that fits into the model to train on")
     return {name: train_parser([sentence[name] for sentence in views]) for name in views[0]}
 
 

@@ -18,6 +18,7 @@ from manyheads.core.runtime import Route
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.windows import Frame
+from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import pondered
 
@@ -57,16 +58,16 @@ class WordReader:
     unseen    words that the tokenizer makes nothing of, in the texts that were read
 
     Every word is tokenized by itself, with its space where the tokenizer heeds it, so that no token is in two words.
-    Raises ValueError for a model that cannot read a text, or has no attention.
+    Raises UserError for a model that cannot read a text, or has no attention.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
         tokenizer = getattr(loaded, "tokenizer", None)
         model: Any = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
-            raise ValueError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
+            raise UserError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
         if not tapped(model):
-            raise ValueError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
+            raise UserError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
         self.tokenizer, self.model, self.route = tokenizer, model, loaded.route
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,19 @@ class Teacher:
 
     def __post_init__(self) -> None:
         if self.expected.channels != self.given.channels:
-            raise ValueError(
+            raise UserError(
                 f"the teacher takes images with {self.expected.channels} channels, the student with "
                 f"{self.given.channels}: choose a teacher for such images"
             )
         if not 0 <= self.share <= 1 or not 0 < self.temperature < math.inf:
-            raise ValueError(
+            raise UserError(
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
         try:  # networks of convolutions see any size
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except ValueError as error:
-            raise ValueError(
+            raise UserError(
                 f"the teacher cannot see the student's images: {error}; fine-tune it at their size first (--init with "
                 f"model.image_size={size})"
             ) from None

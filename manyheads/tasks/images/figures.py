@@ -23,6 +23,7 @@ from manyheads.data.images.files import PICTURES
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
+from manyheads.errors import UserError
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 from manyheads.models.nonlocal_net import NonLocalBlock
 from manyheads.tasks.images.predictor import ImageEncoder
@@ -53,7 +54,7 @@ def draw_arrows(
 ) -> None:
     """From one position of an image or a clip to the 20 at which it looks most (Wang 2018, figure 3)."""
     if len(inputs) != 1:
-        raise ValueError(f"expected one INPUT, an image, an animation or a folder of frames, got {len(inputs)}")
+        raise UserError(f"expected one INPUT, an image, an animation or a folder of frames, got {len(inputs)}")
     clip = read_clip(inputs[0], frames)
     pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
     pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]  # (1, C, T, Y, X), or an image (1, C, Y, X)
@@ -61,7 +62,7 @@ def draw_arrows(
     place = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
     if len(place) != pixels.dim() - 2:
         what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
-        raise ValueError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
+        raise UserError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
     with encoder.route.computing():
         strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.route.device), place, layer=layer)
     arrows.draw(strongest, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
@@ -71,13 +72,13 @@ def draw_centres(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, lay
     """Where the heads of each layer look, or those of one in each epoch that the run has kept (Cordonnier 2020, figures
     4 and 3)."""
     if inputs:
-        raise ValueError(f"centres are the model's own parameters: leave out {' '.join(inputs)}")
+        raise UserError(f"centres are the model's own parameters: leave out {' '.join(inputs)}")
     name, centres = short_name(encoder.path), learned_centres(encoder.model)
     if layer is None:
         return attention_centres.draw_centres(centres, out, title=name)
     count = len(centres.layers)
     if not -count <= layer < count:
-        raise ValueError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
+        raise UserError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
     epochs = _epochs(encoder.path)
     then = [learned_centres(directory.load(path).model) for path in epochs.values()]
     over = Centres(
@@ -98,7 +99,7 @@ def draw_maps(
 ) -> None:
     """The mean map of each head from one position, over images (Cordonnier 2020, figures 5 and 6)."""
     if at is not None and len(at) != 2:
-        raise ValueError(f"expected --at Y,X, a pixel of an image, got {','.join(map(str, at))}")
+        raise UserError(f"expected --at Y,X, a pixel of an image, got {','.join(map(str, at))}")
     batches, *_ = _read(encoder, inputs, images)
     pixels = torch.cat(list(batches)).to(encoder.route.device)
     size = encoder.model.config.downsample
@@ -129,7 +130,7 @@ FIGURES = {
 
 
 def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **options: Any) -> None:
-    """Draw one of FIGURES, PNG or SVG by the suffix. Raises ValueError for a model that has none such, which says what
+    """Draw one of FIGURES, PNG or SVG by the suffix. Raises UserError for a model that has none such, which says what
     it has, and for an option that the figure does not know."""
     wanted = FIGURES[figure]
     model = predictor.model
@@ -138,11 +139,11 @@ def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **option
         if tapped(model) or squeezes(model):
             able.append("manyheads attend")
         shown = f"it is seen with {' or '.join(able)}" if able else "there is no attention in it to be seen"
-        raise ValueError(f"{predictor.path}: {figure} are drawn of {wanted.shows}, and this model has none: {shown}")
+        raise UserError(f"{predictor.path}: {figure} are drawn of {wanted.shows}, and this model has none: {shown}")
     for name in options:
         if name not in signature(wanted.draw).parameters:
             others = [other for other, row in FIGURES.items() if name in signature(row.draw).parameters]
-            raise ValueError(f"--{name} is for {' and '.join(others)}: {figure} have none")
+            raise UserError(f"--{name} is for {' and '.join(others)}: {figure} have none")
     wanted.draw(predictor, inputs, out, **options)
 
 
@@ -154,7 +155,7 @@ def _read(
     One input that is no image file is a data set, whose rows are the classes; image files are each a row.
     """
     if not inputs:
-        raise ValueError("there are no images: give a folder of class folders, a table of images, or image files")
+        raise UserError("there are no images: give a folder of class folders, a table of images, or image files")
     source = Path(inputs[0])
     if len(inputs) > 1 or (source.is_file() and source.suffix.lower() in PICTURES):
         names = [Path(name).name for name in inputs]
@@ -173,10 +174,10 @@ def _counted(inputs: Sequence[str], count: int) -> str:
 
 
 def _epochs(run: Path) -> dict[str, Path]:
-    """The models that a run has kept, by epoch, in the order of training. Raises ValueError where there are none."""
+    """The models that a run has kept, by epoch, in the order of training. Raises UserError where there are none."""
     kept = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
     if not kept:
-        raise ValueError(
+        raise UserError(
             f"{run}: no models of its epochs in {KEPT}/: train with training.keep_every=1, or leave out --layer"
         )
     return {f"epoch {number}": kept[number] for number in sorted(kept)}

@@ -25,6 +25,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.labelled import distinct_names
+from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.classification.predictor import Label, likeliest
@@ -73,7 +74,7 @@ class ImageEncoder(TrainedModel):
         if tapped(self.model) or not squeezes(self.model):
             return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
         if heads is not None or axis is not None:
-            raise ValueError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
+            raise UserError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
@@ -91,7 +92,7 @@ class ImageClassifier(ImageEncoder):
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         if not loaded.model.config.labels:
-            raise ValueError(f"{loaded.path}: this model has no head: train it for a task with --init")
+            raise UserError(f"{loaded.path}: this model has no head: train it for a task with --init")
         super().__init__(loaded, route)
 
     @overload
@@ -114,14 +115,14 @@ class ImageClassifier(ImageEncoder):
         """The `top` most probable labels of every image, best first. Images are files, or opened by Pillow.
 
         faults  where given, an image that cannot be used gets no labels, and what is wrong with it is put here under
-                its index; else it raises ValueError
+                its index; else it raises UserError
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
         if not isinstance(images, list | tuple):
-            raise ValueError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
+            raise UserError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
         if top < 1:
-            raise ValueError(f"top is {top}: expected 1 or more")
+            raise UserError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
 
         def classified(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
@@ -175,9 +176,9 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
         try:
             preprocessing = Preprocessing.from_dict(loaded.preprocessing)
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise ValueError(f"{loaded.path}: {error}") from None
+            raise UserError(f"{loaded.path}: {error}") from None
         if preprocessing.channels != config.channels:
-            raise ValueError(
+            raise UserError(
                 f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
                 f"{config.channels}: copy both from one model"
             )
@@ -191,10 +192,10 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
 
 
 def _bounded(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
-    """Raises ValueError for images that no machine would hold inside the model."""
+    """Raises UserError for images that no machine would hold inside the model."""
     size, patch = preprocessing.size, getattr(loaded.model.config, "patch", LARGEST_SIDE)
     if size > LARGEST_SIDE or (size // patch) ** 2 > MOST_PATCHES:
-        raise ValueError(
+        raise UserError(
             f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,}, and "
             f"{MOST_PATCHES:,} patches: copy config.json and preprocessor_config.json from one model"
         )

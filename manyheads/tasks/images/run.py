@@ -18,6 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
+from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
 from manyheads.recipes.estimate import Plan
 from manyheads.recipes.fine_tuning import model_settings, start
@@ -84,11 +85,11 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:
-    """Raises ValueError for a metric that the validation of a model of so many labels does not have."""
+    """Raises UserError for a metric that the validation of a model of so many labels does not have."""
     metric, names = config.training.metric, metric_names(labels)
     if metric not in (None, *names):
         reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
-        raise ValueError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
+        raise UserError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
 def planned_model(config: ImageConfig) -> Any:
@@ -120,11 +121,11 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
 
 def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, given: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
-        raise ValueError("model.fused=none: the distillation token has no head that could learn from a teacher")
+        raise UserError("model.fused=none: the distillation token has no head that could learn from a teacher")
     labels = model.config.labels
     known = getattr(loaded.model.config, "labels", ())
     if known != labels:
-        raise ValueError(
+        raise UserError(
             f"{config.teacher}: the teacher tells apart {_few(known)}, the data have {_few(labels)}: a teacher needs "
             "the same labels in the same order"
         )

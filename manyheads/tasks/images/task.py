@@ -16,6 +16,7 @@ from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.training.division import each
@@ -111,7 +112,7 @@ def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
     """`metric_names` of log-probabilities (N, L) against labels (N,)."""
     if not len(truth):
-        raise ValueError("there is nothing to score: the test data are empty")
+        raise UserError("there is nothing to score: the test data are empty")
     counted = f"{scores.shape[1]} labels, {len(truth):,} images"
     right = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
     measures = F.nll_loss(scores, truth), right[:, 0].double().mean(), right.any(1).double().mean()

@@ -17,6 +17,7 @@ from manyheads.analysis.maps import AttentionMaps
 from manyheads.data.corpora import TextSource
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.texts import Texts
+from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
@@ -72,7 +73,7 @@ class LanguageModel(ModelWithTokenizer):
         stop        a string, or several: the first to appear ends the text before it; None: nothing does
         seed        of the first text; the following ones have the following numbers. Or one for every text.
         stream      told of each piece of text as soon as it is sure: the number of the text, from 0, and the piece
-        The others are those of `Sampling`. Raises ValueError for a text that the model cannot read.
+        The others are those of `Sampling`. Raises UserError for a text that the model cannot read.
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
@@ -96,10 +97,10 @@ class LanguageModel(ModelWithTokenizer):
         else:
             seeds = [_whole("seed", seed, 0, LARGEST_SEED) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
-            raise ValueError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
+            raise UserError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
-            raise ValueError(f"stop is {stop!r}: expected a string, several, or None")
+            raise UserError(f"stop is {stop!r}: expected a string, several, or None")
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)
@@ -152,7 +153,7 @@ class LanguageModel(ModelWithTokenizer):
         max_tokens     so many tokens, the likeliest ones, are added to the text first
         layers, heads  their numbers, None for all
         calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut a text that is longer than the model takes, instead of raising a ValueError
+        truncate       cut a text that is longer than the model takes, instead of raising a UserError
         """
         room = self.model.config.max_positions
         prompt = beginning(text, room) if truncate else text
@@ -163,7 +164,7 @@ class LanguageModel(ModelWithTokenizer):
         else:
             ids = ids or self.encode([prompt])[0]  # what an empty text begins with
             if len(ids) + max_tokens > room and not truncate:
-                raise ValueError(
+                raise UserError(
                     f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}: the "
                     f"text has {len(ids):,} tokens, the model takes {room:,}"
                 )
@@ -178,7 +179,7 @@ class LanguageModel(ModelWithTokenizer):
         """What each layer would say follows each token of a text: the logit lens.
 
         top       so many tokens (at most 1000), likeliest first
-        truncate  cut a text that is longer than the model takes, instead of raising a ValueError
+        truncate  cut a text that is longer than the model takes, instead of raising a UserError
         """
         room = self.model.config.max_positions
         text = beginning(text, room) if truncate else text
@@ -242,7 +243,7 @@ class LanguageModel(ModelWithTokenizer):
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """The ids of every prompt, at least one each. Raises ValueError for a text that the model cannot read."""
+        """The ids of every prompt, at least one each. Raises UserError for a text that the model cannot read."""
         encoded, room = [], self.model.config.max_positions
         check_texts(prompts, room)
         for index, text in enumerate(prompts):
@@ -276,5 +277,5 @@ def _pieces(text: str) -> list[int]:
 def _whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number, which may be one of NumPy's."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
-        raise ValueError(f"{name} is {value!r}: expected a whole number from {least} to {most}")
+        raise UserError(f"{name} is {value!r}: expected a whole number from {least} to {most}")
     return int(value)

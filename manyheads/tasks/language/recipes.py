@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Count, Length, Range, Vocabulary
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -47,7 +48,7 @@ class LanguageModellingConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride is not None and self.stride > self.block:
-            raise ValueError(f"stride is {self.stride}: expected 1 to block, {self.block}")
+            raise UserError(f"stride is {self.stride}: expected 1 to block, {self.block}")
 
 
 # nanoGPT's train.py and config/train_shakespeare_char.py with the options of its README for a CPU

@@ -18,6 +18,7 @@ from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStream
 from manyheads.data.texts import Texts
 from manyheads.data.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
+from manyheads.errors import UserError
 from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted
@@ -98,7 +99,7 @@ def planned_model(config: LanguageModellingConfig) -> Model:
 
 def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | None) -> Any:
     if config.model.get("head", "decoder") != "decoder":
-        raise ValueError(
+        raise UserError(
             f"model.head is {config.model['head']!r}: a language model must not see what follows: expected decoder"
         )
     families = ("gpt2", "gpt", "universal-sequence")
@@ -112,7 +113,7 @@ def _started(run: Run) -> tuple[Model, Tokenizer]:
     loaded = opened(run, Model, "GPT's, GPT-2's or a Universal Transformer's weights")
     if isinstance(loaded.model, UniversalSequence):
         if loaded.model.config.head != "decoder":
-            raise ValueError(f"{run.init}: an encoder, which sees what follows: {run.recipe} starts from a decoder")
+            raise UserError(f"{run.init}: an encoder, which sees what follows: {run.recipe} starts from a decoder")
         model = adapted(run, loaded, **rates)
     else:
         model = adapted(run, loaded, head="language", labels=(), pad=None, **rates)

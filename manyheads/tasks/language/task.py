@@ -19,6 +19,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
 from manyheads.data.blocks import Groups, Stream, block_starts
+from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
@@ -67,7 +68,7 @@ class LanguageModellingTask:
     def __post_init__(self) -> None:
         room = self.model.config.max_positions
         if self.block > room:
-            raise ValueError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
+            raise UserError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
         self.model.to(self.route.device)
         think: Any = self.model.think
         self._think: Any = self.route.compile(think)
@@ -108,7 +109,7 @@ def token_losses(
     a token is scored once, behind at least context - stride others where the text has so many.
     """
     if not 0 < stride <= context <= model.config.max_positions:
-        raise ValueError(
+        raise UserError(
             f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
             f" {model.config.max_positions} positions"
         )
@@ -140,7 +141,7 @@ def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
     """Of the losses of all tokens, which together say `size` UTF-8 bytes: loss (nats a token), perplexity, and
     bits_per_byte, which texts of any vocabulary can be compared by."""
     if not len(losses):
-        raise ValueError("there is nothing to score: the text has no token after another")
+        raise UserError("there is nothing to score: the text has no token after another")
     total = float(losses.sum())
     loss = total / len(losses)
     measures: dict[str, tuple[float, str]] = {

@@ -29,6 +29,7 @@ from manyheads.data.pretraining import (
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.tokenizers import shortened, with_special_tokens
 from manyheads.data.windows import Frame
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
@@ -71,11 +72,11 @@ class MaskedLanguageModel(TextPredictor):
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
         """The `top` (at most 1000) likeliest words for the mask of every text, best first.
 
-        The mask is the tokenizer's own: [MASK], or <mask>. Raises ValueError for a text without it, for one that is
+        The mask is the tokenizer's own: [MASK], or <mask>. Raises UserError for a text without it, for one that is
         longer than the model takes, and where `top` words for each of its masks are more than 10,000.
         """
         if not 1 <= top <= MOST:
-            raise ValueError(f"top is {top}: expected 1 to {MOST}")
+            raise UserError(f"top is {top}: expected 1 to {MOST}")
         if isinstance(texts, str):
             return self.fill([texts], top)[0]
         check_texts(texts, self._room)
@@ -108,7 +109,7 @@ class MaskedLanguageModel(TextPredictor):
         """What each layer would say stands at each position, masked or not: the logit lens.
 
         top       so many words (at most 1000), likeliest first
-        truncate  cut a text that is longer than the model takes, instead of raising a ValueError
+        truncate  cut a text that is longer than the model takes, instead of raising a UserError
         """
         rows, side = self._rows(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"

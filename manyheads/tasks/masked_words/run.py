@@ -17,6 +17,7 @@ from manyheads.data.documents import BREAK, Documents
 from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, fitted
@@ -37,7 +38,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
 
     def build(splits: SplitData[Documents], route: Route) -> Job[Documents]:
         if config.next_sentence and len(splits.validation) < 2:
-            raise ValueError(
+            raise UserError(
                 f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
                 "next_sentence=false"
             )
@@ -94,7 +95,7 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], rou
 
 def _check_length(config: PretrainingConfig, model: Bert) -> None:
     if config.length > model.config.max_positions:
-        raise ValueError(f"length is {config.length}, the model takes {model.config.max_positions} tokens: lower it")
+        raise UserError(f"length is {config.length}, the model takes {model.config.max_positions} tokens: lower it")
 
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from manyheads.data.conll import OUTSIDE
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics
 
 
@@ -76,7 +77,7 @@ def count_entities(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence
 def tagging_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> Metrics:
     """entity_f1 over all entities (micro average), and accuracy, which is that of single tags."""
     if not wanted:
-        raise ValueError("there is nothing to score: the test data are empty")
+        raise UserError("there is nothing to score: the test data are empty")
     together = count_entities(predicted, wanted)[""]
     words = sum(map(len, wanted))
     right = sum(

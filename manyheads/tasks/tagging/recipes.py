@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from manyheads.core.config import Count, Range, Vocabulary
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
@@ -40,7 +41,7 @@ class TaggingConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length > self.batch_tokens:
-            raise ValueError(f"max_length is {self.max_length}: expected at most batch_tokens, {self.batch_tokens}")
+            raise UserError(f"max_length is {self.max_length}: expected at most batch_tokens, {self.batch_tokens}")
 
 
 EMBEDDED = TaggingConfig(

@@ -14,6 +14,7 @@ from manyheads.data.conll import Tagged
 from manyheads.data.corpora import TaggedSource
 from manyheads.data.splits import SplitData
 from manyheads.data.tokenizers import train_wordpiece
+from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted
 from manyheads.recipes.estimate import Plan
@@ -40,7 +41,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
         labels = tuple(splits.train.labels)
         if len(labels) < 2:
-            raise ValueError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
+            raise UserError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
         model, tokenizer = (
             _new(config, splits.train, labels) if run.init is None else start_tuned(run, "token", labels, config.tuned)
         )

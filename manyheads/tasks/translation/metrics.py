@@ -9,6 +9,7 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, Result
 
+from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics
 
 
@@ -19,9 +20,9 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     normalisation and tokenisation, as the multimodal translation papers report it.
     """
     if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses):,} translations but {len(references):,} references: they must be aligned")
+        raise UserError(f"{len(hypotheses):,} translations but {len(references):,} references: they must be aligned")
     if not references:
-        raise ValueError("there is nothing to score: the test data are empty")
+        raise UserError("there is nothing to score: the test data are empty")
     bleu, chrf = BLEU(tokenize="13a"), CHRF()
     scores: Metrics = {
         "bleu_13a": _score(bleu, hypotheses, references),

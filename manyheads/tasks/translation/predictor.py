@@ -19,6 +19,7 @@ from manyheads.data.batching import pad
 from manyheads.data.corpora import ParallelSource
 from manyheads.data.parallel import Pairs
 from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
+from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.lowering import reduction
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
@@ -62,7 +63,7 @@ class Translator(ModelWithTokenizer):
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         super().__init__(loaded, route)
         if loaded.target_tokenizer is None:
-            raise ValueError(f"{loaded.path} has no target_tokenizer.json: text cannot be translated without one")
+            raise UserError(f"{loaded.path} has no target_tokenizer.json: text cannot be translated without one")
         self.target_tokenizer = loaded.target_tokenizer
 
     @overload
@@ -78,7 +79,7 @@ class Translator(ModelWithTokenizer):
 
         beam      hypotheses followed at once, at most 1024; 1 is greedy
         alpha     of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
-        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        truncate  cut texts that are longer than the model takes, instead of raising a UserError
         """
         lines = [texts] if isinstance(texts, str) else texts
         best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
@@ -89,9 +90,9 @@ class Translator(ModelWithTokenizer):
     ) -> list[list[Translation]]:
         """The `count` best translations of every text, best first, with their scores."""
         if not 1 <= beam <= MOST_BEAMS:
-            raise ValueError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
+            raise UserError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
         if not 1 <= count <= beam:
-            raise ValueError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
+            raise UserError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
         sources = self._encode(texts, truncate, SPLIT + CUT)
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
@@ -127,7 +128,7 @@ class Translator(ModelWithTokenizer):
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """How probable the model finds given translations; the text is the one given."""
         if len(sources) != len(targets):
-            raise ValueError(f"{len(sources):,} sources but {len(targets):,} targets: they must be aligned")
+            raise UserError(f"{len(sources):,} sources but {len(targets):,} targets: they must be aligned")
         c = self.model.config
         for number, text in enumerate(targets, 1):
             check_text(text, f"target {number}", c.max_positions)
@@ -135,9 +136,9 @@ class Translator(ModelWithTokenizer):
         wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
         for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
             if ids and not source:
-                raise ValueError(f"source {number} is blank, but its target is not: there is nothing to score")
+                raise UserError(f"source {number} is blank, but its target is not: there is nothing to score")
             if len(ids) >= c.max_positions:
-                raise ValueError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
+                raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
         model, route = self.fast
 
@@ -174,7 +175,7 @@ class Translator(ModelWithTokenizer):
         layers, heads  their numbers, None for all
         axis           "encoder", "decoder" or "cross"; None: all of them
         calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut texts that are longer than the model takes, instead of raising a ValueError
+        truncate       cut texts that are longer than the model takes, instead of raising a UserError
         """
         source, written, title = self._read(text, target, truncate)
         c = self.model.config
@@ -196,7 +197,7 @@ class Translator(ModelWithTokenizer):
 
         target    what it writes; None: its own translation, the best of a beam of 4
         top       so many tokens (at most 1000), likeliest first
-        truncate  cut texts that are longer than the model takes, instead of raising a ValueError
+        truncate  cut texts that are longer than the model takes, instead of raising a UserError
         """
         source, written, title = self._read(text, target, truncate)
         return self._lens(
@@ -217,7 +218,7 @@ class Translator(ModelWithTokenizer):
             written = written.part(range(len(written.ids))[:room])
         for name, one in (("source", source), ("target", written)):
             if len(one.ids) > room:
-                raise ValueError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
+                raise UserError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
         return source, written, f"{text} → {target}"
 
     def _inputs(self, source: TokenizedText, written: TokenizedText) -> list[Tensor | None]:
@@ -307,7 +308,7 @@ def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tupl
     if source is None and data and "," in data:
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
-        raise ValueError(
+        raise UserError(
             f"{model}: no result.json there tells two languages (it lacks one, or was trained on other data than "
             "translations): name the test files as --data FILE.en,FILE.de"
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Count, Range
+from manyheads.errors import UserError
 from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -47,9 +48,9 @@ class TranslationConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.joint and self.tokenizer == "words":
-            raise ValueError("tokenizer=words makes a vocabulary for each language: add joint=false model.tie=none")
+            raise UserError("tokenizer=words makes a vocabulary for each language: add joint=false model.tie=none")
         if self.joint and isinstance(self.vocabulary, tuple):
-            raise ValueError(
+            raise UserError(
                 f"vocabulary is {self.vocabulary}: a joint vocabulary has one size: give one, or add joint=false"
             )
 

@@ -18,6 +18,7 @@ from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
+from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted
 from manyheads.models.transformer import Transformer
@@ -131,5 +132,5 @@ def _started(run: Run) -> tuple[Model, directory.Loaded]:
     """The model of `--init`, with the dropout that the user asks for, and what its directory holds."""
     model, loaded = start(run, Model, "a translator's weights", **dropouts(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
-        raise ValueError(f"{run.init} has no tokenizer, so training cannot continue from it")
+        raise UserError(f"{run.init} has no tokenizer, so training cannot continue from it")
     return model, loaded

@@ -19,6 +19,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.store import TokenStore
+from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
@@ -62,14 +63,14 @@ class Corpus:
     limit: int
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
-        """Raises ValueError where a sentence is longer than the limit, unless it may be cut."""
+        """Raises UserError where a sentence is longer than the limit, unless it may be cut."""
         for side, store in enumerate((self.sources, self.targets)):
             over = np.flatnonzero(store.lengths > self.limit)
             if len(over):
                 name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
                 excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
-                    raise ValueError(
+                    raise UserError(
                         f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
                         "max_length, remove them, or cut them with truncate=true"
                     )
