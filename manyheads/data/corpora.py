@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
-
-import numpy as np
 
 from manyheads.data import conll, squad
 from manyheads.data.class_folders import class_folder_splits
 from manyheads.data.column import Joined
 from manyheads.data.conll import Tagged, read_conll
-from manyheads.data.documents import Documents, read_documents
+from manyheads.data.corpus import files_of
+from manyheads.data.documents import Documents, document_files, is_document_file, read_documents
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
+from manyheads.data.holding_out import hold_out_documents, hold_out_questions, hold_out_texts
 from manyheads.data.labelled import Columns, Labelled, read_labelled, with_labels
 from manyheads.data.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.report import (
@@ -26,11 +26,12 @@ from manyheads.data.report import (
     tag_report,
     text_report,
 )  # fmt: skip
+from manyheads.data.roles import NUMBERED, PARTS, check_unmixed, folders_in, shown, splits_among, visible
 from manyheads.data.rows import TABLES
 from manyheads.data.source import FIRST, MOST, ClassSource, Source
-from manyheads.data.splits import NUMBERED, PARTS, SplitData, Splits, below_share, hold_out, only_test, splits_among
+from manyheads.data.splits import SplitData, Splits, folder_of, hold_out, only_test, parts_of, same_place
 from manyheads.data.squad import Questions, read_squad
-from manyheads.data.texts import Texts, examined, read_texts
+from manyheads.data.texts import Texts, read_texts
 from manyheads.errors import UserError
 
 MOST_CHARACTERS = 10**8  # of an algorithm's strings
@@ -73,6 +74,9 @@ class ParallelSource(Source[Pairs]):
     def splits_in(self, folder: Path) -> Splits:
         return splits_among(folder, self.corpora(folder), shards=PARTS)
 
+    def files(self, corpus: str) -> list[Path]:
+        return locate(corpus, self.source, self.target)
+
     def check_exists(self, corpus: str) -> None:
         locate(corpus, self.source, self.target)
 
@@ -102,6 +106,11 @@ class LabelledSource(ClassSource[Labelled]):
         tables = super().splits_in(folder)
         return class_folder_splits(folder) if tables == (None, None, []) else tables
 
+    def files(self, corpus: str) -> list[Path]:
+        """Of class folders, the folders."""
+        files = super().files(corpus)
+        return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
+
     def peek(self) -> Labelled | None:
         """And whether there are two labels, where all of them are seen: in class folders, or in what is read whole."""
         first = super().peek()
@@ -111,7 +120,8 @@ class LabelledSource(ClassSource[Labelled]):
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; class folders as they are."""
-        whole = Path(data).is_dir() and self.splits_in(Path(data)).train == str(Path(data))
+        folder = folder_of(data)
+        whole = folder is not None and same_place(self.splits_in(folder).train, data)
         return data if whole else super().test_in(data)
 
     @property
@@ -185,7 +195,7 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out(train, [item.article for item in train.items], what="article")
+        return hold_out_questions(train, by_number=self.by_number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +210,7 @@ class TextSource(Source[Texts]):
     directories = True
     mixes = True
     report = staticmethod(text_report)
+    below = staticmethod(files_of)
 
     column: str = "text"
     share: float = 0.05
@@ -222,39 +233,31 @@ class TextSource(Source[Texts]):
         texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
         salted = [f"test{text}" for text in texts.texts]  # not the hash that holds out for validation
         train, test = hold_out(texts, salted, fraction=self.share, what="text")
-        train, validation = (train, self.read_one(self.validation)) if self.validation else self.hold_out(train)
+        if self.validation:
+            validation = self.read_one(self.validation)
+        else:
+            train, validation = hold_out_texts(train, self.share, by_number=True)  # of many, as it always was
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
-        if len(train) > 1:
-            held_out = below_share(train.hashes, self.share, what="text")
-            kept, held = train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
-        else:
-            kept, held = train.halves(self.share)
-        held = replace(held, skips={})  # what was skipped is reported once, of the training data
-        examined(kept, held)
-        return kept, held
+        return hold_out_texts(train, self.share, by_number=self.by_number)
 
     def fingerprint(self, data: Texts, split: str) -> str:
         return data.facts.fingerprint
 
-    def check_exists(self, corpus: str) -> None:
-        for part in [corpus] if Path(corpus).exists() else corpus.split(","):
-            super().check_exists(part)
-
     def corpora(self, folder: Path) -> list[str]:
-        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return [path.name for path in visible(folder)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """All of a directory that has no `train` is for training."""
-        splits = splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED)
-        if splits.train is None:
-            splits = Splits(data, None, [])
-        return splits.given(validation, test)
+        """All of a directory that has no splits is for training."""
+        return whole_or_splits(self, data).given(validation, test)
+
+    def files(self, corpus: str) -> list[Path]:
+        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data; of any other, all there is."""
-        return only_test(data, splits_among(Path(data), self.corpora(Path(data)), shards=NUMBERED).test) or data
+        return data if same_place(self.find(data).train, data) else super().test_in(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +270,7 @@ class DocumentSource(Source[Documents]):
     directories = True
     mixes = True
     report = staticmethod(document_report)
+    below = staticmethod(document_files)
 
     column: str = "text"
     kept: Path | None = None
@@ -280,17 +284,32 @@ class DocumentSource(Source[Documents]):
         from manyheads.data.embedded.standard_library import documentation
 
         train = documentation()
-        train, validation = (train, self.read_one(self.validation)) if self.validation else self.hold_out(train)
+        if self.validation:
+            validation = self.read_one(self.validation)
+        else:
+            train, validation = hold_out_documents(train, by_number=True)  # of many, as it always was
         return SplitData(train, validation, None)
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
-        return hold_out(train, train.texts, what="document")
+        return hold_out_documents(train, by_number=self.by_number)
+
+    def corpora(self, folder: Path) -> list[str]:
+        """Files, and folders that hold some."""
+        inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
+        return [path.name for path in inside if path.is_dir() or is_document_file(path)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        return Splits(data, validation, [])
+        """All of a directory that has no splits is for training; there are no test data."""
+        found = whole_or_splits(self, data)
+        return Splits(found.train, validation or found.validation, [])
+
+    def files(self, corpus: str) -> list[Path]:
+        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        return data
+        """Of a directory of splits the test data, or else the validation data; of any other, all there is."""
+        found = whole_or_splits(self, data)
+        return only_test(data, found.test) or found.validation or data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +360,27 @@ class DigitSource(Source[Pairs]):
     def content(self, data: Pairs, split: str) -> list[str]:
         groups: Iterable[Pairs] = by_length(data).values() if split == "test" else [data]
         return [text for pairs in groups for text in (*pairs.sources, *pairs.targets)]
+
+
+def whole_or_splits(source: TextSource | DocumentSource, data: str) -> Splits:
+    """The splits of a directory of texts, or all of it as training data. Raises UserError where it cannot be told."""
+    if (folder := folder_of(data)) is None:
+        return Splits(data, None, [])
+    names = source.corpora(folder)
+    splits = splits_among(folder, names, shards=NUMBERED)
+    if splits == (None, None, []):
+        check_unmixed(source.below(data))
+        return Splits(data, None, [])
+    if splits.train is not None:
+        return splits
+    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
+    if len(others := [name for name in names if name not in held]) == 1:
+        return Splits(str(folder / others[0]), splits.validation, splits.test)
+    found = f"{shown(held)} of the validation and test data, and beside it {shown(others) or 'nothing'}"
+    raise UserError(
+        f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
+        "file that you mean: data=FILE validation=FILE test=FILE"
+    )
 
 
 def by_length(pairs: Pairs) -> dict[int, Pairs]:

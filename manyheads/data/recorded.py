@@ -54,6 +54,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
             checked(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
+        values.setdefault("whole", "kind" in data)  # which names the file or folder of each split
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
         made = source(**{name: value for name, value in values.items() if name in known})

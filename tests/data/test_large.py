@@ -26,7 +26,8 @@ from manyheads.data.blocks import LISTED, Groups, block_starts
 from manyheads.data.compressed import kind, opened
 from manyheads.data.corpora import TextSource
 from manyheads.data.corpus import cut
-from manyheads.data.splits import LONGEST_LINE, NUMBERED, lines, splits_among
+from manyheads.data.roles import NUMBERED, splits_among
+from manyheads.data.splits import LONGEST_LINE, lines
 from manyheads.data.store import TokenStream
 from manyheads.data.texts import Texts, read_texts
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
