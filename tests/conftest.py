@@ -1,5 +1,6 @@
 """Before torch is imported anywhere, here and in the processes that tests start; and where real data are looked for."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -26,6 +27,13 @@ def real_data() -> Callable[[str], Path]:
         return DATA / name
 
     return find
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The messages that the package logs, from level INFO on."""
+    caplog.set_level(logging.INFO, logger="manyheads")
+    return caplog
 
 
 @pytest.fixture(scope="session")
