@@ -62,7 +62,7 @@ image:
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
-	find manyheads bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find manyheads benchmarks scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }

@@ -12,10 +12,10 @@ PACKAGE = Path(__file__).parents[1] / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes
-# <- {bench, service} <- cli
+# <- service <- cli
 LAYERS = [
     ("errors", "files"), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
-    ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
+    ("export", "tasks"), ("recipes",), ("service",), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
 RUNS = ("run.py", "ablation.py", "clips.py", "few_labels.py", "influence.py", "receptive_field.py", "theorem.py")

@@ -54,7 +54,7 @@ def test_pictures(tmp_path: Path) -> None:
 
 
 def test_every_layer_of_the_table_is_measured() -> None:
-    from manyheads.bench import growth as bench
+    from benchmarks import growth as bench
 
     assert list(page.TABLE_1) == list(bench.LAYERS)
     assert (page.FORWARD, page.BACKWARD) == (bench.FORWARD, bench.BACKWARD)

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import computing, fast, generator, precisions, seeded
+from benchmarks.peers import openvino
+from benchmarks.peers import transformers as hugging_face
+from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, fast, generator, precisions, seeded
-from manyheads.bench.peers import openvino
-from manyheads.bench.peers import transformers as hugging_face
-from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.data.batching import pad, token_batches
 from manyheads.models.bert import Bert
 

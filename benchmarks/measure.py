@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from manyheads.bench.work import Work, three_digits
-from manyheads.bench.workers import Failed, workers
+from benchmarks.work import Work, three_digits
+from benchmarks.workers import Failed, workers
 from manyheads.core.config import PRECISIONS
 
 if TYPE_CHECKING:
-    from manyheads.bench.ceilings import Ceilings
+    from benchmarks.ceilings import Ceilings
 
 REPEATS = 5
 MINUTES = 3.0  # of a work, after which no further round begins once there are two

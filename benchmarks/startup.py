@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import seeded
+from benchmarks.work import Prepared, Side, Work
 from manyheads import directory
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import seeded
-from manyheads.bench.work import Prepared, Side, Work
 from manyheads.data.tokenizers import train_bpe
 from manyheads.errors import UserError
 from manyheads.export import export

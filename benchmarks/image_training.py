@@ -1,6 +1,6 @@
 """Training throughput of the vision models on CIFAR-10's images: those of the recipes, in turn, in one process.
 
-    python -m bench.image_training [--repeats 5] [--threads 1] [--out FILE.json]
+    python -m benchmarks image_training [--repeats 5] [--threads 1] [--out FILE.json]
 
 A step is forward, backward and update by a batch of 128 random images that are already decoded. The limit is what the
 matrix products and convolutions alone would take at the rate of a 1024-wide product. There is no peer here: what is
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from bench import command
+from benchmarks.output import command
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route, prepare
 from manyheads.models.presets import IMAGES, build, preset

@@ -1,6 +1,6 @@
 """A language model trained on a corpus larger than memory may be: resident memory, and how soon training goes on.
 
-    python -m bench.large_corpus FOLDER [--gigabytes 10] [--threads 2] [--out FILE.json]
+    python -m benchmarks large_corpus FOLDER [--gigabytes 10] [--threads 2] [--out FILE.json]
 
 The corpus is generated in FOLDER, half of it as JSONL, three eighths as text, an eighth as JSONL compressed by zstd,
 which holds more than twice as much: random words, whose frequencies follow Zipf's law. A run reads it, learns its
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import tell
+from benchmarks.output import tell
 from manyheads.training.progress import read_metrics
 from manyheads.training.record import commit, hardware
 

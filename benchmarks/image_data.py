@@ -1,6 +1,6 @@
 """How long training waits for images: of each form of data, with 0, 1 or 2 processes that decode and change them.
 
-    python -m bench.image_data [--repeats 3] [--threads 1] [--out FILE.json]
+    python -m benchmarks image_data [--repeats 3] [--threads 1] [--out FILE.json]
 
 The runs are of the recipe `deit`, with all that it does to images: JPEG photographs of 500 x 375 pixels, of random
 content, shown at 224 x 224, in batches of 16. ViT-Ti has its work with them; a net of one layer has so little that it
@@ -25,7 +25,7 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
-from bench import command
+from benchmarks.output import command
 from manyheads.training.progress import read_metrics
 from manyheads.training.record import hardware
 

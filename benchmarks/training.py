@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import computing, generator, seeded, training_precisions
+from benchmarks.peers import transformers as hugging_face
+from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, generator, seeded, training_precisions
-from manyheads.bench.peers import transformers as hugging_face
-from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.core.runtime import keeping_memory
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loss import smoothed_cross_entropy

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from benchmarks.decode_translation import Translating
+from benchmarks.memory import Alive
+from benchmarks.ours import seeded
 from manyheads.analysis.figures.receptive_field import Along
-from manyheads.bench.decode_translation import Translating
-from manyheads.bench.memory import Alive
-from manyheads.bench.ours import seeded
 from manyheads.core.attention import Attention
 from manyheads.core.layers import LSTM
 from manyheads.core.runtime import prepare

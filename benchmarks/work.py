@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from manyheads.bench.ceilings import Ceilings
+    from benchmarks.ceilings import Ceilings
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """What company costs and brings: one client at a time beside 32 at once, of a service in a process of its own.
 
-    python -m bench.serving [--seconds 20] [--clients 32] [--threads 2] [--llama-server PROGRAM] [--out FILE.json]
+    python -m benchmarks serving [--seconds 20] [--clients 32] [--threads 2] [--llama-server PROGRAM] [--out FILE.json]
 
 A tiny translator (transformer/tiny, random weights, sentences of some 12 words, beam 4) and the shapes of gpt2/124m
 (64 tokens each, greedy). Clients ask anew as soon as they are answered. A ratio is of one service, in turn.
-llama.cpp's server (bench/llama_server.py) completes the same texts with the same weights, after ours.
+llama.cpp's server (benchmarks/llama_server.py) completes the same texts with the same weights, after ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from typing import Any
 import httpx2
 import torch
 
-from bench import llama_server, tell
+from benchmarks import llama_server
+from benchmarks.output import tell
 from manyheads import directory
 from manyheads.data.tokenizers import END, END_OF_TEXT, PAD, train_bpe, train_byte_bpe
 from manyheads.models.presets import build, preset

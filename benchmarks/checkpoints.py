@@ -1,6 +1,6 @@
 """What checkpoints cost a training: the seconds that its loop stands still, and those that the writing thread computes.
 
-    python -m bench.checkpoints [--repeats 5] [--threads 1] [--out FILE.json]
+    python -m benchmarks checkpoints [--repeats 5] [--threads 1] [--out FILE.json]
 
 A checkpoint of GPT-2 with 124 million parameters and both moments of Adam, 1.5 GB. The loop stands still for a copy in
 memory. Then a thread sums up and writes: at the worst, where every core is busy, its processor time is lost, too.
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench import command
+from benchmarks.output import command
 from manyheads.core.runtime import prepare
 from manyheads.models.presets import build, preset
 from manyheads.training.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from manyheads.errors import UserError
 
 if TYPE_CHECKING:
-    from manyheads.bench.work import Work
+    from benchmarks.work import Work
 
 # name -> module and what holds the work there: a work imports torch, its name does not
 WORKS = {
@@ -37,7 +37,7 @@ PEERS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def work(name: str) -> Work:
     module, attribute = WORKS[name]
-    benchmark: Work = getattr(import_module(f"manyheads.bench.{module}"), attribute)
+    benchmark: Work = getattr(import_module(f"benchmarks.{module}"), attribute)
     return benchmark
 
 
@@ -72,8 +72,8 @@ def bench(
 
     import torch
 
-    from manyheads.bench.ceilings import ceilings
-    from manyheads.bench.measure import measure, rows
+    from benchmarks.ceilings import ceilings
+    from benchmarks.measure import measure, rows
     from manyheads.training.record import commit, hardware
 
     threads = threads or torch.get_num_threads()

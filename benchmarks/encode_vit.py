@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import fast, generator, precisions, seeded
+from benchmarks.peers import openvino
+from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import fast, generator, precisions, seeded
-from manyheads.bench.peers import openvino
-from manyheads.bench.work import Prepared, Side, Work, largest_difference
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What recording attention maps costs: BERT base, 16 x 128 tokens, forward, in turn and in one process.
 
-    python -m bench.recording [--repeats 9] [--threads 2] [--out FILE.json]
+    python -m benchmarks recording [--repeats 9] [--threads 2] [--out FILE.json]
 
 One head of one layer, and every map, beside the same model that records nothing (the fused kernel) and beside the one
 that computes every map anyway (`explicit`). Each ratio is of two runs that follow one another.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bench import command
+from benchmarks.output import command
 from manyheads.core.attention import Attention
 from manyheads.core.runtime import Route, prepare
 from manyheads.core.tap import record

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import computing, fast, generator, precisions, seeded
+from benchmarks.peers import llama_cpp, openvino
+from benchmarks.peers import transformers as hugging_face
+from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, fast, generator, precisions, seeded
-from manyheads.bench.peers import llama_cpp, openvino
-from manyheads.bench.peers import transformers as hugging_face
-from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.generation import Sampling, sample
 from manyheads.models.gpt import GPT
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from manyheads.bench.ours import training_precisions
+from benchmarks.ours import training_precisions
 from manyheads.core.runtime import BUFFER, bytes_per_second, prepare
 from manyheads.lowering import has_kernels
 

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import computing, training_precisions
+from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import computing, training_precisions
-from manyheads.bench.work import Prepared, Side, Work, largest_difference
 from manyheads.core.runtime import keeping_memory
 from manyheads.data.batching import pad, token_batches
 from manyheads.models.presets import build, preset

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from manyheads.bench.work import Prepared, Side
+from benchmarks.work import Prepared, Side
 
 SETTLE = 0.3  # seconds before a turn
 TURN = 1.0  # seconds: a shorter run is repeated until its turn has lasted so long

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import fast, generator, precisions, seeded
+from benchmarks.peers import ctranslate2
+from benchmarks.work import Prepared, Side, Work
 from manyheads.analysis import costs
-from manyheads.bench.ceilings import Ceilings
-from manyheads.bench.ours import fast, generator, precisions, seeded
-from manyheads.bench.peers import ctranslate2
-from manyheads.bench.work import Prepared, Side, Work
 from manyheads.generation import beam_search, greedy
 from manyheads.lowering import reduction
 from manyheads.models.transformer import Transformer

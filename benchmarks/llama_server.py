@@ -19,8 +19,8 @@ from typing import Any
 
 import httpx2
 
+from benchmarks.peers.llama_cpp import KINDS, write
 from manyheads import directory
-from manyheads.bench.peers.llama_cpp import KINDS, write
 from manyheads.models.gpt import GPT
 
 CONTEXT = 256  # tokens of each client
