@@ -49,7 +49,7 @@ from dataclasses import replace
 from pathlib import Path
 from manyheads.core.runtime import prepare
 from manyheads.data.corpora import TextSource
-from manyheads.recipes.run import Run
+from manyheads.runs.run import Run
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.run import _task
 imported, used = time.perf_counter(), time.process_time()

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.work import three_digits
 from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
-from manyheads.recipes.table import RECIPES
 from manyheads.results import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
+from manyheads.tasks.registry import RECIPES
 from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 

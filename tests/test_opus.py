@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
 import manyheads
 from manyheads import directory, export
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from tests.interop.opus import ENGLISH, GERMAN, write_opus
 from tests.interop.reference import tokenizer, translate
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from manyheads import cli
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 
 PROJECT = Path(__file__).parents[1]
 HOUSE = PROJECT / "docs" / "house.md"  # shows commands of what a reader adds: tests/test_house.py types them

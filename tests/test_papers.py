@@ -13,8 +13,8 @@ import yaml
 from manyheads import cli
 from manyheads.analysis.costs import preset_model
 from manyheads.models.presets import FAMILIES, family_of, preset
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import RECIPES
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import RECIPES
 from scripts import results_table
 from scripts.results_table import PAPERS
 

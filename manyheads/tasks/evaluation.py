@@ -17,11 +17,11 @@ from manyheads.data.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 from manyheads.training import own_runs
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
-from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
-from manyheads.recipes.run import Run
-from manyheads.recipes.train import train
+from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
+from manyheads.runs.run import Run
+from manyheads.tasks.train import train
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,6 @@ def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
 
 def test_processes_agree_on_the_minutes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one began 20 minutes ago, and rank 0 says that it were 12."""
-    monkeypatch.setattr("manyheads.recipes.run.here", lambda: SimpleNamespace(shared=lambda _: 12.0 * 60))
+    monkeypatch.setattr("manyheads.runs.run.here", lambda: SimpleNamespace(shared=lambda _: 12.0 * 60))
     part = Run("r", Path("runs/r"), max_minutes=30).part("base", time.monotonic() - 60 * 20)
     assert part.max_minutes == pytest.approx(18)

@@ -15,8 +15,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from manyheads import cli
 from manyheads.analysis import costs
 from manyheads.models.presets import build, preset
-from manyheads.recipes.planning import Hardware, plan
-from manyheads.recipes.simulation import Machine, simulate, step_loss
+from manyheads.runs.planning import Hardware, plan
+from manyheads.runs.simulation import Machine, simulate, step_loss
 
 MACHINE = Machine({"float32": 1e12, "bf16": 2e12}, 1e11)
 MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -146,7 +146,7 @@ def test_what_cannot_be_planned_is_told(arguments: list[str], told: str, capsys:
 MEASURE = """
 from manyheads.core.runtime import resident
 from manyheads.models.presets import build, preset
-from manyheads.recipes.simulation import step_loss
+from manyheads.runs.simulation import step_loss
 from manyheads.analysis import costs
 import torch
 before = resident()

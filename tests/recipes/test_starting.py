@@ -7,9 +7,9 @@ import pytest
 
 from manyheads import directory
 from manyheads.models.presets import build, preset
-from manyheads.recipes.recipe import FINE_TUNING
-from manyheads.recipes.table import RECIPES
-from manyheads.recipes.train import train
+from manyheads.runs.recipe import FINE_TUNING
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
 
 
 @pytest.mark.parametrize("name", [n for n, recipe in RECIPES.items() if recipe.init == "may" and not recipe.requires])

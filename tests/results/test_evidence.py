@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from manyheads import cli, files
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import find
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import find
 from scripts import results_keep
 from scripts.evidence import __main__ as evidence
 from scripts.evidence import standing

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from manyheads.recipes.overrides import apply, from_mapping
-from manyheads.recipes.run import Run
+from manyheads.runs.overrides import apply, from_mapping
+from manyheads.runs.run import Run
 from manyheads.training.ranks import here
 
 C = TypeVar("C")

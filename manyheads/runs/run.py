@@ -21,13 +21,12 @@ from manyheads.core.runtime import Route, prepare
 from manyheads.data.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
-from manyheads.recipes.estimate import Plan, estimate
-from manyheads.recipes.overrides import setting_words
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan, estimate
+from manyheads.runs.overrides import setting_words
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
 from manyheads.training.ranks import here
-from manyheads.training.record import commit, write_result
+from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.run_directory import claimed, run_status
 from manyheads.training.task import Task
 

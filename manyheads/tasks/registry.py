@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from manyheads.errors import UserError
-from manyheads.recipes.overrides import nearest
-from manyheads.recipes.recipe import Recipe
+from manyheads.runs.overrides import nearest
+from manyheads.runs.recipe import Recipe
 from manyheads.tasks.answering.recipes import RECIPES as ANSWERING
 from manyheads.tasks.classification.recipes import RECIPES as CLASSIFICATION
 from manyheads.tasks.digits.recipes import RECIPES as DIGITS

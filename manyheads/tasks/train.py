@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import UserError
-from manyheads.recipes.overrides import Setting, apply, as_dict, from_file, from_mapping, leaves
-from manyheads.recipes.recipe import Recipe
-from manyheads.recipes.run import Run
-from manyheads.recipes.table import find
+from manyheads.runs.overrides import Setting, apply, as_dict, from_file, from_mapping, leaves
+from manyheads.runs.recipe import Recipe
+from manyheads.runs.run import Run
+from manyheads.tasks.registry import find
 from manyheads.training.ranks import here, restarted, told_losses
 
 

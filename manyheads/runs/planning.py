@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from manyheads.core.block import Stack
-from manyheads.recipes.simulation import Machine, Step, simulate
+from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
 MOMENTS = 2

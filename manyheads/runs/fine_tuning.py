@@ -15,8 +15,8 @@ from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
-from manyheads.recipes.recipe import Tuned
-from manyheads.recipes.run import Run
+from manyheads.runs.recipe import Tuned
+from manyheads.runs.run import Run
 from manyheads.training.config import TrainingConfig
 from manyheads.training.schedules import length
 
