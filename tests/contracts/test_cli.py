@@ -13,7 +13,7 @@ import pytest
 
 from manyheads import cli
 from manyheads.models.presets import PRESETS
-from tests.refusals import refused
+from tests.support.refusals import refused
 
 VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert", "serve")
 

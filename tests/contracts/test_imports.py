@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "manyheads"
+from tests.paths import ROOT
+
+PACKAGE = ROOT / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks} <- recipes
-# <- {bench, service} <- cli
+# errors <- files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks}
+# <- recipes <- {bench, service} <- cli
 LAYERS = [
-    ("errors", "files"), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
+    ("errors",), ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
     ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
@@ -168,7 +170,7 @@ def test_a_second_attention_would_be_seen(line: str) -> None:
 
 
 def test_files_are_short_and_have_names_of_their_own() -> None:
-    tests = sorted(Path(__file__).parent.rglob("*.py"))
+    tests = sorted((ROOT / "tests").rglob("*.py"))
     lengths = {str(file): len(file.read_text(encoding="utf-8").splitlines()) for file in [*FILES, *tests]}
     assert {name: n for name, n in lengths.items() if n > 400} == {}
     assert not [file for file in FILES if file.name == "utils.py"]

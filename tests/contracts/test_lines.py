@@ -14,7 +14,7 @@ from manyheads import cli
 from manyheads.cli import lines
 from manyheads.data.text_faults import ItemError
 from manyheads.tasks.translation.predictor import Translation
-from tests.refusals import refused
+from tests.support.refusals import refused
 
 
 class Echo:

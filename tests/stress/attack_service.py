@@ -1,6 +1,6 @@
 """A service is attacked while good clients ask it: what they notice, what it answers, what it keeps.
 
-    python -m scripts.attack_service [--requests 10000] [--minutes 0] [--examples 700] [--seed 1] [--out FILE.json]
+    python -m tests.stress.attack_service [--requests 10000] [--minutes 0] [--examples 700] [--seed 1] [--out FILE.json]
 
 Three tiny models are served. Malformed requests come on raw sockets, from a seeded generator, as fast as they are
 taken or spread over so many minutes; schemathesis tries what the OpenAPI document allows and what it does not; two good
@@ -28,8 +28,8 @@ from typing import Any
 
 from manyheads.files import write_json
 from manyheads.training.record import commit, hardware
-from scripts.malformed import GOOD, KINDS, LEAVE, SLOW
-from tests.service.models import Running, bert, client, language_model, serving, translator
+from tests.stress.malformed import GOOD, KINDS, LEAVE, SLOW
+from tests.support.services import Running, bert, client, language_model, serving, translator
 
 PATIENCE = 60.0  # seconds in which an answer is due
 LEAVING = 0.2  # seconds that a client waits which will leave
@@ -248,7 +248,9 @@ def faults_of(record: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.attack_service", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stress.attack_service", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="malformed ones (default: 10000)")
     parser.add_argument("--minutes", type=float, default=0.0, metavar="M", help="that they take (default: as it comes)")
     parser.add_argument("--examples", type=int, default=700, metavar="N", help="of schemathesis (default: 700)")

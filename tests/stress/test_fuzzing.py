@@ -1,4 +1,4 @@
-"""Inputs harmed at random, always the same: each is read, or refused cleanly (more: `python -m scripts.fuzzing`)."""
+"""Harmed inputs, always the same: each is read or refused cleanly (more: `python -m tests.stress.fuzzing`)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scripts.fuzzing.inputs import packed, unpacked, write
-from scripts.fuzzing.judging import Judge, Watch
-from scripts.fuzzing.mutations import mutated
-from scripts.fuzzing.targets import NAMES, ROOMS, target
+from tests.stress.fuzzing.inputs import packed, unpacked, write
+from tests.stress.fuzzing.judging import Judge, Watch
+from tests.stress.fuzzing.mutations import mutated
+from tests.stress.fuzzing.targets import NAMES, ROOMS, target
 
 SHORT = {"model-directory": 8, "texts": 12, "images": 12}  # inputs of what takes longer
 WATCH = Watch()  # of all: a hook cannot be taken away
@@ -60,7 +60,7 @@ def test_no_input_of_many_is_a_finding(name: str, tmp_path: Path) -> None:
 
 def test_targets_are_those_of_their_rooms() -> None:
     for room, names in ROOMS.items():
-        assert tuple(import_module(f"scripts.fuzzing.targets.{room}").TARGETS) == names
+        assert tuple(import_module(f"tests.stress.fuzzing.targets.{room}").TARGETS) == names
 
 
 def test_what_no_input_may_do_is_seen(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_inputs_are_one_string_and_stay_in_their_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_writes_its_record(tmp_path: Path) -> None:
     places = ["--findings", str(tmp_path / "found"), "--out", str(tmp_path / "out.json")]
-    command = [sys.executable, "-m", "scripts.fuzzing", "tutorial", "--minutes", "0.1", *places]
+    command = [sys.executable, "-m", "tests.stress.fuzzing", "tutorial", "--minutes", "0.1", *places]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     row = json.loads((tmp_path / "out.json").read_text())["targets"]["tutorial"]

@@ -1,4 +1,4 @@
-"""A tiny run of each family: python -m tests.training.families DATA OUT DTYPE SHARD [NAME ...], by itself or under
+"""A tiny run of each family: python -m tests.support.families DATA OUT DTYPE SHARD [NAME ...], by itself or under
 torchrun. Their losses of every step are in OUT/NAME/metrics.jsonl."""
 
 import random

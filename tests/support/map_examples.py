@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from manyheads.analysis.maps import AttentionMaps, Layer
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from tests.analysis.maps.browser import Browser
+from tests.support.browser import Browser
 
 WORDS = ("The", "dog", "that", "un", "wisely", "barked", "ran", "home")
 ENGLISH = Side(("[CLS]", *WORDS, "[SEP]"), (SPECIAL, 0, 1, 2, 3, 3, 4, 5, 6, SPECIAL))

@@ -11,7 +11,7 @@ import torch
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
-from tests.interop.reference import randomise
+from tests.support.reference import randomise
 
 ENGLISH = [
     "two men are walking a dog", "a dog, two cats: 42 paws", "The cats don't walk!", "are the dogs walking?",

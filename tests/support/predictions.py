@@ -1,6 +1,6 @@
 """What the verbs print on small models, in small batches: alone, or under torchrun as one of several processes.
 
-python -m tests.training.predictions RUNS OUT
+python -m tests.support.predictions RUNS OUT
 """
 
 import os

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.analysis.maps.browser import Browser
+from tests.support.browser import Browser
 
 
 class ServiceBrowser(Browser):

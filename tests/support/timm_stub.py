@@ -1,6 +1,6 @@
 """timm where torchvision is absent: its models use nothing of it, only the imports must succeed.
 
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 timm = load_timm()  # skips the test, or the whole file when called at its top, where timm is not installed
 reference = timm.create_model("seresnet18", num_classes=7)

@@ -13,9 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.families import FAMILIES, STEPS, write_data
-from tests.training.predictions import CALLS
-from tests.training.test_ranks import MANYHEADS, ROOT, environment, losses
+from tests.paths import ROOT
+from tests.support.families import FAMILIES, STEPS, write_data
+from tests.support.predictions import CALLS
+from tests.system.training.test_ranks import MANYHEADS, environment, losses
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: PyTorch finds none here"),
@@ -43,12 +44,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
     @cache
     def runs(dtype: str, device: str) -> Path:
         if not (data / "gpt2").exists():  # from which one of the families starts
-            called(sys.executable, "-m", "tests.training.families", str(data), str(data), "float32", "-", "gpt2", on={})
+            called(sys.executable, "-m", "tests.support.families", str(data), str(data), "float32", "-", "gpt2", on={})
         out = data / dtype / device
         out.mkdir(parents=True)
         write_data(out)  # where what is asked of the runs looks for it
         on = GPU if device == "cuda" else {}
-        called(sys.executable, "-m", "tests.training.families", str(data), str(out), dtype, "-", *FAMILIES, on=on)
+        called(sys.executable, "-m", "tests.support.families", str(data), str(out), dtype, "-", *FAMILIES, on=on)
         return out
 
     return runs
@@ -75,7 +76,7 @@ def test_every_verb_says_the_same_of_the_same_model(trained: Callable[[str, str]
     for device, on in (("cpu", {}), ("cuda", GPU)):
         out = tmp_path / device
         out.mkdir()
-        called(sys.executable, "-m", "tests.training.predictions", str(models), str(out), on=on)
+        called(sys.executable, "-m", "tests.support.predictions", str(models), str(out), on=on)
         said[device] = {name: (out / name).read_text() for name in ASKED}
     for name in ASKED:
         found, wanted = said["cuda"][name], said["cpu"][name]

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
+LAWS = "tests/contracts/test_imports.py"
 PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
 
 
@@ -65,6 +67,7 @@ def taken_up(title: str, folder: Path) -> Example:
 TYPIST = """
 import contextlib, io, json, sys
 from manyheads import cli
+from tests.paths import ROOT
 printed = []
 for command in json.load(sys.stdin):
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -117,7 +120,7 @@ def test_what_an_example_adds_obeys_the_laws(title: str, tmp_path: Path) -> None
     taken_up(title, tmp_path)
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_imports.py", "-k", "point_down"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", LAWS, "-k", "point_down"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

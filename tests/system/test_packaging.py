@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import manyheads
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

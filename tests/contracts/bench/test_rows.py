@@ -32,8 +32,8 @@ from manyheads.bench.training import Batch
 from manyheads.bench.work import Side, Work
 from manyheads.bench.workers import workers
 from manyheads.core.runtime import prepare
-from tests.bench import made_up
-from tests.bench.made_up import MADE_UP
+from tests.support import made_up
+from tests.support.made_up import MADE_UP
 
 LIMITS = Ceilings(1e10, {"float32": 1e11, "bf16": 2e11, "int8": 4e11})
 TINY: dict[str, tuple[Work, Any]] = {

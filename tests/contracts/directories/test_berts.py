@@ -15,7 +15,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.recipes.train import train
-from tests.interop.reference import randomise
+from tests.support.reference import randomise
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot"], ["Rome", "Oslo", "York", "Bonn"]
 TEXTS = [f"{name} went to {place}." for name in NAMES for place in PLACES]

@@ -25,7 +25,7 @@ from manyheads.data.tokenizers import train_bpe
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT, ViTConfig
-from tests.interop.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
+from tests.support.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
 
 GREY: dict[str, Any] = {"labels": ("a", "b"), "image_size": 4, "patch": 2, "channels": 1, "width": 8, "layers": 1,
                         "heads": 2, "feed_forward": 8}  # fmt: skip

@@ -17,8 +17,8 @@ from torch import nn
 
 from manyheads import directory, export
 from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
-from tests.interop.opus import ENGLISH, GERMAN, sentencepiece_model, write_opus
-from tests.interop.reference import randomise, theirs
+from tests.support.opus import ENGLISH, GERMAN, sentencepiece_model, write_opus
+from tests.support.reference import randomise, theirs
 
 TEXTS = ["a dog, two cats: 42 paws", "the [MASK] </s> <|endoftext|> Männer", ""]
 

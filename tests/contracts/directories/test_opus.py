@@ -14,8 +14,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 import manyheads
 from manyheads import directory, export
 from manyheads.recipes.train import train
-from tests.interop.opus import ENGLISH, GERMAN, write_opus
-from tests.interop.reference import tokenizer, translate
+from tests.support.opus import ENGLISH, GERMAN, write_opus
+from tests.support.reference import tokenizer, translate
 
 
 def their_ids(path: Path, texts: list[str]) -> list[list[int]]:

@@ -18,7 +18,7 @@ from manyheads.data.tokenizers import train_bpe
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
-from tests.interop.reference import SENTENCES, ours
+from tests.support.reference import SENTENCES, ours
 
 SPELLINGS = ["</s>", "<pad> a", "<unk>", "[SEP]", "a [PAD]", "[MASK] dog", "[CLS]", "<|endoftext|>", "a<|endoftext|>b"]
 SPECIAL = {*tokenizers.BERT_TOKENS, "</s>", "<pad>", "<unk>", tokenizers.END_OF_TEXT}

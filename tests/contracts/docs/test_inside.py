@@ -14,8 +14,9 @@ from torch import nn
 import manyheads
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[1] / "docs" / "inside.md"
+PAGE = ROOT / "docs" / "inside.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 WORDS: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "pad": 0, "end": 1, "start": 0}
 

@@ -9,11 +9,11 @@ from PIL import Image
 
 from manyheads import cli
 from manyheads.recipes.train import train
+from tests.paths import ROOT
 
-PROJECT = Path(__file__).parents[1]
-HOUSE = PROJECT / "docs" / "house.md"  # shows commands of what a reader adds: tests/test_house.py types them
-PAGES = [PROJECT / "README.md", *sorted({*(PROJECT / "docs").rglob("*.md")} - {HOUSE})]
-VERBS = PROJECT / "docs" / "commands.md"
+HOUSE = ROOT / "docs" / "house.md"  # shows commands of what a reader adds: tests/system/test_house.py types them
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {HOUSE})]
+VERBS = ROOT / "docs" / "commands.md"
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
 
 

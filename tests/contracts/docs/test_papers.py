@@ -17,8 +17,9 @@ from manyheads.recipes.overrides import apply, from_arguments
 from manyheads.recipes.table import RECIPES
 from scripts import results_table
 from scripts.results_table import PAPERS
+from tests.paths import ROOT
 
-FOLDER = Path(__file__).parents[1] / "docs" / "papers"
+FOLDER = ROOT / "docs" / "papers"
 PAGES = {file.stem: file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.md"))}
 INDEX = PAGES.pop("index")
 LONGEST = 40  # lines of code at once
@@ -131,7 +132,7 @@ def test_a_page_is_read_in_five_minutes() -> None:
 
 def test_every_model_has_a_page() -> None:
     shown = {code.file.resolve() for code in included()}
-    models = FOLDER.parents[1] / "manyheads" / "models"
+    models = ROOT / "manyheads" / "models"
     assert {models / f"{family.module}.py" for family in FAMILIES.values()} <= shown
     counted = {family_of(name) for text in PAGES.values() for name, _ in COUNT.findall(text)}
     assert counted == set(FAMILIES) - {"bert-features", "directions"}  # those without presets

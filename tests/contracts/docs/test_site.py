@@ -8,8 +8,8 @@ import pytest
 
 from manyheads.models.presets import FAMILIES
 from scripts.check_site import faults, main
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOTEBOOKS = [page for page in PAGES if page.read_text(encoding="utf-8").startswith("---\njupytext:")]

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from scripts.record_terminal import LONGEST_WAIT, ROWS, Line, recorded, svg
+from tests.paths import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,7 +36,7 @@ def test_the_last_lines_are_seen_at_the_end() -> None:
 
 
 def test_the_recording_on_the_first_page_is_one_of_these() -> None:
-    picture = Path(__file__).parents[1] / "docs" / "first-minute.svg"
+    picture = ROOT / "docs" / "first-minute.svg"
     if not picture.exists():
         pytest.skip("none is kept")
     texts = [text.text or "" for text in ElementTree.parse(picture).iter(f"{SVG}text")]

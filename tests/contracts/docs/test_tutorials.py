@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-TUTORIALS = sorted(Path(__file__).parents[1].glob("docs/tutorials/*.md"))
+from tests.paths import ROOT
+
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 READERS = {"kept", "recorded"}  # what a tutorial calls its function that prints the records of a recipe
 MODULES = {"manyheads.results", "textwrap"}  # what such a function is made of
 

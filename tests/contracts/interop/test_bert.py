@@ -19,7 +19,7 @@ from manyheads.interop.table import slots
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import PRESETS, preset
-from tests.interop.reference import randomise
+from tests.support.reference import randomise
 
 SIZES: dict[str, Any] = {"vocab": 37, "width": 21, "layers": 2, "heads": 3, "feed_forward": 34, "max_positions": 19}
 THEIR_SIZES: dict[str, Any] = {

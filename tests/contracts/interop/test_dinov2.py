@@ -18,7 +18,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT, ViTConfig
-from tests.interop.test_vit import agree, gradients, noisy, weighted
+from tests.contracts.interop.test_vit import agree, gradients, noisy, weighted
 
 KINDS = {"dinov2": 0, "dinov2_with_registers": 3}
 UNREAD = {"embeddings.mask_token"}

@@ -17,7 +17,7 @@ from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.own import OWN_TRANSFORMER
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
-from tests.interop.reference import ours, question, their_logits, theirs
+from tests.support.reference import ours, question, their_logits, theirs
 
 CONFIGS = {"marian": MarianConfig, "pegasus": PegasusConfig}
 

@@ -21,7 +21,7 @@ from transformers import (
 from manyheads import directory
 from manyheads.models.adapt import adapt
 from manyheads.models.gpt import GPT
-from tests.interop.test_gpt import SIZES, V, ours, randomise
+from tests.contracts.interop.test_gpt import SIZES, V, ours, randomise
 
 PAD, LABELS = 46, ("no", "maybe", "yes")
 CLASSES: dict[str, tuple[Any, Any]] = {

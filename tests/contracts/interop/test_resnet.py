@@ -20,7 +20,7 @@ from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
 from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
 from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
 from manyheads.models.resnet import ResNet, ResNetConfig
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 SIZES: dict[str, Any] = {"depths": (2, 1, 1), "widths": (20, 28, 12), "stem_width": 11, "channels": 2, "image_size": 37,
                          "labels": ("cat", "crane", "crane")}  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from manyheads import directory
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
-from tests.interop.reference import randomise
+from tests.support.reference import randomise
 
 LABELS = {"sequence": ("bad", "good", "so-so"), "token": ("O", "B-X", "I-X", "B-Y")}
 ARCHITECTURES = {

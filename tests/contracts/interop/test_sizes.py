@@ -18,7 +18,7 @@ from manyheads import directory
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.universal import Universal, UniversalConfig
 from manyheads.models.vit import ViT, ViTConfig
-from tests.interop.reference import ours
+from tests.support.reference import ours
 
 TINY: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "feed_forward": 64}
 SMALL: dict[str, Any] = {"vocab_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import manyheads
 from manyheads import cli, directory, export
 from manyheads.interop.tutorial import read_vocabulary, translator
-from tests.core.porting import randomise
+from tests.support.porting import randomise
 
 SOURCE = ["<unk>", "<pad>", "<bos>", "<eos>", ".", "Ein", "Mann", "T-Shirt", "im", "lacht", "blauen"]
 TARGET = [*SOURCE[:5], "A", "man", "t", "-", "shirt", "laughs", "in", "a", "blue", "do", "n't"]

@@ -19,7 +19,7 @@ from manyheads.interop.family import Family
 from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT, ViTConfig
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 SIZES: dict[str, Any] = {"image_size": 15, "patch": 5, "channels": 2, "width": 21, "layers": 2, "heads": 3,
                          "feed_forward": 34, "labels": ("cat", "dog", "dog", "emu")}  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from transformers import BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, PegasusTokenizer, RobertaTokenizer
 
 from manyheads.interop.vocabularies import foreign_tokenizers
-from tests.interop.opus import ENGLISH, GERMAN, HARD, sentencepiece_model, write_opus_tokenizer
+from tests.support.opus import ENGLISH, GERMAN, HARD, sentencepiece_model, write_opus_tokenizer
 
 Find = Callable[[str], Path]
 TEXTS = [

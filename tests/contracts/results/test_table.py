@@ -11,8 +11,7 @@ from scripts import results_plot as plot
 from scripts import results_table as table
 from scripts import survival_page
 from scripts.results_keep import by_epoch, without_folders
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 def record(seed: int, bleu: float, **changes: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from manyheads.service.metrics import Metrics
 from manyheads.service.openai import _collected
 from manyheads.service.verbs import run
 from manyheads.service.writing import Writer
-from tests.service.models import bert, language_model, translator
+from tests.support.services import bert, language_model, translator
 
 PROMPTS = ["the cat", "a", "the dog sat on the mat, " * 6, "cat", "on the", "the mat and the dog"]
 WAYS = [

@@ -22,7 +22,7 @@ from manyheads.service import verbs
 from manyheads.service.batching import Batcher
 from manyheads.service.server import Settings, service_of
 from manyheads.service.verbs import framed, run
-from tests.service.models import Ask, asked_of, bert, drawn
+from tests.support.services import Ask, asked_of, bert, drawn
 
 
 def classifier(path: Path) -> Any:

@@ -23,7 +23,7 @@ from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT
 from manyheads.tasks.loading import load
 from manyheads.tasks.tokenized_text import tokenized, tokenized_ids
-from tests.interop import reference
+from tests.support import reference
 
 
 @pytest.fixture(scope="module")

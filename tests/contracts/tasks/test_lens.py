@@ -19,7 +19,7 @@ from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
 from manyheads.models.universal import UniversalSequence, UniversalSequenceConfig
 from manyheads.tasks.loading import load
-from tests.interop import reference
+from tests.support import reference
 
 TEXTS = ["to be or not to be", "dogs bark, unaffably, and often.", "a man is here"] * 5
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "max_positions": 20}

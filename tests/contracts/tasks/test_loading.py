@@ -16,7 +16,7 @@ from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.loading import PREDICTORS, load
-from tests.interop import reference
+from tests.support import reference
 
 ROOM = 16
 

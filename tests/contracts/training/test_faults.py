@@ -19,8 +19,8 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import read_metrics
-from tests.training.test_resume import SETTINGS, Crash, outcome, run
-from tests.training.toy import ToyBatch, ToyTask, toy_route
+from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
+from tests.support.toy import ToyBatch, ToyTask, toy_route
 
 NAN = float("nan")
 

@@ -23,7 +23,7 @@ from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
-from tests.training.toy import ToyTask, toy_route
+from tests.support.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
     "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,

@@ -14,7 +14,7 @@ from manyheads.files import LEFTOVER, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.run_directory import claimed, locked, run_status, unfinished
-from tests.training.toy import ToyTask, toy_route
+from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=16, schedule="constant", warmup=0, learning_rate=0.01)
 CLAIM = """

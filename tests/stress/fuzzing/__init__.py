@@ -1,4 +1,4 @@
-"""Everything that hostile input can reach, fuzzed: python -m scripts.fuzzing [TARGET ...] --minutes M --seed S
+"""Everything that hostile input can reach, fuzzed: python -m tests.stress.fuzzing [TARGET ...] --minutes M --seed S
 
 inputs.py        an input: a folder of small files, as one string of bytes, and on disk
 mutations.py     how files are harmed, each kind in its own way

@@ -1,4 +1,4 @@
-"""python -m scripts.fuzzing [TARGET ...] [--minutes M] [--seed S] [--findings DIR] [--out FILE.json]
+"""python -m tests.stress.fuzzing [TARGET ...] [--minutes M] [--seed S] [--findings DIR] [--out FILE.json]
 
 Every target gets so many minutes in a process of its own, which is started again where an input ended it. What was
 counted goes into the record at once: a target that is fuzzed again takes the place of its former row.
@@ -20,15 +20,15 @@ from typing import Any
 
 from manyheads.files import write_json
 from manyheads.training.record import commit, hardware
-from scripts.fuzzing.engine import GUIDED, keep
-from scripts.fuzzing.inputs import packed, read
-from scripts.fuzzing.targets import NAMES
+from tests.stress.fuzzing.engine import GUIDED, keep
+from tests.stress.fuzzing.inputs import packed, read
+from tests.stress.fuzzing.targets import NAMES
 
 RECORD = Path("manyheads/results/survival/fuzzing.json")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.fuzzing", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.stress.fuzzing", description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -57,7 +57,7 @@ def fuzz(name: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
                 "-W",
                 "ignore",
                 "-m",
-                "scripts.fuzzing.engine",
+                "tests.stress.fuzzing.engine",
                 name,
                 temporary,
                 str(left),

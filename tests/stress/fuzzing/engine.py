@@ -1,4 +1,4 @@
-"""The process that tries inputs of one target: python -m scripts.fuzzing.engine TARGET FOLDER SECONDS SEED
+"""The process that tries inputs of one target: python -m tests.stress.fuzzing.engine TARGET FOLDER SECONDS SEED
 
 Atheris (libFuzzer) keeps the inputs that reach a branch of ours which none before has reached, and harms these further.
 Where it is not installed, inputs are made of the examples alone. FOLDER gets `told.json`, what was counted so far,
@@ -44,16 +44,16 @@ def main(arguments: Sequence[str]) -> None:
         import atheris
 
         with atheris.instrument_imports(include=list(INSTRUMENTED), enable_loader_override=False):
-            from scripts.fuzzing.targets import target as target_of
+            from tests.stress.fuzzing.targets import target as target_of
 
             target = target_of(name)
     else:
-        from scripts.fuzzing.targets import target as target_of
+        from tests.stress.fuzzing.targets import target as target_of
 
         target = target_of(name)
-    from scripts.fuzzing.inputs import packed, unpacked
-    from scripts.fuzzing.judging import Judge, limit_memory
-    from scripts.fuzzing.mutations import MOST, mutated
+    from tests.stress.fuzzing.inputs import packed, unpacked
+    from tests.stress.fuzzing.judging import Judge, limit_memory
+    from tests.stress.fuzzing.mutations import MOST, mutated
 
     examples = target.examples(folder / "made")
     judge = Judge(folder, target.use, (str(folder), *target.readable), deadly=True)
@@ -83,8 +83,8 @@ def _guided(
 ) -> None:
     import atheris
 
-    from scripts.fuzzing.inputs import packed, unpacked
-    from scripts.fuzzing.mutations import mutated
+    from tests.stress.fuzzing.inputs import packed, unpacked
+    from tests.stress.fuzzing.mutations import mutated
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
         draw = random.Random(seed)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import manyheads
-from scripts.fuzzing.inputs import Files, write
-from scripts.fuzzing.targets.target import Refused
+from tests.stress.fuzzing.inputs import Files, write
+from tests.stress.fuzzing.targets.target import Refused
 
 SECONDS = 5.0  # of the processor, for an input of at most a megabyte
 HANG = 30  # seconds of the processor after which the process is ended

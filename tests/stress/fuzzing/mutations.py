@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow
 
-from scripts.fuzzing.inputs import LINK, Files
+from tests.stress.fuzzing.inputs import LINK, Files
 
 MOST = 2**17  # bytes of an input
 _DEEP = "@deep:"  # stands for brackets in brackets

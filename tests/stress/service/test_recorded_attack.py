@@ -1,4 +1,4 @@
-"""scripts/attack_service.py: its requests are those of its seed, and what it looks for is found."""
+"""tests/stress/attack_service.py: its requests are those of its seed, and what it looks for is found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from manyheads.results import records
 from scripts import service_page
-from scripts.attack_service import attack, faults_of
-from scripts.malformed import KINDS
+from tests.stress.attack_service import attack, faults_of
+from tests.stress.malformed import KINDS
 
 RECORDS = records("service")
 

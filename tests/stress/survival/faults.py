@@ -1,6 +1,6 @@
 """What a run meets beside a sudden death, and what becomes of it: told in one line, or the same weights as undisturbed.
 
-    python -m scripts.survival.faults [--out FILE.json]
+    python -m tests.stress.survival.faults [--out FILE.json]
 
 Each fault is made in a run of a family in miniature, in the middle of it. What was told is kept, and whether the run,
 gone on with once the fault is mended, ends with the very weights of a run that met none. Full and read-only disks are
@@ -30,8 +30,8 @@ import torch
 import manyheads.training.loop as loop
 from manyheads.files import write_json
 from manyheads.training.record import commit, hardware
-from scripts.survival.runs import Watched, outcome, prepare, undisturbed
-from tests.training.families import write_data
+from tests.stress.survival.runs import Watched, outcome, prepare, undisturbed
+from tests.support.families import write_data
 
 NAME, IMAGES = "text-classifier", "vit"
 AT = 10  # the step in which something goes wrong: checkpoints are written every 4

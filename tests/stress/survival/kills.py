@@ -1,6 +1,6 @@
 """Runs of every family are killed at random moments and gone on with: do they end with the very same weights?
 
-    python -m scripts.survival.kills [--kills 13] [--families NAME ...] [--seed 1] [--out FILE.json]
+    python -m tests.stress.survival.kills [--kills 13] [--families NAME ...] [--seed 1] [--out FILE.json]
 
 So many kills for each family, one of three by SIGTERM. Some come at any moment, some as soon as the run is at a place
 that is wished for: in its first write, in another, in a validation, while it averages at the end. What it did when it
@@ -25,8 +25,8 @@ from typing import Any
 
 from manyheads.files import write_json
 from manyheads.training.record import commit, hardware
-from scripts.survival.runs import END, STEPS, VALIDATION, Watched, outcome, prepare, undisturbed
-from tests.training.families import FAMILIES, write_data
+from tests.stress.survival.runs import END, STEPS, VALIDATION, Watched, outcome, prepare, undisturbed
+from tests.support.families import FAMILIES, write_data
 
 FIRST, WRITING, ANY = "the very first write", "writing a checkpoint", "any moment"
 WISHES = (WRITING, STEPS, VALIDATION, ANY, WRITING, END)

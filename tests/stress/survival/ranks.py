@@ -1,6 +1,6 @@
 """Runs of several processes: are their losses those of one, and what becomes of a run when one of them is killed?
 
-    python -m scripts.survival.ranks [--kills 20] [--families NAME ...] [--seed 1] --out FILE.json
+    python -m tests.stress.survival.ranks [--kills 20] [--families NAME ...] [--seed 1] --out FILE.json
 
 Every family is trained for 50 steps in one process, in 2 and in 4, replicated (DDP) and sharded (FSDP2), in float32
 and float64; kept is the largest relative difference of a step's loss. Then one of two processes is killed by SIGKILL,
@@ -29,7 +29,7 @@ from typing import Any
 from manyheads.files import write_json
 from manyheads.training.progress import read_metrics
 from manyheads.training.record import commit, hardware
-from tests.training.families import FAMILIES, STEPS, write_data
+from tests.support.families import FAMILIES, STEPS, write_data
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 WORLDS, SPREADS, DTYPES = (2, 4), {"replicated": "-", "sharded": "shard"}, ("float32", "float64")
@@ -45,8 +45,8 @@ TIMED = (
 
 
 def trained(data: Path, out: Path, dtype: str, spread: str, world: int, names: list[str]) -> None:
-    alone = (sys.executable, "-m", "tests.training.families")
-    several = *TORCHRUN, f"--nproc-per-node={world}", "-m", "tests.training.families"
+    alone = (sys.executable, "-m", "tests.support.families")
+    several = *TORCHRUN, f"--nproc-per-node={world}", "-m", "tests.support.families"
     command = [*(alone if world == 1 else several), str(data), str(out), dtype, spread, *names]
     subprocess.run(command, check=True, stdout=sys.stderr)
 

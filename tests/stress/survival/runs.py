@@ -1,4 +1,4 @@
-"""Tiny runs of every family (`tests/training/families.py`) that can be watched, killed, gone on with and compared.
+"""Tiny runs of every family (`tests/support/families.py`) that can be watched, killed, gone on with and compared.
 
 Importing PyTorch takes longer than such a run. So a run is a fork of this process, which has imported everything and
 computed nothing.
@@ -26,7 +26,7 @@ import manyheads.training.checkpoints as checkpoints
 import manyheads.training.loop as loop
 from manyheads.data.embedded import phrases, tags
 from manyheads.training.progress import read_metrics
-from tests.training import families
+from tests.support import families
 
 FORK = multiprocessing.get_context("fork")
 # a checkpoint, a snapshot, a validation and the end of an epoch never fall together for long

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.families import FAMILIES
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+from tests.support.families import FAMILIES
 
 
 def made(script: str, out: Path, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", f"scripts.survival.{script}", *options, "--out", str(out)]
+    command = [sys.executable, "-m", f"tests.stress.survival.{script}", *options, "--out", str(out)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
     found: dict[str, object] = json.loads(out.read_text())

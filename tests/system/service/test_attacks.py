@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.models import Running, bert, client, language_model, serving, translator
+from tests.support.services import Running, bert, client, language_model, serving, translator
 
 
 @pytest.fixture(scope="module")

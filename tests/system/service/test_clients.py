@@ -21,7 +21,7 @@ from manyheads import directory
 from manyheads.service import libretranslate
 from manyheads.service.schemas import LanguagesRequest
 from manyheads.service.server import Settings, service_of
-from tests.service.models import (
+from tests.support.services import (
     Ask,
     Running,
     asked_of,

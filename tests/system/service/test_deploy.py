@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from manyheads import cli
-from tests.service.models import client, serving, translator
+from tests.paths import ROOT
+from tests.support.services import client, serving, translator
 
-ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "manyheads.service"
 TOKEN = "0123456789abcdef"
 SIGNED = {"authorization": f"Bearer {TOKEN}"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.service.models import Running, client, serving, translator
+from tests.support.services import Running, client, serving, translator
 
 TOKEN = "0123456789abcdef"
 KNOWN = f"Authorization: Bearer {TOKEN}"

@@ -15,9 +15,9 @@ from PIL import Image
 
 import manyheads
 from manyheads import directory
-from tests.analysis.maps.browser import BINARY
-from tests.service.browser import ServiceBrowser
-from tests.service.models import (
+from tests.support.browser import BINARY
+from tests.support.service_browser import ServiceBrowser
+from tests.support.services import (
     Running,
     bert,
     client,

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.service.models import Running, client, language_model, serving
+from tests.support.services import Running, client, language_model, serving
 
 
 @pytest.fixture(scope="module")

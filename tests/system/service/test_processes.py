@@ -28,7 +28,7 @@ from manyheads.service.batching import Batcher, Turns
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Served, stamp_of
 from manyheads.service.server import Settings, service_of
-from tests.service.models import bert, client, language_model, serving, translator
+from tests.support.services import bert, client, language_model, serving, translator
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

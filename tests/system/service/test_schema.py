@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from manyheads.service.app import ENDPOINTS
-from scripts.attack_service import schemathesis
-from tests.service.models import bert, client, language_model, serving, translator
+from tests.stress.attack_service import schemathesis
+from tests.support.services import bert, client, language_model, serving, translator
 
 
 def test_every_route_is_described(tmp_path: Path) -> None:

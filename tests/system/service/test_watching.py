@@ -11,7 +11,7 @@ import pytest
 from manyheads.service import watching
 from manyheads.service.errors import Refused
 from manyheads.service.watching import FILE, _curves
-from tests.service.models import client, measured, serving
+from tests.support.services import client, measured, serving
 
 
 def test_curves_hold_what_the_file_holds(tmp_path: Path) -> None:

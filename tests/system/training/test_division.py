@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from manyheads.training.division import each, read_once
-from tests.training.families import run, write_data
-from tests.training.predictions import CALLS
-from tests.training.test_ranks import TORCHRUN, called, manyheads
+from tests.support.families import run, write_data
+from tests.support.predictions import CALLS
+from tests.system.training.test_ranks import TORCHRUN, called, manyheads
 
 
 def test_alone_every_batch_is_computed_here_and_in_order() -> None:
@@ -26,7 +26,7 @@ def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path) -> None:
         out = tmp_path / str(world)
         out.mkdir()
         several = (*TORCHRUN, "--standalone", f"--nproc-per-node={world}") if world > 1 else (sys.executable,)
-        done = called(*several, "-m", "tests.training.predictions", str(tmp_path), str(out))
+        done = called(*several, "-m", "tests.support.predictions", str(tmp_path), str(out))
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("no-such-image") == 1, done.stderr
         assert "rank 1" not in done.stderr

@@ -24,10 +24,10 @@ from manyheads.training import ranks
 from manyheads.training.loss import in_tokens
 from manyheads.training.ranks import ENDED
 from manyheads.training.run_directory import run_status
-from scripts.survival.ranks import processes
-from tests.training.families import FAMILIES, STEPS, write_data
+from tests.paths import ROOT
+from tests.stress.survival.ranks import processes
+from tests.support.families import FAMILIES, STEPS, write_data
 
-ROOT = Path(__file__).parents[2]
 MANYHEADS = (sys.executable, "-m", "manyheads")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 RUN = (
@@ -121,7 +121,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Sequence[s
         missing = [name for name in names if not (folder / dtype / name).exists()]
         if missing:
             where = str(folder), str(folder / dtype)
-            made = called(sys.executable, "-m", "tests.training.families", *where, dtype, "-", *missing)
+            made = called(sys.executable, "-m", "tests.support.families", *where, dtype, "-", *missing)
             assert made.returncode == 0, made.stderr
         return folder, folder / dtype
 
@@ -131,7 +131,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Sequence[s
 def compare(alone: Any, out: Path, names: Sequence[str], dtype: str, world: int, shard: str) -> None:
     data, expected = alone(dtype, names)
     several = *TORCHRUN, "--standalone", f"--nproc-per-node={world}"
-    launched = called(*several, "-m", "tests.training.families", str(data), str(out), dtype, shard, *names)
+    launched = called(*several, "-m", "tests.support.families", str(data), str(out), dtype, shard, *names)
     assert launched.returncode == 0, launched.stderr
     runs = [path.relative_to(out).parent for name in names for path in (out / name).rglob("metrics.jsonl")]
     assert len(runs) >= len(names)
@@ -162,7 +162,8 @@ import sys
 from pathlib import Path
 import manyheads.training.loop as loop
 from manyheads.training.ranks import here
-from tests.training import families
+from tests.support import families
+from tests.paths import ROOT
 
 backward = loop._backward
 

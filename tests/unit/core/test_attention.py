@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.masks import Mask
-from tests.core.porting import port_attention, randomise
+from tests.support.porting import port_attention, randomise
 
 B, T, TM, WIDTH, HEADS = 3, 5, 7, 12, 3
 LENGTHS = torch.tensor([7, 2, 4])

@@ -11,7 +11,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import edit, record
-from tests.core.porting import port_block, port_stack, randomise
+from tests.support.porting import port_block, port_stack, randomise
 
 B, T, TM, WIDTH, HEADS, HIDDEN = 3, 5, 6, 12, 3, 20
 LENGTHS, MEMORY_LENGTHS = torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])

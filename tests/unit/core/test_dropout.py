@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from manyheads.core.dropout import drop_path, dropout
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 N = 200_000
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.core.positions import Layout, Positions, resize, sinusoidal
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 
 def by_formula(layout: str, t: int, d: int, width: int) -> float:

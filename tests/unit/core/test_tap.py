@@ -13,7 +13,7 @@ from manyheads.core.masks import Mask
 from manyheads.core.tap import Maps, Tap, edit, record, tapped
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
-from tests.core.porting import port_attention
+from tests.support.porting import port_attention
 
 B, TS, TT, V, HEADS = 3, 6, 5, 19, 4
 LENGTHS = torch.tensor([6, 2, 4])

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.parallel import Pairs
 from manyheads.data.tokenizers import encode_all, train_bpe
+from tests.paths import ROOT
 
 Lengths = NDArray[np.int64]
 
@@ -61,10 +61,10 @@ def test_order_depends_on_seed_and_epoch_alone() -> None:
         assert other != first
         assert not {frozenset(b) for b in other} >= {frozenset(b) for b in first}  # members change, not just the order
     code = (
-        "from tests.data.test_batching import *; s, t = corpus(500);"
+        "from tests.unit.data.test_batching import *; s, t = corpus(500);"
         "print([b.tolist() for b in token_batches(s, t, 200, seed=3, epoch=4)])"
     )
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
     )

@@ -11,6 +11,7 @@ import pytest
 
 from manyheads.data.parallel import Pairs
 from manyheads.data.tokenizers import encode_all, load_tokenizer, train_bpe
+from tests.paths import ROOT
 
 WORDS = [
     "Der",
@@ -90,7 +91,7 @@ def test_same_text_same_tokenizer_in_another_process() -> None:
     outputs = [
         subprocess.run(
             [sys.executable, "-c", code, "|".join(TEXTS)],
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=True,

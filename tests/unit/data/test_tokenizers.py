@@ -23,6 +23,7 @@ from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrained
 
 from manyheads.data import tokenizers
 from manyheads.data.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
+from tests.paths import ROOT
 
 WORDS = [
     "The", "the", "dog's", "Café", "RUNS,", "running\u00a0run!", "(über)", "北京", "12,345", "straße", "naïve", "<br",
@@ -104,7 +105,7 @@ def test_same_texts_same_file_in_any_process() -> None:
         "t.train_word_level(texts, 12).to_str(), t.train_words(texts, 40, 'en', begin=True).to_str()]))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(TEXTS)], cwd=Path(__file__).parents[2],
+        [sys.executable, "-c", code, json.dumps(TEXTS)], cwd=ROOT,
         env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     kinds = ("wordpiece", "byte_bpe", "unigram", "character", "word_level", "words")

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from manyheads.generation import length_penalty, score
-
-from .mock import Recurrent, Table
+from tests.support.mock import Recurrent, Table
 
 END, START = 0, 1
 

@@ -8,8 +8,7 @@ import torch
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.generation.protocol import block_maxima
 from manyheads.generation.search import _best
-
-from .mock import Recurrent, States, Table, enumerate_all
+from tests.support.mock import Recurrent, States, Table, enumerate_all
 
 END, START = 0, 1
 

@@ -1,4 +1,4 @@
-"""GPT and GPT-2 by themselves: sizes, masks, cache, initial values. Parity is in tests/interop/test_gpt.py."""
+"""GPT and GPT-2: sizes, masks, cache, initial values. Parity is in tests/contracts/interop/test_gpt.py."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.tap import record
 from manyheads.models.nonlocal_net import Kind, NonLocalBlock, NonLocalConfig, NonLocalNet
 from manyheads.models.presets import preset
-from tests.interop.timm_stub import load_timm
+from tests.support.timm_stub import load_timm
 
 KINDS: tuple[Kind, ...] = ("gaussian", "embedded", "dot", "concatenation")
 TINY = {"block": "basic", "depths": (2, 2), "widths": (8, 12), "stem_width": 8, "stem": "3x3", "labels": ("a", "b"),

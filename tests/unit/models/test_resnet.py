@@ -1,4 +1,4 @@
-"""ResNets against published counts; parity with other libraries is in tests/interop/test_resnet.py."""
+"""ResNets against published counts; parity with other libraries is in tests/contracts/interop/test_resnet.py."""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.training.loss import smoothed_cross_entropy
-from tests.core.porting import port_stack, randomise
+from tests.support.porting import port_stack, randomise
 
 V, PAD, END = 23, 22, 0
 SPECIAL = {"pad": PAD, "end": END, "start": PAD}

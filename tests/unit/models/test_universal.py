@@ -14,7 +14,7 @@ from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.models.presets import preset
 from manyheads.models.recurrence import Ponder, ponder_cost
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
-from tests.core.porting import port_block, randomise
+from tests.support.porting import port_block, randomise
 
 V, END, PAD = 13, 0, 12
 TOKENS: dict[str, Any] = {"source_vocab": V, "target_vocab": V, "pad": PAD, "end": END, "start": PAD}

@@ -16,7 +16,7 @@ from manyheads.training.loop import train
 from manyheads.training.optimisers import optimiser
 from manyheads.training.run_directory import run_status, unfinished
 from manyheads.training.state import weights
-from tests.training.toy import ToyBatches, ToyModel, ToyTask, toy_route
+from tests.support.toy import ToyBatches, ToyModel, ToyTask, toy_route
 
 FLAT: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 0.01}
 

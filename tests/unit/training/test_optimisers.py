@@ -14,7 +14,7 @@ from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.optimisers import BertAdam, RMSprop, optimiser
-from tests.training.toy import ToyTask, toy_route
+from tests.support.toy import ToyTask, toy_route
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 

@@ -18,7 +18,7 @@ from manyheads.data.batching import Lazy
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.record import write_result
-from tests.training.toy import ToyTask, toy_route
+from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
 

@@ -10,7 +10,7 @@ import manyheads
 from manyheads import cli
 from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import evaluate
-from tests.tasks.classification.test_run import SMALL, rows
+from tests.contracts.tasks.classification.test_run import SMALL, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 

@@ -21,7 +21,7 @@ from manyheads.tasks.classification.marks import MARKS, marked
 from manyheads.tasks.classification.task import ClassificationTask, encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.training.loss import in_tokens
-from tests.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
+from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 
 START, DELIMITER, EXTRACT = MARKS
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_positions": 64}

@@ -12,7 +12,7 @@ from manyheads.data.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 from manyheads.recipes.train import train
 from manyheads.tasks.translation.task import Corpus, TranslationTask
-from tests.tasks.translation.test_run import SMALL, lines, write_corpus
+from tests.contracts.tasks.translation.test_run import SMALL, lines, write_corpus
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from scripts.fuzzing.targets.target import Target
+from tests.stress.fuzzing.targets.target import Target
 
 ROOMS = {
     "data": ("rows", "parallel", "conll", "squad", "treebank", "texts", "class-folders", "images", "image"),
@@ -15,5 +15,5 @@ NAMES = tuple(name for names in ROOMS.values() for name in names)
 
 def target(name: str) -> Target:
     room = next(room for room, names in ROOMS.items() if name in names)
-    entry: Target = import_module(f"scripts.fuzzing.targets.{room}").TARGETS[name]
+    entry: Target = import_module(f"tests.stress.fuzzing.targets.{room}").TARGETS[name]
     return entry

@@ -29,8 +29,8 @@ from manyheads.data.rows import table
 from manyheads.data.squad import read_squad
 from manyheads.data.texts import read_texts
 from manyheads.data.treebank import read_treebank
-from scripts.fuzzing.inputs import Files
-from scripts.fuzzing.targets.target import Target
+from tests.stress.fuzzing.inputs import Files
+from tests.stress.fuzzing.targets.target import Target
 
 ROWS: list[dict[str, Any]] = [{"text": f"a text, number {i}", "label": "xy"[i % 2]} for i in range(4)]
 PAIRS: list[dict[str, Any]] = [{"en": f"the cat {i}", "de": f"die Katze {i}"} for i in range(4)]

@@ -21,8 +21,8 @@ from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.weights import read_pickled, read_safe, read_shapes
 from manyheads.models.presets import FAMILIES
 from manyheads.tasks.loading import load
-from scripts.fuzzing.inputs import Files, read
-from scripts.fuzzing.targets.target import Target
+from tests.stress.fuzzing.inputs import Files, read
+from tests.stress.fuzzing.targets.target import Target
 
 TEXTS = ["the cat sat on the mat, the dog sat on the cat and the mat — naïve café! " * 4]
 BLOCK: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "feed_forward": 8}
@@ -209,7 +209,7 @@ def _encoded(tokenizer: Tokenizer | None) -> None:
 
 
 def _vocabularies(_: Path) -> list[Files]:
-    from tests.interop.opus import ENGLISH, sentencepiece_model
+    from tests.support.opus import ENGLISH, sentencepiece_model
 
     words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s"])}
     lines = "\n".join(words).encode()

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.cli import BAD_INPUT, main
-from scripts.fuzzing.inputs import Files
-from scripts.fuzzing.targets.models import SIZES, saved
-from scripts.fuzzing.targets.target import Refused, Target
+from tests.stress.fuzzing.inputs import Files
+from tests.stress.fuzzing.targets.models import SIZES, saved
+from tests.stress.fuzzing.targets.target import Refused, Target
 
 _MADE: dict[str, Path] = {}  # the models, which are ours: only what is asked is harmed
 VERBS = {

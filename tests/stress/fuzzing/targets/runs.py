@@ -22,9 +22,9 @@ from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import unfinished
 from manyheads.training.state import WINDOW, Counters, capture, restore
-from scripts.fuzzing.inputs import Files, read
-from scripts.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
-from scripts.fuzzing.targets.target import Target
+from tests.stress.fuzzing.inputs import Files, read
+from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
+from tests.stress.fuzzing.targets.target import Target
 
 
 def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:

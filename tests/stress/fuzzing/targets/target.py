@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.fuzzing.inputs import Files
+from tests.stress.fuzzing.inputs import Files
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manyheads.analysis.maps import AttentionMaps
-from tests.analysis.maps.browser import BINARY, Browser
+from tests.support.browser import BINARY, Browser
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.models.universal import Universal, UniversalConfig
-from tests.analysis.maps.browser import Browser
-from tests.analysis.maps.examples import data_of, pick, translation
+from tests.support.browser import Browser
+from tests.support.map_examples import data_of, pick, translation
 
 WORDS: dict[str, Any] = {"source_vocab": 19, "target_vocab": 19, "pad": 18, "end": 0, "start": 18, "width": 16}
 

@@ -12,8 +12,8 @@ import pytest
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.analysis.maps.page import page
 from manyheads.analysis.maps.sides import Side
-from tests.analysis.maps.browser import Browser
-from tests.analysis.maps.examples import (
+from tests.support.browser import Browser
+from tests.support.map_examples import (
     ENGLISH,
     GERMAN,
     caption,

@@ -5,8 +5,8 @@ from typing import Any
 
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.analysis.maps.sides import Side
-from tests.analysis.maps.browser import Browser
-from tests.analysis.maps.examples import (
+from tests.support.browser import Browser
+from tests.support.map_examples import (
     GERMAN,
     halting,
     image,

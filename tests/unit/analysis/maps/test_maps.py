@@ -20,7 +20,7 @@ from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.models.universal import Universal, UniversalSequence
-from tests.analysis.maps.examples import example
+from tests.support.map_examples import example
 
 SIZES: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 EAGER: Any = {"attn_implementation": "eager"}

@@ -10,7 +10,7 @@ import pytest
 from manyheads.analysis.maps import AttentionMaps, Layer
 from manyheads.analysis.maps.page import PATCHES, SHOWN, frame, page
 from manyheads.analysis.maps.sides import Side
-from tests.analysis.maps.examples import GERMAN, data_of, image, layers, translation
+from tests.support.map_examples import GERMAN, data_of, image, layers, translation
 
 
 def test_weights_are_packed_to_within_half_a_percent_of_the_largest() -> None:

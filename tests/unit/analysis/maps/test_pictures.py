@@ -17,7 +17,7 @@ from manyheads.analysis.drawing import short_name
 from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.models import nonlocal_net
-from tests.analysis.maps.examples import example
+from tests.support.map_examples import example
 
 SIZES: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
 EAGER: Any = {"attn_implementation": "eager"}

@@ -3,7 +3,6 @@
 import hashlib
 import subprocess
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from babel.dates import format_date
 from manyheads.data.embedded.phrases import Writer, cldr_pairs, locale_of, split_of
 from manyheads.data.parallel import Pairs
 from manyheads.data.splits import SplitData
+from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_deterministic_across_processes_and_by_seed(corpus: SplitData[Pairs]) ->
         "c = cldr_pairs('en', 'de', size=6000)\n"
         "print(hashlib.sha256(repr([(p.sources, p.targets) for p in c.known.values()]).encode()).hexdigest())"
     )
-    root = str(Path(__file__).parents[3])
+    root = str(ROOT)
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONHASHSEED": "5", "PYTHONPATH": root},

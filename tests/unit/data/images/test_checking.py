@@ -28,7 +28,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Store, Stored
-from tests.data.images.pictures import (
+from tests.support.pictures import (
     GREY,
     LABELS,
     PNGS,

@@ -15,6 +15,7 @@ from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation, epoc
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, Item
+from tests.paths import ROOT
 
 GREY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
 LABELS = ("a", "b", "c")
@@ -104,8 +105,9 @@ def test_bad_input(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, time
-sys.path.insert(0, {tests!r})
-from test_loader import *
+sys.path.insert(0, {root!r})
+from tests.unit.data.images.test_loader import *
+from tests.paths import ROOT
 if __name__ == "__main__":
     loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
     loader.epoch(0)[0]
@@ -115,7 +117,7 @@ if __name__ == "__main__":
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "run.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    (tmp_path / "run.py").write_text(SCRIPT.format(root=str(ROOT)))
     with subprocess.Popen([sys.executable, tmp_path / "run.py"], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]

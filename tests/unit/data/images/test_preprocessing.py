@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from manyheads.data.images.preprocessing import Preprocessing
-from tests.data.images.pictures import noise
+from tests.support.pictures import noise
 
 
 @pytest.mark.parametrize("size", [(50, 41), (33, 90), (24, 24), (28, 28), (1, 9)])

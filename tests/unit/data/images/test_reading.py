@@ -18,7 +18,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, Item, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
-from tests.data.images.pictures import (
+from tests.support.pictures import (
     GREY,
     LABELS,
     PNGS,

@@ -14,7 +14,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, read_images
 from manyheads.data.images.source import ImageSource
-from tests.data.images.pictures import LABELS, PNGS, as_folder, as_tar, many, tar_of
+from tests.support.pictures import LABELS, PNGS, as_folder, as_tar, many, tar_of
 
 
 def in_folder(folder: Path) -> list[tuple[bytes, str]]:

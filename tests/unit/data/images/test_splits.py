@@ -16,7 +16,7 @@ from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.recorded import source_of
 from manyheads.data.splits import SplitData
-from tests.data.images.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
+from tests.support.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 
 def test_the_splits_of_a_directory(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, pas
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import trust
-from tests.tasks.learning import learn
+from tests.support.learning import learn
 
 CONTEXTS = [
     "Ada wrote the first program in 1843. Byron wrote poems.",

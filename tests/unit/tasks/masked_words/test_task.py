@@ -24,7 +24,7 @@ from manyheads.tasks.masked_words import predictor
 from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best, _groups
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 from manyheads.training.loss import in_tokens
-from tests.tasks.learning import learn
+from tests.support.learning import learn
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
 TEXT = [

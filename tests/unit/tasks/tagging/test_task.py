@@ -20,7 +20,7 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import trust
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.task import IGNORED, TaggingTask
-from tests.tasks.learning import learn
+from tests.support.learning import learn
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER")
 SENTENCES = Tagged(
