@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -43,6 +44,13 @@ def real_data() -> Callable[[str], Path]:
         return DATA / name
 
     return find
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The messages that the package logs, from level INFO on."""
+    caplog.set_level(logging.INFO, logger="manyheads")
+    return caplog
 
 
 @pytest.fixture(scope="session")

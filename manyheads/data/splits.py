@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from manyheads.data.compressed import opened
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 NUMBERED = re.compile(r"\d+")  # train-0.txt
 PARTS = re.compile(r"-\d+-of-\d+")  # train-00000-of-00003.parquet
@@ -69,7 +71,7 @@ class SplitData(NamedTuple, Generic[D]):
         """With so many of the training items, drawn at random; with all where there are no more, or for None."""
         if items is None or items >= len(self.train):
             if items is not None and items > len(self.train):
-                print(f"items={items:,}: all {len(self.train):,} training items are used", file=sys.stderr)
+                logger.info(f"items={items:,}: all {len(self.train):,} training items are used")
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -19,6 +19,8 @@ from manyheads.recipes.recipe import Tuned
 from manyheads.recipes.run import Run
 from manyheads.training.config import TrainingConfig
 from manyheads.training.schedules import length
+
+logger = logging.getLogger(__name__)
 
 LAYERS_READ = {"last": 1, "last-four": 4}  # by a BiLSTM
 LSTM_RATE = 1e-3
@@ -55,7 +57,7 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}{run.init} cannot be changed so: {error}") from None
     kept = len(model.state_dict()) - len(new)
-    print(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}", file=sys.stderr)
+    logger.info(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}")
     return model
 
 
@@ -116,7 +118,7 @@ def start_tuned(
     features = BertFeatures(BertFeaturesConfig(**own))
     if not scratch:
         features.bert.load_state_dict(bert.state_dict())
-    print(f"tuned={tuned}: BERT is frozen; the BiLSTM and the output above it are new", file=sys.stderr)
+    logger.info(f"tuned={tuned}: BERT is frozen; the BiLSTM and the output above it are new")
     return features, tokenizer
 
 
@@ -133,5 +135,5 @@ def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned =
     steps = length(training, math.ceil(batches / training.accumulate))
     if steps is None or (tenth := math.ceil(steps / 10)) >= training.warmup:
         return training
-    print(f"warm-up: {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}", file=sys.stderr)
+    logger.info(f"warm-up: {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}")
     return replace(training, warmup=tenth)

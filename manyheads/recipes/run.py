@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +30,8 @@ from manyheads.training.ranks import here
 from manyheads.training.record import commit, write_result
 from manyheads.training.run_directory import claimed, run_status
 from manyheads.training.task import Task
+
+logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 
@@ -165,7 +167,7 @@ def carry_out(
         with ranks.first_ahead():
             splits = data.read()
             tell_splits(splits, data.unit)
-            print(data.report(splits), file=sys.stderr)
+            logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, route)
@@ -192,7 +194,7 @@ def _trained(
             settings=identity, resume_command=run.resume_command, flops=job.flops,
         )  # fmt: skip
     if summary.status == "stopped":
-        print(summary.reason, file=sys.stderr)
+        logger.info(summary.reason)
         return None
     return ranks.shared(lambda: _recorded(run, job, held, description, summary, route))
 
@@ -238,11 +240,11 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 def tell_splits(splits: SplitData[Any], unit: str) -> None:
     """Which data were held out, and which were skipped, on stderr."""
     if splits.held_out:
-        print(f"no validation data: {splits.held_out:,} {unit} of the training data are held out", file=sys.stderr)
+        logger.info(f"no validation data: {splits.held_out:,} {unit} of the training data are held out")
     # by reason, which names the file: what was held out knows what was left out of all of it
     skips = {reason: count for data in splits.known.values() for reason, count in data.skips.items()}
     for reason, count in skips.items():
-        print(f"skipped {count:,} {unit} of {reason}", file=sys.stderr)
+        logger.info(f"skipped {count:,} {unit} of {reason}")
 
 
 def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:
@@ -258,4 +260,4 @@ def told_warnings() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        logger.warning(f"{warning.message}")

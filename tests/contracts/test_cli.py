@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from manyheads import cli
+from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS
 from tests.support.refusals import refused
 
@@ -100,8 +101,8 @@ def test_the_traceback_is_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device", "/full/disk"), 2, "/full/disk: No space left on device"),
-        (ValueError("two\nlines"), 2, "two lines"),
-        (TypeError("a bug"), 1, "TypeError: a bug (--debug shows where)"),
+        (FileNotFoundError("data/x.txt: no such file"), 2, "data/x.txt: no such file"),
+        (UserError("two\nlines"), 2, "two lines"),
     ],
 )
 def test_exit_status(
@@ -113,6 +114,21 @@ def test_exit_status(
     monkeypatch.setattr(cli.recipes, "_recipes", fail)
     assert cli.main(["recipes"]) == status
     assert capsys.readouterr().err == f"manyheads: {message}\n"
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), ValueError("zip() argument 2 is longer"), OSError("a bug")])
+def test_a_bug_keeps_its_traceback(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.recipes, "_recipes", fail)
+    assert cli.main(["recipes"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback (most recent call last):")
+    expected = f"manyheads: this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
+    assert printed.splitlines()[-1] == expected
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -35,7 +35,7 @@ def allowed(room: str) -> set[str]:
         return {room, "errors", "files", "core.config", *(["core"] if room == "training" else [])}
     level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
     assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
-    below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config"}
+    below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config", "errors"}
     if level > LAYERS.index(("directory",)):
         below |= set(ASIDE)
     if room == "directory":

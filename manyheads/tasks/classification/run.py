@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +33,8 @@ from manyheads.tasks.classification.task import ClassificationTask, encode, labe
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.tasks.evaluation import Metrics
 from manyheads.training.loop import Summary
+
+logger = logging.getLogger(__name__)
 
 FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
@@ -148,7 +150,7 @@ def _fitting(
         started = time.monotonic()
         encoded = encode(tokenizer, train.texts, train.pairs, config.max_length, truncate=config.truncate)
         fit_tfidf(model, encoded.ids, label_ids(train, model.config.labels))
-        print(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}", file=sys.stderr)
+        logger.info(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}")
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
 
     return fit

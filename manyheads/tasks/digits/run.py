@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,8 @@ from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
+
+logger = logging.getLogger(__name__)
 
 EXAMPLES = 3  # strings whose steps are shown
 VALIDATED = 200  # strings
@@ -73,7 +75,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
-                print(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()), file=sys.stderr)
+                logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
                     metrics |= length_metrics(values, length, len(pairs))
             draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -29,6 +29,8 @@ from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
 from manyheads.training.ranks import here
+
+logger = logging.getLogger(__name__)
 
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
@@ -157,5 +159,5 @@ def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
         return {}
     loader = ImageLoader(held, classifier.labels, classifier.preprocessing, batch_items=SCORED)
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
-    print(similarity, file=sys.stderr)
+    logger.info(similarity)
     return {"token_similarity": asdict(similarity)}

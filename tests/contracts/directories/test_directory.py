@@ -121,9 +121,7 @@ def test_export_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
 
 
-def test_what_transformers_cannot_open_is_not_exported_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_transformers_cannot_open_is_not_exported_for_it(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     own = ours("marian", positions="interleaved")
     directory.save(tmp_path / "own", own, tokenizer())
     with pytest.raises(ValueError, match=r"cannot open this model \(marian: positions .*only manyheads can"):
@@ -134,7 +132,7 @@ def test_what_transformers_cannot_open_is_not_exported_for_it(
     assert not (tmp_path / "hf").exists()
     directory.save(tmp_path / "grey", ViT(ViTConfig(**GREY)))
     assert export.export(tmp_path / "grey", tmp_path / "hf", "hf") == "vit"
-    assert "a pipeline does not: it gives every image three" in capsys.readouterr().err
+    assert "a pipeline does not: it gives every image three" in log.text
     other = AutoModelForImageClassification.from_pretrained(tmp_path / "hf").eval()
     images = torch.randn(2, 1, 4, 4)
     torch.testing.assert_close(other(images).logits, directory.load(tmp_path / "grey").model(images))

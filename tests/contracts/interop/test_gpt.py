@@ -250,14 +250,15 @@ def test_copies_of_one_matrix_that_differ_are_told(tmp_path: Path) -> None:
         directory.load(tmp_path)
 
 
-def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     """As transformers opens it; 50256 is what it writes where nobody has named one."""
     for name, end in (("default", 50256), ("named", V)):
         other = theirs("gpt2", bos_token_id=1, eos_token_id=end).eval()
         other.save_pretrained(tmp_path / name)
         model = directory.load(tmp_path / name).model
-        line = capsys.readouterr().err.splitlines()[-1]
-        assert line == f"warning: 'eos_token_id' is {end}, the vocabulary has {V} entries: no token ends a text"
+        record = log.records[-1]
+        assert record.levelname == "WARNING"
+        assert record.getMessage() == f"'eos_token_id' is {end}, the vocabulary has {V} entries: no token ends a text"
         assert model.config.end is None
         assert_same(model, other)
         directory.save(tmp_path / f"{name}-again", model)

@@ -135,12 +135,10 @@ def test_a_file_becomes_a_translator(
         export.export(model.path, tmp_path / "other", "hf")
 
 
-def test_without_vocabularies_it_is_told_that_no_text_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_vocabularies_it_is_told_that_no_text_is_read(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     torch.save(theirs().state_dict(), tmp_path / "model.pt")
     export.convert(tmp_path / "model.pt", tmp_path / "out")
-    assert "8 heads (--heads), ReLU" in (told := capsys.readouterr().err)
+    assert "8 heads (--heads), ReLU" in (told := log.text)
     assert "it translates no text without --vocabularies" in told
     with pytest.raises(ValueError, match="text cannot be translated without"):
         manyheads.load(tmp_path / "out")
@@ -204,12 +202,12 @@ def test_another_class_is_told_in_one_line(
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
 def test_what_wrappers_put_before_the_names_is_left_out_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], prefix: str
+    tmp_path: Path, log: pytest.LogCaptureFixture, prefix: str
 ) -> None:
     state = theirs().state_dict()
     torch.save({f"{prefix}{name}": tensor for name, tensor in state.items()}, tmp_path / "model.pt")
     export.convert(tmp_path / "model.pt", tmp_path / "out")
-    assert f"its names begin with '{prefix}', as of a wrapped model: read without it" in capsys.readouterr().err
+    assert f"its names begin with '{prefix}', as of a wrapped model: read without it" in log.text
     converted = directory.load(tmp_path / "out").model
     assert torch.equal(converted.output.weight, state["generator.weight"])
 

@@ -380,13 +380,13 @@ def test_float64_stays_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "auto"])
-def test_layers_of_any_width_are_computed(precision: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_of_any_width_are_computed(precision: Any, log: pytest.LogCaptureFixture) -> None:
     """The kernels multiply several columns at once; what does not come out even is left to PyTorch."""
     for width in (8, 30, 54):
         model = torch.nn.Sequential(torch.nn.Linear(width, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))
         x = torch.randn(3, width)
         fast, _ = lower(model, prepare(precision))
         assert off(fast(x), exact(model, x.double())) < TOLERANCE.get(precision, 4e-2)
-    told = capsys.readouterr().err
+    told = log.text
     assert ("no blocks of this model can run in 8 bits; 2 of its linear layers do" in told) == (precision == "int8")
     assert ("8 bits; 1 of its linear layers" in told) == (precision == "int8")

@@ -46,9 +46,9 @@ def test_an_unknown_precision_is_told_with_the_known(model: Path, capsys: pytest
     assert "unknown P 'int4': did you mean int8?" in capsys.readouterr().err
 
 
-def test_auto_says_what_it_takes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_says_what_it_takes(model: Path, log: pytest.LogCaptureFixture) -> None:
     assert main(["translate", str(model), TEXTS[0], "--precision", "auto"]) == 0
-    assert "precision auto: " in capsys.readouterr().err or importlib.util.find_spec("numba") is None
+    assert "precision auto: " in log.text or importlib.util.find_spec("numba") is None
 
 
 def test_weights_that_change_after_loading_are_heeded(model: Path) -> None:

@@ -105,17 +105,19 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_questions_that_are_cut_are_told(
-    run: Path, data: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run: Path, data: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    log: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     (tmp_path / "data").mkdir()
     for name in ("train", "test"):
         content = (data / f"{name}.json").read_text().replace("Where to?", f"{'Where ' * 20}to?")
         (tmp_path / "data" / f"{name}.json").write_text(content)
     assert cli.main(["evaluate", str(run), "--data", str(tmp_path / "data")]) == 0
     assert capsys.readouterr().err == "warning: 6 of 12 questions are cut to max_query, 16 tokens\n"
+    log.clear()
     overrides = {"data": str(tmp_path / "data"), "max_length": 40, "max_query": 16, "stride": 16, "training.steps": 1}
     train("question-answering", overrides, init=str(encoder), out=tmp_path / "run")
-    told = re.findall("warning: (.*) questions are cut to max_query, 16 tokens", capsys.readouterr().err)
+    told = re.findall(r"(\d+ of \d+) questions are cut to max_query, 16 tokens", log.text)
     assert len(told) == 3  # of training, validation and test data
     assert told[2] == "6 of 12"
     with pytest.raises(ValueError, match=r"the question has \d+ tokens, the model reads 16: shorten it"):

@@ -146,13 +146,14 @@ def test_bert_is_fine_tuned_or_read_as_it_is(data: Path, bert: Path, tmp_path: P
 
 
 def test_pairs_are_read_from_files_and_lines(
-    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     data = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(30, 200))
     settings = {**SMALL, "data": str(data), "training.learning_rate": 5e-3, "batch_items": 8, "training.epochs": 8}
     run = tmp_path / "run"
     result = train("sentence-pair", settings, out=run, init=str(bert))
-    assert "items of the training data are held out" in capsys.readouterr().err
+    assert "items of the training data are held out" in log.text
     assert result["metrics"]["f1"]["value"] > 0.9
     assert evaluate(manyheads.load(run))["f1"] == result["metrics"]["f1"]
     assert cli.main(["classify", str(run), GOOD, "--pair", "it was", "--json"]) == 0

@@ -138,13 +138,13 @@ def test_an_opened_image_is_seen_as_its_file_is(run: Path, tmp_path: Path) -> No
         model.classify(Image.new("F", (8, 8)))
 
 
-def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     shutil.copytree(run, tmp_path / "bare")
     (tmp_path / "bare" / "preprocessor_config.json").unlink()
     assert manyheads.load(str(run)) is not None
-    assert "preprocessor_config.json" not in capsys.readouterr().err
+    assert "preprocessor_config.json" not in log.text
     assert manyheads.load(str(tmp_path / "bare")).preprocessing.mean == (0.5,) * 3
-    assert "has no preprocessor_config.json: its images' means" in capsys.readouterr().err
+    assert "has no preprocessor_config.json: its images' means" in log.text
 
 
 def test_paths_on_stdin(run: Path, data: Path) -> None:
@@ -334,9 +334,9 @@ def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path
     assert not (tmp_path / "x").exists()
 
 
-def test_more_items_than_there_are(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_items_than_there_are(data: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
-    assert "items=9,999: all 80 training items are used" in capsys.readouterr().err
+    assert "items=9,999: all 80 training items are used" in log.text
     assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 

@@ -201,11 +201,11 @@ def test_published_recipes() -> None:
 
 
 def test_tiny_shakespeare_is_split_and_counted_as_published(
-    real_data: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    real_data: Callable[[str], Path], tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(real_data("tiny_shakespeare")), "training.steps": 1, "model.layers": 1}
     result = train("language-modelling/tiny-shakespeare", {**settings, "block": 512, "rows": 1}, out=tmp_path / "run")
-    told = capsys.readouterr().err
+    told = log.text
     assert "1,003,855 training tokens, 111,541 of validation data" in told  # nanoGPT's, and what a text begins with
     assert sizes(result) == {"train": 1_003_854, "validation": 111_540}
     assert manyheads.load(tmp_path / "run").tokenizer.get_vocab_size() == 65 + 2

@@ -99,12 +99,12 @@ def test_a_run_resumes_to_the_same_weights(
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
-def test_another_run_starts_from_it(run: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_run_starts_from_it(run: Path, text: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     settings = {key: value for key, value in SMALL.items() if key not in ("vocabulary", "model")}
     more = {"data": str(text), "next_sentence": False, "whole_words": True, "training.learning_rate": 1e-9}
     report = train("bert/pretraining", {**settings, **more}, out=tmp_path / "out", init=str(run))
     assert "next_sentence_accuracy" not in report["metrics"]
-    assert "new: none" in capsys.readouterr().err
+    assert "new: none" in log.text
     first, second = (load(path).fill("The [MASK] has a bara.") for path in (run, tmp_path / "out"))
     assert [f.probability for f in first] == pytest.approx([f.probability for f in second], abs=1e-4)
 

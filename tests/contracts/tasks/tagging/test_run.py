@@ -97,11 +97,11 @@ def test_one_line_in_one_line_out(run: Path) -> None:
 
 
 def test_fine_tuning_starts_from_the_encoder(
-    run: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, corpus: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 1}
     train("conll2003", {**overrides, "model": {"dropout": 0.0}}, init=str(run), out=tmp_path / "a")
-    assert "new: none" in capsys.readouterr().err  # the same labels: the classifier too is kept
+    assert "new: none" in log.text  # the same labels: the classifier too is kept
     assert evaluate(manyheads.load(tmp_path / "a"))["entity_f1"]["value"] == 1.0
     other = tmp_path / "other"
     other.mkdir()
@@ -109,7 +109,7 @@ def test_fine_tuning_starts_from_the_encoder(
         text = (corpus / f"{name}.txt").read_text().replace("-PER", "-WHO")
         (other / f"{name}.txt").write_text(text)
     train("tagging", {**overrides, "data": str(other)}, init=str(run), out=tmp_path / "b")
-    assert "new: classifier.weight, classifier.bias" in capsys.readouterr().err
+    assert "new: classifier.weight, classifier.bias" in log.text
     record = json.loads((tmp_path / "b" / "result.json").read_text())
     assert record["steps"] == 2
     assert set(directory.load(tmp_path / "b").model.config.labels) == {"O", "B-LOC", "I-LOC", "B-WHO"}

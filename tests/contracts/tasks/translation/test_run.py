@@ -365,10 +365,10 @@ def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
     assert translator.outcome(str(folder / "test")).references == ["rot Hund"]
 
 
-def test_held_out_validation_data_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_held_out_validation_data_are_told(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     folder = write_corpus(tmp_path / "corpus")
     train("translation", {**SMALL, "data": str(folder / "train"), "training.steps": 1}, out=tmp_path / "run")
-    assert "pairs of the training data are held out" in capsys.readouterr().err
+    assert "pairs of the training data are held out" in log.text
 
 
 def test_weights_are_readable_like_the_other_files(run: Path) -> None:
