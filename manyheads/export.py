@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,8 @@ from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwra
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import PICKLED, SAFE, read_file, read_pickled, weight_files
 from manyheads.models.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 FORMATS = ("hf", "ctranslate2")
 
@@ -111,7 +113,7 @@ def _convert_state_dict(
     words = [read_vocabulary(Path(vocabulary)) for vocabulary in vocabularies or ()]
     tensors, wrapper = unwrapped(read_file(file))
     if wrapper:
-        print(f"{file}: its names begin with {wrapper!r}, as of a wrapped model: read without it", file=sys.stderr)
+        logger.info(f"{file}: its names begin with {wrapper!r}, as of a wrapped model: read without it")
     check_finite(file, tensors)
     try:
         model = translator(tensors, *words, heads=HEADS if heads is None else heads)
@@ -125,10 +127,9 @@ def _convert_state_dict(
     save(out, model, *(word_tokenizer(known, language, begin=begin) for known, language, begin in sides))
     assumed = f"{HEADS} heads (--heads), " if heads is None else ""
     unread = "" if vocabularies else "; it translates no text without --vocabularies"
-    print(
+    logger.info(
         f"{out}: {c.encoder_layers} + {c.decoder_layers} layers of width {c.width}; {assumed}ReLU and norms after each"
-        f" sum as in the tutorial, which a state_dict does not tell{unread}",
-        file=sys.stderr,
+        f" sum as in the tutorial, which a state_dict does not tell{unread}"
     )
 
 
@@ -146,10 +147,9 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
             " directory as it is"
         )
     if getattr(loaded.model.config, "channels", 3) != 3:
-        print(
+        logger.info(
             f"{out}: AutoModel and AutoImageProcessor of transformers open it, for images of its"
-            f" {loaded.model.config.channels} channels; a pipeline does not: it gives every image three",
-            file=sys.stderr,
+            f" {loaded.model.config.channels} channels; a pipeline does not: it gives every image three"
         )
     return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
                 preprocessing=loaded.preprocessing)  # fmt: skip

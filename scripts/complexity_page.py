@@ -24,7 +24,7 @@ FORWARD, BACKWARD = "layer, forward", "layer, forward and backward"
 
 
 def grown() -> list[dict[str, Any]]:
-    """The records of `manyheads bench growth`."""
+    """The records of `python -m benchmarks growth`."""
     return [record for record in records("bench") if record.get("bench") == ["growth"]]
 
 

@@ -26,8 +26,8 @@ from torch import distributed
 from manyheads.analysis import costs
 from manyheads.core.runtime import CACHED, bytes_per_second, keeping_memory, prepare, processor, resident
 from manyheads.models.presets import build, preset
-from manyheads.recipes.planning import Hardware, plan
-from manyheads.recipes.simulation import Machine, step_loss
+from manyheads.runs.planning import Hardware, plan
+from manyheads.runs.simulation import Machine, step_loss
 from manyheads.training.config import TrainingConfig
 from manyheads.training.optimisers import optimiser
 from manyheads.training.ranks import here

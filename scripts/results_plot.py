@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.analysis.figures import length_curve
-from manyheads.recipes.table import find
 from manyheads.results import records
+from manyheads.tasks.registry import find
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
 TRAINING_PASSES = 3  # a backward pass costs two forward ones

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.work import three_digits
 from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
-from manyheads.bench.work import three_digits
-from manyheads.recipes.table import RECIPES
 from manyheads.results import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
+from manyheads.tasks.registry import RECIPES
 from scripts import complexity_page, evidence_page, service_page, survival_page
 from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
@@ -185,7 +185,7 @@ def precision_table() -> str:
 
 
 def speed_table() -> str:
-    """What `manyheads bench NAME --json` has found: ours beside each peer at its best, and the limit."""
+    """What `python -m benchmarks NAME --json` has found: ours beside each peer at its best, and the limit."""
     tables = []
     for record in (bench for bench in records("bench") if "ceilings" in bench):
         for name in record["bench"]:

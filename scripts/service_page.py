@@ -86,7 +86,8 @@ def company() -> str:
         f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in runs
     )
     return (
-        f"**In company** each gets less than alone, and all together more (`python -m bench.serving`):\n\n{table}\n\n"
+        "**In company** each gets less than alone, and all together more (`python -m benchmarks serving`):\n\n"
+        f"{table}\n\n"
         "Weights are random; a sentence has ten words, a completion 64 tokens. 99 of 100 sentences are answered within "
         f"{batches} what one request with {clients} sentences takes. {hardware['threads']} threads of an "
         f"{hardware['cpu']}, which the clients share."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from manyheads.recipes.planning import KEPT
 from manyheads.results import records
+from manyheads.runs.planning import KEPT
 
 
 def _of(kind: str) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 from manyheads.cli import (
     answer,
     attend,
-    bench,
     classify,
     compare,
     convert,
@@ -36,69 +34,42 @@ from manyheads.cli import (
     translate,
 )
 from manyheads.cli.parser import Parser, Verbs
+from manyheads.cli.reporting import exit_status, log_lines
 from manyheads.errors import UserError
-from manyheads.training.faults import no_memory
-from manyheads.training.ranks import complain, here, is_rank
+from manyheads.training.ranks import here, is_rank
 
 # in the order of --help
 VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
-    probe, summary, plan, export, convert, serve, bench,
+    probe, summary, plan, export, convert, serve,
 )  # fmt: skip
-LONGEST = 4000  # characters of an error
-FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; returns the exit status: 2 for what the user can put right, told in one line."""
+    """Run a verb and return the exit status: 2 for errors that the user can fix, reported in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
     if is_rank():
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: every rank would say the same
     try:
-        options = _parse(given)
-        options.given = given
-        if sys.stdout is None:
-            raise UserError("standard output is closed: there is nowhere to print results")
-        if is_rank() and not hasattr(options, "processes"):
-            here()  # so that one speaks for all
-            raise UserError(f"{options.name} is not spread over processes: start it without torchrun")
-        options.verb(options)
-        sys.stdout.flush()
+        with log_lines():
+            _run(given)
         return 0
-    except BrokenPipeError:  # the reader has left: nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except KeyboardInterrupt as error:
-        return _fail(INTERRUPTED, str(error) or "interrupted", debug)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(BAD_INPUT, f"{place}{error.strerror or error}", debug)
-    except ValueError as error:
-        return _fail(BAD_INPUT, str(error), debug)
-    except Exception as error:
-        if no_memory(error):
-            return _fail(FAILED, "the memory does not suffice: take a smaller model, smaller batches or texts", debug)
-        if type(error) is Exception:  # of the library `tokenizers`, which raises nothing more precise
-            return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
-        return _fail(FAILED, f"{type(error).__name__}: {error} (--debug shows where)", debug)
+    except (SystemExit, GeneratorExit):
+        raise
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of the same library, where it gives up
-            raise
-        return _fail(BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
+        return exit_status(error, "--debug" in given)
 
 
-def _fail(status: int, message: str, debug: bool) -> int:
-    if debug:
-        traceback.print_exc(file=sys.__stderr__ if is_rank() else None)
-    complain(_printable(message), quietly=status == INTERRUPTED)
-    return status
-
-
-def _printable(message: str) -> str:
-    """One line of bounded length: what a file holds, and an error quotes, gives no commands to the terminal."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message.replace("\n", " "))
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+def _run(given: list[str]) -> None:
+    options = _parse(given)
+    options.given = given
+    if sys.stdout is None:
+        raise UserError("standard output is closed: there is nowhere to print results")
+    if is_rank() and not hasattr(options, "processes"):
+        here()  # so that one speaks for all
+        raise UserError(f"{options.name} is not spread over processes: start it without torchrun")
+    options.verb(options)
+    sys.stdout.flush()
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import platform
 import shutil
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 
 from manyheads.core.config import PRECISIONS, TRAINING_PRECISIONS, Precision
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 MOST_THREADS = 1024  # 100,000 end the process
 BUSY = 0.005  # seconds of products that are long beside the start of one
@@ -122,7 +125,7 @@ def prepare(
         _check_compiler()
     if precision == "bf16" and device == "cpu" and not bf16_pays(threads):
         lacks = "multiplies no faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 products"
-        print(f"warning: this processor {lacks}: precision bf16 will be slower here than float32", file=sys.stderr)
+        logger.warning(f"this processor {lacks}: precision bf16 will be slower here than float32")
     return Route(device, precision, threads, _matmul(device, precision), compile)
 
 

@@ -242,6 +242,14 @@ class TextSource(Source[Texts]):
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
         return hold_out_texts(train, self.share, by_number=self.by_number)
 
+    def held_out(self, splits: SplitData[Texts]) -> str:
+        """Of characters, and whether a text is cut."""
+        sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
+        part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
+        return (
+            f"no validation data: held out of the training data: {part}, {sizes[1] / sum(sizes):.1%} of the characters"
+        )
+
     def fingerprint(self, data: Texts, split: str) -> str:
         return data.facts.fingerprint
 

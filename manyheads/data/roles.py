@@ -136,7 +136,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
             raise UserError(f"{folder}: {names} look like splits; name their directory: data={folder}")
 
 
-def told(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
+def roles_told(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
     """A line that says which files or folders are which split, and which ones of the directory are not used."""
     parts, used = [], set[Path]()
     for role, paths in corpora.items():

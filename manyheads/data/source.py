@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from manyheads.data.compressed import kind
-from manyheads.data.roles import splits_among, told
+from manyheads.data.roles import roles_told, splits_among
 from manyheads.data.rows import TABLES
 from manyheads.data.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
@@ -25,6 +25,7 @@ from manyheads.files import fingerprint
 D = TypeVar("D", bound=Any)
 
 FIRST = 1000  # items that a look at the data reads
+MUCH = 0.2  # of the training data: so much is seldom meant to be held out
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
 UNRECORDED = ("recorded", "whole", "by_number", "kept", "follows")  # fields that do not describe the data
@@ -93,6 +94,14 @@ class Source(ABC, Generic[D]):
     def fitting(self, data: D, train: D) -> D:
         """Validation or test data, where a model trained on `train` can be scored on them. Raises UserError."""
         return data
+
+    def held_out(self, splits: SplitData[D]) -> str:
+        """A line that says how much of the training data is held out."""
+        share = splits.held_out / (splits.held_out + len(splits.train))
+        few = "; give validation data: validation=PATH" if share > MUCH else ""
+        return (
+            f"no validation data: {splits.held_out:,} {self.unit} of the training data are held out ({share:.1%}){few}"
+        )
 
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
@@ -220,15 +229,16 @@ class Source(ABC, Generic[D]):
         """The files, or folders, that a corpus is read from."""
         return parts_of(corpus)
 
-    def roles(self) -> str:
-        """A line that says which file or folder is which split, and what of a directory is not used; none where all is
-        embedded or fetched."""
-        if self.data is None or self.data.startswith(HUB):
-            return ""
+    def told(self, splits: SplitData[D]) -> list[str]:
+        """Lines that say which file or folder is which split, and how much of the training data is held out."""
+        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles()]
+        return [*lines, self.held_out(splits)] if splits.held_out else lines
+
+    def _roles(self) -> str:
         train, validation, tests = self.splits()
         corpora = {"train": [train], "validation": [validation], "test": tests[:1]}
         files = {role: [file for c in some if c for file in self.files(c)] for role, some in corpora.items()}
-        return told(folder_of(self.data), files)
+        return roles_told(folder_of(self.data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""
@@ -257,18 +267,15 @@ class Source(ABC, Generic[D]):
             if path.startswith(HUB):
                 raise UserError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
             self.check_exists(path)
-        for source in (self,) if corpus or self.data is None else self.readings():
+        readings: list[Self] = [self] if corpus or self.data is None else self.readings()
+        for source in readings:
             data = self.read_one(corpus, labels) if corpus else source.read().known.get(split)
-            found = data is not None and len(expected) >= DIGITS
-            if found and self.fingerprint(data, split).startswith(expected):
-                break
-        else:
-            name = corpus or self.data or "the embedded corpus"
-            raise UserError(
-                f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data"
-                f" {name}"
-            )
-        return data
+            if data is not None and len(expected) >= DIGITS and self.fingerprint(data, split).startswith(expected):
+                return data
+        name = corpus or self.data or "the embedded corpus"
+        raise UserError(
+            f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data {name}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

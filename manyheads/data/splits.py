@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from manyheads.data.compressed import opened
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
 LONGEST_LINE = 2**26  # bytes of a line, of any file: it is held in memory
@@ -70,7 +72,7 @@ class SplitData(NamedTuple, Generic[D]):
         """With so many of the training items, drawn at random; with all where there are no more, or for None."""
         if items is None or items >= len(self.train):
             if items is not None and items > len(self.train):
-                print(f"items={items:,}: all {len(self.train):,} training items are used", file=sys.stderr)
+                logger.info(f"items={items:,}: all {len(self.train):,} training items are used")
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 

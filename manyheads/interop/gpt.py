@@ -11,7 +11,7 @@ its id there, by the length here. A directory of any other is refused: its weigh
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,6 +23,8 @@ from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = "transformer."
 _ATTENTION, _LAYER = "decoder.blocks.{}.attention", "h.{}"
@@ -120,8 +122,7 @@ class _End(Setting):
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
         if isinstance(end, int) and isinstance(size, int) and end >= size:
-            print(f"warning: {self.theirs!r} is {end}, the vocabulary has {size} entries: no token ends a text",
-                  file=sys.stderr)  # fmt: skip
+            logger.warning(f"{self.theirs!r} is {end}, the vocabulary has {size} entries: no token ends a text")
             end = None
         return {self.ours: end}
 

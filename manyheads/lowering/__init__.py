@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import sys
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,8 @@ from manyheads.core.cache import KVCache
 from manyheads.core.config import Precision
 from manyheads.core.runtime import Route, bf16_pays
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
 # stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
@@ -63,7 +65,7 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
                 fast, its_route = _as_told(model, replace(route, precision=precision))
                 # without a stack there is nothing to hold against a bound
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
-                    print(f"precision auto: {precision}", file=sys.stderr)
+                    logger.info(f"precision auto: {precision}")
                     return fast, its_route
         bf16 = route.device == "cuda" or bf16_pays(route.threads)
         return model, replace(route, precision="bf16" if bf16 else "float32")
@@ -73,7 +75,7 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
 
         layers = sum(isinstance(module, FusedLinear) for module in fast.modules())
         about = f"no blocks of this model can run in 8 bits; {layers} of its linear layers do, and all else is float32"
-        print(f"warning: precision int8: {about}", file=sys.stderr)
+        logger.warning(f"precision int8: {about}")
     return fast, its_route
 
 

@@ -7,6 +7,7 @@ bf16, or 8 bits with a scale and a zero point of each row's own. Everything betw
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import tempfile
@@ -34,6 +35,8 @@ from manyheads.lowering.tile import (
     pointer,
     rounded,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def _place() -> str | None:
@@ -63,7 +66,7 @@ PLACE = _place()
 def tell_of_compiling() -> None:
     """On stderr, once, where no earlier process has left compiled kernels."""
     if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
-        print("compiling kernels for this processor, once: about half a minute", file=sys.stderr)
+        logger.info("compiling kernels for this processor, once: about half a minute")
 
 
 def kernel(function: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,11 @@ from manyheads.data.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 from manyheads.training import own_runs
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 
@@ -179,7 +181,7 @@ def scored_data(
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
     for reason, count in items.skips.items():
-        print(f"skipped {count:,} of {reason}", file=sys.stderr)
+        logger.info(f"skipped {count:,} of {reason}")
     return items
 
 

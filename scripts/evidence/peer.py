@@ -25,13 +25,13 @@ from manyheads.data.batching import token_batches
 from manyheads.data.corpora import LabelledSource, TaggedSource
 from manyheads.data.labelled import label_order
 from manyheads.files import replacing, write_json
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import find
+from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import classification_metrics
-from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.registry import find
 from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.training.record import hardware
+from manyheads.training.record import Metrics, hardware
 
 CHECKPOINT = 200  # steps
 IGNORED = -100

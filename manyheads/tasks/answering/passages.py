@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from manyheads.core.runtime import Route
 from manyheads.data.windows import Frame, owners, windows
 from manyheads.errors import UserError
 from manyheads.tasks.outputs import outputs
+
+logger = logging.getLogger(__name__)
 
 READING = {"max_length": 384, "stride": 128, "max_query": 64}  # tokens: those of the published code
 NULL = 0  # the position that stands for no answer
@@ -59,7 +61,7 @@ def passages(
     encoded = dict(zip(contexts, encodings, strict=True))
     queries = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
     if cut := sum(len(query.ids) > max_query for query in queries):
-        print(f"warning: {cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens", file=sys.stderr)
+        logger.warning(f"{cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens")
     all_passages = []
     for number, ((_, context), query) in enumerate(zip(pairs, queries, strict=True)):
         question = query.ids[:max_query]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, overload
@@ -18,6 +18,8 @@ from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -145,5 +147,5 @@ class Classifier(TextPredictor):
         )
         if data is not None and labelled.numbered:
             pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])
-            print(f"{labelled.file}: labels that are numbers are taken for names: {pairs}", file=sys.stderr)
+            logger.info(f"{labelled.file}: labels that are numbers are taken for names: {pairs}")
         return labelled

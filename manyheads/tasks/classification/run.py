@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,16 +23,18 @@ from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
 from manyheads.tasks.classification.tfidf import fit_tfidf
-from manyheads.tasks.evaluation import Metrics
 from manyheads.training.loop import Summary
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
@@ -148,7 +150,7 @@ def _fitting(
         started = time.monotonic()
         encoded = encode(tokenizer, train.texts, train.pairs, config.max_length, truncate=config.truncate)
         fit_tfidf(model, encoded.ids, label_ids(train, model.config.labels))
-        print(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}", file=sys.stderr)
+        logger.info(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}")
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
 
     return fit

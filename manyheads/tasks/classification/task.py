@@ -7,7 +7,7 @@ GPT, which reads them with a token between, and may go on learning to predict th
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -27,9 +27,12 @@ from manyheads.data.labelled import Labelled
 from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import shortened
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 2000  # texts that are tokenised at a time
 
@@ -161,7 +164,7 @@ class ClassificationTask:
         )
         if texts.cut:
             note = f"{texts.cut:,} of {len(data):,} texts are cut to {self.max_length:,} tokens"
-            print(f"{data.file or 'the corpus'}: {note}", file=sys.stderr)
+            logger.info(f"{data.file or 'the corpus'}: {note}")
         return texts
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -23,14 +23,16 @@ from manyheads.data.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.runs.estimate import Plan
+from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.recipes import DigitsConfig
 from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
-from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 EXAMPLES = 3  # strings whose steps are shown
 VALIDATED = 200  # strings
@@ -73,7 +75,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
-                print(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()), file=sys.stderr)
+                logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
                     metrics |= length_metrics(values, length, len(pairs))
             draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -33,6 +33,8 @@ from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.division import each
+
+logger = logging.getLogger(__name__)
 
 LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # that a directory may ask for: its weights do not tell them
 
@@ -183,10 +185,7 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
                 f"{config.channels}: copy both from one model"
             )
         return _bounded(preprocessing, loaded)
-    print(
-        f"warning: {loaded.path} has no preprocessor_config.json: its images' means and deviations are taken for 0.5",
-        file=sys.stderr,
-    )
+    logger.warning(f"{loaded.path} has no preprocessor_config.json: its images' means and deviations are taken for 0.5")
     half = (0.5,) * config.channels
     return _bounded(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
 
@@ -206,7 +205,7 @@ def _sized(model: Any, size: int) -> Any:
     """A ViT for images of that size: DINOv2's, pretrained on 518 pixels, come with a preprocessing to 224."""
     if not isinstance(model, ViT) or model.config.image_size == size:
         return model
-    print(f"positions are resized from images of {model.config.image_size} pixels to {size}", file=sys.stderr)
+    logger.info(f"positions are resized from images of {model.config.image_size} pixels to {size}")
     return adapt(model, image_size=size)[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -20,15 +20,18 @@ from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import model_settings, start
-from manyheads.recipes.run import Job, Run, carry_out, located
-from manyheads.tasks.evaluation import LabelOutcome, Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import model_settings, start
+from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.tasks.evaluation import LabelOutcome
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
 from manyheads.training.ranks import here
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
@@ -157,5 +160,5 @@ def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
         return {}
     loader = ImageLoader(held, classifier.labels, classifier.preprocessing, batch_items=SCORED)
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
-    print(similarity, file=sys.stderr)
+    logger.info(similarity)
     return {"token_similarity": asdict(similarity)}

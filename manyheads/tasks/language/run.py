@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted
 from manyheads.models.universal import UniversalSequence
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import adapted, dropouts, opened, tokenizer_of
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropouts, opened, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
+from manyheads.training.record import Metrics
+
+logger = logging.getLogger(__name__)
 
 Model = GPT | UniversalSequence
 LEARNED_FROM = 2**26  # bytes of text that a vocabulary is learned from at most
@@ -68,7 +70,7 @@ def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], r
         end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
     cache = run.out / "state" / "tokens"
     train, validation = (TokenStream.of(texts, tokenizer, end, cache) for texts in (splits.train, splits.validation))
-    print(f"{len(train):,} training tokens, {len(validation):,} of validation data", file=sys.stderr)
+    logger.info(f"{len(train):,} training tokens, {len(validation):,} of validation data")
     return LanguageModellingTask(
         model, tokenizer, train, validation, splits.validation.bytes, route=route, block=config.block,
         rows=config.rows, random=config.random, seed=config.training.seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.training.loss import smoothed_cross_entropy
+
+logger = logging.getLogger(__name__)
 
 Translating = Transformer | Universal | Seq2SeqLSTM
 
@@ -74,7 +76,7 @@ class Corpus:
                         f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
                         "max_length, remove them, or cut them with truncate=true"
                     )
-                print(f"{excess} and are cut", file=sys.stderr)
+                logger.info(f"{excess} and are cut")
         return self
 
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,78 @@
+"""Errors and log messages of the package on stderr: the library itself prints nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from manyheads.errors import UserError
+from manyheads.training.faults import no_memory
+from manyheads.training.ranks import complain, is_rank
+
+LONGEST = 4000  # characters of an error
+FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
+
+
+class _Lines(logging.Handler):
+    """One line for each record. Warnings say that they are warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        print(f"{prefix}{record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def log_lines() -> Iterator[None]:
+    """Within the block, print what the package logs from INFO on."""
+    logger, handler = logging.getLogger("manyheads"), _Lines()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def exit_status(error: BaseException, debug: bool) -> int:
+    """Report an error on stderr and return the exit status.
+
+    Errors that users can fix take one line: `UserError`, errors of the operating system, too little memory, and texts
+    that the library `tokenizers` cannot read. All others are bugs of ours and keep their traceback.
+    """
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if isinstance(error, KeyboardInterrupt):
+        return _report(error, INTERRUPTED, str(error) or "interrupted", debug)
+    if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return _report(error, BAD_INPUT, f"{place}{error.strerror or error}", debug)
+    if isinstance(error, UserError):
+        return _report(error, BAD_INPUT, str(error), debug)
+    if isinstance(error, Exception) and no_memory(error):
+        message = "out of memory: use a smaller model, smaller batches or shorter texts"
+        return _report(error, FAILED, message, debug)
+    # `tokenizers` raises no class more precise than Exception, and a PanicException where Rust code panics
+    if type(error) is Exception or type(error).__name__ == "PanicException":
+        return _report(error, BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
+    message = f"this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
+    return _report(error, FAILED, message, debug=True)
+
+
+def _report(error: BaseException, status: int, message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error, file=sys.__stderr__ if is_rank() else None)
+    complain(_printable(message), quietly=status == INTERRUPTED)
+    return status
+
+
+def _printable(message: str) -> str:
+    """Return one line of bounded length without control characters, which a quoted file could send to the terminal."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message.replace("\n", " "))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."

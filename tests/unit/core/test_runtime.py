@@ -1,0 +1,261 @@
+"""The route a run takes can be stated, saved, and refused; it computes float32 as float32, and leaves no trace."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from manyheads.core import runtime
+
+
+def test_description_survives_json() -> None:
+    route = runtime.prepare(threads=1, device="cpu")
+    described = route.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described["threads"] == 1
+    assert runtime.prepare(device="cpu").describe()["threads"] == torch.get_num_threads()
+    assert described["torch"] == torch.__version__
+    assert described["processor"]
+
+
+def test_unknown_precision_names_the_valid_ones() -> None:
+    with pytest.raises(ValueError, match=r"'fp16'.*float32, bf16"):
+        runtime.prepare("fp16")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], None]]:
+    """Gives this machine bf16 products, or none, and that rate of them, where float32's is 1."""
+
+    def set_to(supported: bool, rate: float) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+        monkeypatch.setattr(
+            runtime.Route, "products_per_second", lambda route: rate if route.precision == "bf16" else 1.0
+        )
+        runtime.bf16_pays.cache_clear()
+
+    yield set_to
+    runtime.bf16_pays.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("supported", "rate", "warning"),
+    [(True, 2.0, ""), (True, 0.6, "multiplies no faster in bf16"), (False, 2.0, "has no bf16 products")],
+)
+def test_bf16_warns_where_it_is_slow(
+    rates: Callable[[bool, float], None], supported: bool, rate: float, warning: str,
+    log: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    rates(supported, rate)
+    runtime.prepare("bf16", device="cpu")
+    said = log.text
+    assert warning in said
+    assert bool(said) == bool(warning)
+    log.clear()
+    runtime.prepare("float32", device="cpu")
+    assert log.text == ""
+
+
+def test_what_is_computed_is_what_precision_says() -> None:
+    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+        route = runtime.Route("cpu", precision, 1, "highest", False)  # type: ignore[arg-type]
+        with route.computing():
+            assert layer(x).dtype == dtype
+    assert layer.weight.dtype == torch.float32
+
+
+def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    route = runtime.Route("cpu", "bf16", before[0] + 1, "medium", compiled=False)
+    with route.computing():
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "medium")
+        assert torch.is_autocast_enabled("cpu")
+        with runtime.Route("cpu", "float32", None, "highest", compiled=False).computing():
+            assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "highest")
+            assert not torch.is_autocast_enabled("cpu")
+        assert torch.get_float32_matmul_precision() == "medium"
+    runtime.prepare(threads=before[0] + 1, device="cpu").products_per_second()
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_routes_that_overlap_leave_the_settings_as_they_were() -> None:
+    """As in two threads: the first that comes is the first that leaves."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    first, second = (runtime.Route("cpu", "float32", threads, "medium", compiled=False) for threads in (2, 3))
+    entered = [route.settings() for route in (first, second)]
+    for settings in entered:
+        settings.__enter__()
+    for settings in entered:
+        settings.__exit__(None, None, None)
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+@pytest.mark.parametrize("threads", [0, -1, 100_000])
+def test_threads_that_no_machine_has_are_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads is {threads}: expected 1 to "):
+        runtime.prepare(threads=threads)
+
+
+WIDTH = 768
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "product": lambda a, b: a @ b,
+    "vector": lambda a, b: a[:1] @ b,
+    "batched": lambda a, b: torch.stack([a, a.flip(0)]) @ torch.stack([b, b]),
+    "linear": lambda a, b: torch.nn.functional.linear(a, b, b[0]),
+    "added": lambda a, b: torch.addmm(a[:, :WIDTH], a, b),
+    "convolution": lambda a, b: torch.nn.functional.conv1d(a[None], b[:, :, None]),
+    "attention": lambda a, b: torch.nn.functional.scaled_dot_product_attention(a[None], b[None], b[None], scale=0.01),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_float32_is_as_exact_as_float32_on_this_machine(name: str) -> None:
+    """bf16 keeps 8 bits and is off by 0.1 here, TF32 keeps 11 and is off by 0.01."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, WIDTH, WIDTH, generator=generator)
+    exact = PRODUCTS[name](a.double(), b.double())
+    with runtime.prepare(device="cpu").computing():
+        assert (PRODUCTS[name](a, b) - exact).abs().max() < 1e-3
+
+
+def test_products_are_timed_in_a_row_where_one_is_soon_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that takes 0.1 ms to begin and then does 1e14 FLOP/s: one product of 1024 seems a sixth of that."""
+    now, done = 0.0, 0
+
+    def product(a: Tensor, other: Tensor) -> Tensor:
+        nonlocal now
+        now += 2 * a.shape[0] ** 3 / 1e14
+        return torch.ones(1, 1)
+
+    def clock() -> float:
+        nonlocal now, done
+        done += 1
+        now += 1e-4 if done % 2 == 0 else 0.0  # it waits before the second look
+        return now
+
+    monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(Tensor, "__matmul__", product)
+    assert runtime.prepare(device="cpu").products_per_second() == pytest.approx(1e14, rel=0.05)
+
+
+def test_compile_is_applied_where_asked_and_only_there() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert runtime.Route("cpu", "float32", 1, "highest", compiled=False).compile(double) is double
+    assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
+
+
+def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(ValueError, match=f"no {compiler}: install it, or do not"):
+        runtime.prepare(compile=True, device="cpu")
+    runtime.prepare(device="cpu")
+    runtime.prepare(compile=True, device="cuda")
+    compiler.touch(0o755)
+    monkeypatch.setattr(runtime.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ValueError, match="Python's headers, and there is no .*Python.h: install them, or do not"):
+        runtime.prepare(compile=True, device="cpu")
+    (tmp_path / "Python.h").touch()
+    assert runtime.prepare(compile=True, device="cpu").compiled
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "avx512", "amx", "expected"),
+    [
+        ("cpu", "float32", True, False, "medium"),
+        ("cpu", "float32", False, False, "highest"),
+        ("cpu", "float32", True, True, "highest"),  # "medium" would compute in bf16
+        ("cuda", "float32", True, False, "highest"),  # "high" would compute in TF32
+        ("cuda", "bf16", True, False, "high"),
+    ],
+)
+def test_the_route_follows_the_processor(
+    device: str, precision: runtime.Precision, avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert runtime.prepare(precision, device=device).matmul == expected
+
+
+def test_memory_is_kept_while_it_lasts() -> None:
+    """Blocks of one step are those of the next: no page is cleared twice. Afterwards all of it goes back."""
+    resource = pytest.importorskip("resource")
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+
+    def faults(steps: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(steps):
+            torch.zeros(2**24).add_(1)  # 64 MB: 16,384 pages of 4 kB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with runtime.keeping_memory():
+        faults(1)
+        kept = min(faults(8) for _ in range(5))  # a system short of memory may take pages back in between
+    assert kept < faults(8) / 4
+
+
+HELD = """
+import torch
+from manyheads.core import runtime
+with runtime.keeping_memory(sparing={sparing}):
+    torch.ones(2**23)  # freed: glibc by itself would serve all blocks up to this size from its heap from now on
+    before = runtime.resident()
+    blocks = [(torch.ones(2**22), torch.ones(2**10)) for _ in range(16)]
+    small = [block for _, block in blocks]
+    del blocks
+    print(runtime.resident() - before)
+"""
+
+
+@pytest.mark.parametrize("sparing", [True, False])
+def test_large_blocks_are_handed_back_at_once_where_memory_is_short(sparing: bool) -> None:
+    """Also where small ones that are still in use lie between them; in a process whose heap has no holes yet."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    command = [sys.executable, "-c", HELD.format(sparing=sparing)]
+    held = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert (held < 2**25) == sparing
+
+
+def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    monkeypatch.setattr(runtime, "MOST_HELD", 1.05)
+    block = 2**29  # bytes
+    with runtime.keeping_memory() as tidy:
+        tidy()
+        needed = runtime.resident()
+        torch.zeros(block // 4)
+        assert runtime.resident() > needed + block / 2
+        tidy()
+        assert runtime.resident() < needed + block / 4
+
+
+def test_products_are_measured_in_the_precision_of_the_route() -> None:
+    seen: set[torch.dtype] = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.mm.default:
+                seen.add(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+        route = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]  # may time both to see whether bf16 pays
+        seen.clear()
+        with Watch():
+            assert route.products_per_second() > 0
+        assert seen == {dtype}
