@@ -11,6 +11,7 @@ from typing import Any, get_args
 from manyheads.data import conll, squad
 from manyheads.data.class_folders import class_folder_splits
 from manyheads.data.column import Joined
+from manyheads.data.compressed import kind
 from manyheads.data.conll import Tagged, read_conll
 from manyheads.data.corpus import files_of
 from manyheads.data.documents import Documents, document_files, is_document_file, read_documents
@@ -26,7 +27,7 @@ from manyheads.data.report import (
     tag_report,
     text_report,
 )  # fmt: skip
-from manyheads.data.roles import NUMBERED, PARTS, check_unmixed, folders_in, shown, splits_among, visible
+from manyheads.data.roles import NUMBERED, PARTS, check_unmixed, folders_in, role_of, shown, splits_among, visible
 from manyheads.data.rows import TABLES
 from manyheads.data.source import FIRST, MOST, ClassSource, Source
 from manyheads.data.splits import SplitData, Splits, folder_of, hold_out, only_test, parts_of, same_place
@@ -165,6 +166,11 @@ class TaggedSource(Source[Tagged]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
+
+    def corpora(self, folder: Path) -> list[str]:
+        """And files that end in the name of a split, such as CoNLL-2003's eng.train."""
+        files = [path for path in visible(folder) if path.is_file()]
+        return [path.name for path in files if kind(path) in self.suffixes or role_of(kind(path))]
 
     def embedded(self) -> SplitData[Tagged]:
         from manyheads.data.embedded.tags import cldr_tagged

@@ -21,6 +21,7 @@ from manyheads.data.texts import Texts, examined
 from manyheads.errors import UserError
 
 SHARE = 0.05  # of documents and questions
+_LARGEST_PART = 0.9  # of a text that is cut
 _FACTOR = 2.0  # by which a share may differ from what was asked for
 
 
@@ -38,7 +39,8 @@ def hold_out_texts(train: Texts, share: float, *, by_number: bool = False) -> tu
     if chosen is not None:
         return _told(*_parts(train, chosen))
     longest = _longest(train.hashes, sizes_of_texts, share)
-    return _told(*train.halves(share * sizes_of_texts.sum() / sizes_of_texts[longest], longest))
+    part = min(share * sizes_of_texts.sum() / sizes_of_texts[longest], _LARGEST_PART)
+    return _told(*train.halves(part, longest))
 
 
 def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Documents, Documents]:
@@ -89,7 +91,7 @@ def _longest(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float)
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
     longest = int(single.argmax())
-    if single[longest] < 2 * share * sizes.sum():
+    if _LARGEST_PART * single[longest] < share / _FACTOR * sizes.sum():
         raise UserError(f"{share:.0%} of the text cannot be held out, as the longest texts are copies of one another; "
                         "give validation data: validation=PATH")  # fmt: skip
     return longest

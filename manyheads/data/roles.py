@@ -138,16 +138,16 @@ def check_unmixed(files: Sequence[Path]) -> None:
 
 def roles_told(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
     """A line that says which files or folders are which split, and which ones of the directory are not used."""
-    parts, used = [], set[Path]()
+    parts, used = [], set[str]()
     for role, paths in corpora.items():
-        if paths:
-            inside = folder is not None and all(path.is_relative_to(folder) for path in paths)
-            names = [str(path.relative_to(folder)) if inside and folder else str(path) for path in paths]
-            parts.append(f"{role} = {shown(names)}")
-        if folder is not None:
-            used |= {folder / path.relative_to(folder).parts[0] for path in paths if path.is_relative_to(folder)}
-    others = [] if folder is None else [path.name for path in visible(folder) if path not in used]
-    if others:
+        names = []
+        for path in paths:
+            if folder is not None and path.absolute().is_relative_to(folder.absolute()):
+                path = path.absolute().relative_to(folder.absolute())
+                used.add(path.parts[0])
+            names.append(str(path))
+        parts += [f"{role} = {shown(names)}"] if names else []
+    if others := [] if folder is None else [path.name for path in visible(folder) if path.name not in used]:
         parts.append(f"not used: {shown(others)}")
     line = f"{'' if folder is None else f'{folder}: '}{'; '.join(parts)}"
     return line.encode(errors="backslashreplace").decode()

@@ -231,14 +231,14 @@ class Source(ABC, Generic[D]):
 
     def told(self, splits: SplitData[D]) -> list[str]:
         """Lines that say which file or folder is which split, and how much of the training data is held out."""
-        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles()]
+        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
         return [*lines, self.held_out(splits)] if splits.held_out else lines
 
-    def _roles(self) -> str:
+    def _roles(self, data: str) -> str:
         train, validation, tests = self.splits()
-        corpora = {"train": [train], "validation": [validation], "test": tests[:1]}
-        files = {role: [file for c in some if c for file in self.files(c)] for role, some in corpora.items()}
-        return roles_told(folder_of(self.data), files)
+        corpora = {"train": train, "validation": validation, "test": tests[0] if tests else None}
+        files = {role: self.files(corpus) for role, corpus in corpora.items() if corpus}
+        return roles_told(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""
@@ -267,7 +267,7 @@ class Source(ABC, Generic[D]):
             if path.startswith(HUB):
                 raise UserError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
             self.check_exists(path)
-        readings: list[Self] = [self] if corpus or self.data is None else self.readings()
+        readings = [self] if corpus or self.data is None else self.readings()
         for source in readings:
             data = self.read_one(corpus, labels) if corpus else source.read().known.get(split)
             if data is not None and len(expected) >= DIGITS and self.fingerprint(data, split).startswith(expected):

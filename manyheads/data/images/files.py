@@ -186,7 +186,6 @@ def _shown(path: Path) -> str:
 
 def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = True) -> Entry:
     """The image that a column holds: bytes, a path, or {bytes, path} as the library `datasets` writes it."""
-    label = int(label) if isinstance(label, float) and label.is_integer() else label
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
