@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import manyheads.results
+import lab.records
 from manyheads.data.corpora import (
     DigitSource,
     DocumentSource,
@@ -26,7 +26,7 @@ from manyheads.data.recorded import KINDS, source_of
 from manyheads.data.source import Source
 from manyheads.files import fingerprint
 
-RUNS = sorted((Path(manyheads.results.__file__).parent / "runs").glob("*.json"))
+RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 
 
 def squad(articles: int) -> str:
