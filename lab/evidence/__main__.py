@@ -18,8 +18,8 @@ from pathlib import Path
 from lab.evidence.listed import LIST, read_list
 from lab.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
 from lab.evidence.standing import Standing, say, table
-from manyheads.cli.reporting import BROKEN_PIPE
 from manyheads.cli.parser import number
+from manyheads.cli.reporting import BROKEN_PIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
