@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyheads.cli import BROKEN_PIPE
 from manyheads.cli.parser import number
+from manyheads.cli.reporting import BROKEN_PIPE
 from scripts.evidence.listed import LIST, read_list
 from scripts.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
 from scripts.evidence.standing import Standing, say, table
