@@ -194,9 +194,14 @@ def test_a_look_reads_no_more_than_it_needs(tmp_path: Path) -> None:
         source.read()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda file: file.stem)
-def test_every_kept_record_tells_its_data(run: Path) -> None:
-    record = json.loads(run.read_text(encoding="utf-8"))
+def test_every_kept_record_tells_its_data(subtests: pytest.Subtests) -> None:
+    assert RUNS
+    for run in RUNS:
+        with subtests.test(run.stem):
+            _tells_its_data(json.loads(run.read_text(encoding="utf-8")))
+
+
+def _tells_its_data(record: dict[str, Any]) -> None:
     source = source_of(record)
     if not record["data"]:
         assert source is None

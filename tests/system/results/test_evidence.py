@@ -79,8 +79,13 @@ def finished(folder: Path, run: Listed) -> None:
     (folder / f"{run.name}.json").write_text(json.dumps(note))
 
 
-@pytest.mark.parametrize("run", LISTED, ids=lambda run: run.name)
-def test_every_listed_run_is_understood(run: Listed) -> None:
+def test_every_listed_run_is_understood(subtests: pytest.Subtests) -> None:
+    for run in LISTED:
+        with subtests.test(run.name):
+            _understood(run)
+
+
+def _understood(run: Listed) -> None:
     options = cli._parse(["train", *run.train])
     recipe = find(options.recipe)
     config = apply(recipe.starting_config(options.init), from_arguments(options.rest))
