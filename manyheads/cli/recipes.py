@@ -20,7 +20,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _recipes(options: argparse.Namespace) -> None:
-    from manyheads.results import measured
+    from manyheads.tasks.measured import measured
     from manyheads.tasks.registry import RECIPES, find
 
     if options.recipe is not None:
@@ -40,8 +40,8 @@ def _recipes(options: argparse.Namespace) -> None:
 def _about(name: str, recipe: Recipe, as_json: bool) -> None:
     import inspect
 
-    from manyheads.results import measured
     from manyheads.runs.overrides import as_dict, leaves, setting_words
+    from manyheads.tasks.measured import measured
 
     text = f"Trains {recipe.summary} ({recipe.paper}).\n{inspect.cleandoc(recipe.about)}".rstrip()
     about = f"{recipe.command(name)}\n\n{text}"

@@ -53,7 +53,7 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
         raise UserError(f"{', '.join(unknown)}: valid are {', '.join(known)}")
     try:
         model, new = adapt(loaded.model, **settings)
-    except ValueError as error:
+    except UserError as error:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}{run.init} cannot be changed so: {error}") from None
     kept = len(model.state_dict()) - len(new)

@@ -248,7 +248,7 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         changes[f.name] = value
     try:
         return replace(config, **changes)
-    except ValueError as error:
+    except UserError as error:
         if len(mine) == 1 and not str(error).startswith(mine[0].key):
             raise mine[0].error(str(error)) from error
         raise UserError(

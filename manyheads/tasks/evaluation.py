@@ -173,7 +173,7 @@ def scored_data(
                 raise UserError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
                                  " them, --trust; to score on other data, --data PATH")  # fmt: skip
             return source.again(split, labels)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")

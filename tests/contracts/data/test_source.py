@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import manyheads.results
+import lab.records
 from manyheads.data.corpora import (
     DigitSource,
     DocumentSource,
@@ -26,7 +26,7 @@ from manyheads.data.recorded import KINDS, source_of
 from manyheads.data.source import Source
 from manyheads.files import fingerprint
 
-RUNS = sorted((Path(manyheads.results.__file__).parent / "runs").glob("*.json"))
+RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 
 
 def squad(articles: int) -> str:
@@ -194,9 +194,14 @@ def test_a_look_reads_no_more_than_it_needs(tmp_path: Path) -> None:
         source.read()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda file: file.stem)
-def test_every_kept_record_tells_its_data(run: Path) -> None:
-    record = json.loads(run.read_text(encoding="utf-8"))
+def test_every_kept_record_tells_its_data(subtests: pytest.Subtests) -> None:
+    assert RUNS
+    for run in RUNS:
+        with subtests.test(run.stem):
+            _tells_its_data(json.loads(run.read_text(encoding="utf-8")))
+
+
+def _tells_its_data(record: dict[str, Any]) -> None:
     source = source_of(record)
     if not record["data"]:
         assert source is None

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from lab import results_table
+from lab.results_table import PAPERS
 from manyheads import cli
 from manyheads.analysis.costs import preset_model
 from manyheads.models.presets import FAMILIES, family_of, preset
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.registry import RECIPES
-from scripts import results_table
-from scripts.results_table import PAPERS
 from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "papers"
@@ -69,13 +69,14 @@ def commands() -> Iterator[str]:
             yield from COMMAND.findall(block)
 
 
-@pytest.mark.parametrize("code", list(included()), ids=lambda code: f"{code.page}: {code.options.get('pyobject')}")
-def test_code_of_a_page_is_found(code: Included) -> None:
-    assert set(code.options) <= {"language", "pyobject", "dedent", "start-at", "end-at"}
-    assert code.options["language"] == "python"
-    lines = code.lines()
-    assert 0 < len(lines) <= LONGEST
-    assert lines[0].startswith(" ") == ("dedent" in code.options)
+def test_code_of_a_page_is_found(subtests: pytest.Subtests) -> None:
+    for code in included():
+        with subtests.test(f"{code.page}: {code.options.get('pyobject')}"):
+            assert set(code.options) <= {"language", "pyobject", "dedent", "start-at", "end-at"}
+            assert code.options["language"] == "python"
+            lines = code.lines()
+            assert 0 < len(lines) <= LONGEST
+            assert lines[0].startswith(" ") == ("dedent" in code.options)
 
 
 def test_code_comes_from_the_code() -> None:
@@ -93,17 +94,21 @@ def test_a_definition_that_went_away_is_noticed(tmp_path: Path) -> None:
             here._replace(options={**here.options, **change}).lines()
 
 
-@pytest.mark.parametrize(("name", "count"), [row for text in PAGES.values() for row in COUNT.findall(text)])
-def test_a_count_is_that_of_summary(name: str, count: str) -> None:
-    assert f"{sum(parameter.numel() for parameter in preset_model(name).parameters()):,}" == count
+@pytest.mark.parametrize("page", PAGES)
+def test_a_count_is_that_of_summary(page: str) -> None:
+    shown = dict(COUNT.findall(PAGES[page]))
+    counted = {name: f"{sum(parameter.numel() for parameter in preset_model(name).parameters()):,}" for name in shown}
+    assert counted == shown
 
 
-@pytest.mark.parametrize("command", list(commands()))
-def test_a_command_of_a_page_is_understood(command: str) -> None:
-    words = shlex.split(command, comments=True)
-    assert cli._parse(words).name == words[0]
-    if words[0] == "train":  # settings, too
-        apply(RECIPES[words[1]].config, from_arguments(word for word in words[2:] if re.match(r"[\w.]+=", word)))
+def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
+    for command in commands():
+        with subtests.test(command):
+            words = shlex.split(command, comments=True)
+            assert cli._parse(words).name == words[0]
+            if words[0] == "train":  # settings, too
+                given = from_arguments(word for word in words[2:] if re.match(r"[\w.]+=", word))
+                apply(RECIPES[words[1]].config, given)
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if SETTING.search(text)])

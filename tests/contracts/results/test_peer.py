@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from lab import results_keep
+from lab.evidence import peer
+from lab.evidence.standing import step
 from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.data.tokenizers import train_wordpiece
@@ -19,9 +22,6 @@ from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.registry import find
 from manyheads.tasks.train import train
-from scripts import results_keep
-from scripts.evidence import peer
-from scripts.evidence.standing import step
 
 transformers = pytest.importorskip("transformers")
 WORDS = {"Ann": "PER", "Bob": "PER", "Rome": "LOC", "Oslo": "LOC"}

@@ -17,11 +17,12 @@ from manyheads.models.resnet import ResNet
 from manyheads.training.config import TrainingConfig
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_makes_a_model_of_its_family(name: str) -> None:
-    with torch.device("meta"):
-        model = build(preset(name, **({} if "layers" not in PRESETS[name] else {"layers": 1})))
-    assert type(model) is FAMILIES[family_of(name)].model_class()
+@pytest.mark.parametrize("family", {family_of(name): None for name in PRESETS})
+def test_every_preset_makes_a_model_of_its_family(family: str) -> None:
+    for name in (name for name in PRESETS if family_of(name) == family):
+        with torch.device("meta"):
+            model = build(preset(name, **({} if "layers" not in PRESETS[name] else {"layers": 1})))
+        assert type(model) is FAMILIES[family].model_class(), name
 
 
 def test_the_names_are_known_without_torch() -> None:

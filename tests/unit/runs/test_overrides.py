@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
+from manyheads.errors import UserError
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
 from manyheads.runs.run import Run
 from manyheads.tasks.train import train
@@ -26,9 +27,9 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps <= 0:
-            raise ValueError(f"steps must be positive, got {self.steps}")
+            raise UserError(f"steps must be positive, got {self.steps}")
         if self.optimiser == "adam" and self.rate > 10:
-            raise ValueError("adam needs a rate below 10")
+            raise UserError("adam needs a rate below 10")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Augmentation against timm's, against formulas, and against looking for the result by force."""
 
 import importlib.util
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,25 +46,24 @@ def timm() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("number", range(15))
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("magnitude", [0, 3.7, 9, 10])
+@pytest.mark.parametrize(("image", "expects"), [(IMAGE.convert("L"), GREY), (IMAGE, EXPECTS)], ids=["grey", "rgb"])
 def test_operations_are_those_of_timm(
-    timm: ModuleType, number: int, channels: int, sign: float, magnitude: float, monkeypatch: pytest.MonkeyPatch
+    timm: ModuleType, image: Image.Image, expects: Preprocessing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image, expects = (IMAGE, EXPECTS) if channels == 3 else (IMAGE.convert("L"), GREY)
     fill = Fill.of(expects)
     hparams = {"img_mean": fill.colour, "interpolation": Image.Resampling.BICUBIC}
     names = timm._RAND_INCREASING_TRANSFORMS
-    assert len(names) == len(OPERATIONS)
-    monkeypatch.setattr(timm, "_randomly_negate", lambda value: sign * value)
-    if "Posterize" in names[number]:
-        magnitude = min(magnitude, 9.9)  # at 10 timm asks for 0 bits, which Pillow refuses
-        OPERATIONS[number](image, 1.0, sign, fill)
-    theirs = timm.AugmentOp(names[number], prob=1.0, magnitude=magnitude, hparams=hparams)(image)
-    ours = OPERATIONS[number](image, magnitude / 10, sign, fill)
-    np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), err_msg=names[number])
+    assert len(names) == len(OPERATIONS) == 15
+    for sign in (1.0, -1.0):
+        monkeypatch.setattr(timm, "_randomly_negate", lambda value, sign=sign: sign * value)
+        for (name, operation), magnitude in product(zip(names, OPERATIONS, strict=True), (0, 3.7, 9, 10)):
+            if "Posterize" in name:
+                magnitude = min(magnitude, 9.9)  # at 10 timm asks for 0 bits, which Pillow refuses
+                operation(image, 1.0, sign, fill)
+            theirs = timm.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=hparams)(image)
+            ours = operation(image, magnitude / 10, sign, fill)
+            message = f"{name} by {sign * magnitude}"
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), err_msg=message)
 
 
 def test_the_strength_of_deit(timm: ModuleType) -> None:
@@ -249,13 +249,13 @@ def test_bad_settings(settings: dict[str, Any]) -> None:
         Augmentation(**settings)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize(
     "name", ["flip", "jitter", "magnitude", "magnitude_std", "erasing", "mixup", "cutmix", "switch", "scale"]
 )
-def test_settings_are_finite(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name} is "):
-        Augmentation(**{name: (0.5, value) if name == "scale" else value})  # type: ignore[arg-type]
+def test_settings_are_finite(name: str) -> None:
+    for value in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(ValueError, match=f"^{name} is "):
+            Augmentation(**{name: (0.5, value) if name == "scale" else value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("expects", [EXPECTS, GREY])

@@ -1,4 +1,4 @@
-"""`python -m scripts.results_table`: put the tables of what was measured between the markers of the pages."""
+"""`python -m lab.results_table`: put the tables of what was measured between the markers of the pages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.work import three_digits
+from lab import complexity_page, evidence_page, service_page, survival_page
+from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
+from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 from manyheads.analysis.heads import coreference
 from manyheads.analysis.heads.stanford import PUBLISHED
-from manyheads.results import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from manyheads.tasks.registry import RECIPES
-from scripts import complexity_page, evidence_page, service_page, survival_page
-from scripts.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 
 TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
@@ -280,7 +280,7 @@ def readings_table() -> str:
 
 
 def hunger_picture() -> str:
-    """What `scripts.results_plot` draws once there are records."""
+    """What `lab.results_plot` draws once there are records."""
     return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
 
 

@@ -1,8 +1,8 @@
-"""`python -m scripts.evidence`: for some minutes, go on with the runs that show what the sources claim.
+"""`python -m lab.evidence`: for some minutes, go on with the runs that show what the sources claim.
 
 `runs.toml` lists them. Each is a `manyheads train` of its own in a directory below `--runs`, which it never leaves, so
 that a run that starts from another names it as the list does. At the end of the time it is told to stop, writes its
-checkpoint, and the next call goes on from there; what is finished is kept in `manyheads/results/runs/`.
+checkpoint, and the next call goes on from there; what is finished is kept in `lab/results/runs/`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyheads.cli import BROKEN_PIPE
+from lab.evidence.listed import LIST, read_list
+from lab.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
+from lab.evidence.standing import Standing, say, table
 from manyheads.cli.parser import number
-from scripts.evidence.listed import LIST, read_list
-from scripts.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
-from scripts.evidence.standing import Standing, say, table
+from manyheads.cli.reporting import BROKEN_PIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.evidence", description="go on with the listed runs")
+    parser = argparse.ArgumentParser(prog="python -m lab.evidence", description="go on with the listed runs")
     parser.add_argument("--minutes", type=number("a positive number", lambda value: value > 0), default=9, metavar="M",
                         help="how long (default: 9)")  # fmt: skip
     parser.add_argument(

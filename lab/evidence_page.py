@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from manyheads.results import run_of
-from scripts import results_keep
-from scripts.evidence.listed import LIST, Listed, read_list
+from lab import results_keep
+from lab.evidence.listed import LIST, Listed, read_list
+from lab.records import run_of
 
 # 97.5% of Student's t lie below, by how many seeds there are
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}

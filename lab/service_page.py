@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from manyheads.results import records
+from lab.records import records
 
 Record = dict[str, Any]
 WORDS = {"left": "the client had left", "closed": "closed without one", "none": "none came"}

@@ -1,12 +1,12 @@
-"""`python -m scripts.complexity_page`: draw the pictures of docs/complexity.md from the records; its tables."""
+"""`python -m lab.complexity_page`: draw the pictures of docs/complexity.md from the records; its tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from lab.records import records
 from manyheads.analysis.figures import influence, model_sizes
-from manyheads.results import records
 
 DOCS = Path("docs")
 INFLUENCE = "text-classification/influence"

@@ -1,4 +1,4 @@
-"""Compares `manyheads plan` with trainings on this machine: python -m scripts.plan_check FILE.json
+"""Compares `manyheads plan` with trainings on this machine: python -m lab.plan_check FILE.json
 
 Models in one process of two threads, and in two processes of one; their inputs are zeros, so nothing is needed. Each
 runs in processes of its own, twice: as `train` does, which tells the median step and the memory that is held, some of

@@ -1,5 +1,5 @@
-"""`python -m scripts.precision_keep RUN ...`: score trained runs on their own test data in float32, bf16 and int8, and
-keep the scores as `manyheads/results/bench/precision.json`, for the table of docs/speed.md."""
+"""`python -m lab.precision_keep RUN ...`: score trained runs on their own test data in float32, bf16 and int8, and
+keep the scores as `lab/results/bench/precision.json`, for the table of docs/speed.md."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lab.results_keep import RECORDS
 from manyheads.files import write_json
-from scripts.results_keep import RECORDS
 
 PRECISIONS = ("float32", "bf16", "int8")
 
@@ -28,7 +28,7 @@ def scored(run: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m scripts.precision_keep RUN ...")
+        raise SystemExit("usage: python -m lab.precision_keep RUN ...")
     kept = RECORDS / "bench" / "precision.json"
     write_json(kept, {"precisions": [scored(Path(run)) for run in sys.argv[1:]]})
     print(kept)

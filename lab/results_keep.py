@@ -1,5 +1,5 @@
-"""`python -m scripts.results_keep RUN NAME`: keep a run's result.json as `manyheads/results/runs/NAME.json`, another
-library's in `peers/`; of a file that `manyheads probe --json` has written, `manyheads/results/probes/NAME.json`.
+"""`python -m lab.results_keep RUN NAME`: keep a run's result.json as `lab/results/runs/NAME.json`, another
+library's in `peers/`; of a file that `manyheads probe --json` has written, `lab/results/probes/NAME.json`.
 
 Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
 tell whether they are the same. A run whose training has an accuracy keeps its curves, too: `by_epoch`.
@@ -16,7 +16,7 @@ from typing import Any
 from manyheads.files import read_json, write_json
 from manyheads.training.progress import read_metrics
 
-RECORDS = Path(__file__).parents[1] / "manyheads" / "results"
+RECORDS = Path(__file__).parent / "results"
 
 
 def without_folders(value: Any) -> Any:
@@ -78,5 +78,5 @@ def place(name: str) -> Path:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python -m scripts.results_keep RUN|PROBE.json NAME")
+        raise SystemExit("usage: python -m lab.results_keep RUN|PROBE.json NAME")
     print(keep(Path(sys.argv[1]), sys.argv[2]))

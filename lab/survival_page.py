@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from manyheads.results import records
+from lab.records import records
 from manyheads.runs.planning import KEPT
 
 

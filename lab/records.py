@@ -5,10 +5,11 @@ by another library. All scores shown are theirs."""
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+RESULTS = Path(__file__).parent / "results"
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
 # settings that say where, on what and how often to look, not how
 UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
@@ -16,7 +17,7 @@ UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_ev
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:
     """The records of one kind, by file name."""
-    folder = files("manyheads.results") / kind
+    folder = RESULTS / kind
     if not folder.is_dir():
         return []
     whole = (path for path in folder.iterdir() if path.name.endswith(".json") and path.name[0] != ".")
@@ -25,25 +26,30 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
 
 
 def measured(recipe: str) -> list[str]:
-    """One line for each way that a recipe was run: `en-de: bleu_13a 38.1, ... in 2.9 h`; of an ablation, one for all
-    its rows."""
+    """Return one line for each way that a recipe was run, and one for each ablation, in the order of the records."""
     runs = [record for record in records() if record["recipe"] == recipe]
     tables = ablations(runs)
-    lines = [
+    single = groups([record for record in runs if run_of(record) not in tables])
+    return [*map(run_line, single), *map(table_line, tables.values())]
+
+
+def run_line(group: list[dict[str, Any]]) -> str:
+    """Describe runs that differ in their seed: `en-de: bleu_13a 38.1, ... in 2.9 h`."""
+    return (
         f"{describe(group)}: {', '.join(f'{name} {score}' for name, score in scores(group).items())} in {took(group)}"
-        for group in groups([record for record in runs if run_of(record) not in tables])
-    ]
-    for rows in tables.values():
-        each = [scores([row]) for row in rows]
-        spans = ", ".join(f"{name} {min(values, key=float)} to {max(values, key=float)}" for name, values in (
-            (name, [score[name] for score in each]) for name in each[0]
-        ))  # fmt: skip
-        lines.append(f"{describe_rows(rows)}, {len(rows)} rows: {spans} in {took(rows)} each")
-    return lines
+    )
+
+
+def table_line(rows: list[dict[str, Any]]) -> str:
+    """Describe the rows of an ablation: the range of each metric."""
+    each = [scores([row]) for row in rows]
+    ranges = {name: [score[name] for score in each] for name in each[0]}
+    spans = ", ".join(f"{name} {min(values, key=float)} to {max(values, key=float)}" for name, values in ranges.items())
+    return f"{describe_rows(rows)}, {len(rows)} rows: {spans} in {took(rows)} each"
 
 
 def run_of(record: dict[str, Any]) -> str | None:
-    """The run of `scripts/evidence/runs.toml` that a record comes from, if it does."""
+    """The run of `lab/evidence/runs.toml` that a record comes from, if it does."""
     name: str | None = record.get("evidence", {}).get("run")
     return name
 

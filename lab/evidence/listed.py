@@ -17,7 +17,7 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
     "minutes": (int, float),
 }
 MORE = {"seeds": list, "device": str, "by": str}
-PROGRAMS = {"manyheads": ("manyheads", "train"), "transformers": ("scripts.evidence.peer",)}  # of python -m
+PROGRAMS = {"manyheads": ("manyheads", "train"), "transformers": ("lab.evidence.peer",)}  # of python -m
 
 
 @dataclass(frozen=True)

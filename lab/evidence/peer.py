@@ -1,4 +1,4 @@
-"""`python -m scripts.evidence.peer`: a listed fine-tuning by transformers' model in a plain PyTorch loop, beside ours.
+"""`python -m lab.evidence.peer`: a listed fine-tuning by transformers' model in a plain PyTorch loop, beside ours.
 
 It takes the words of `manyheads train` for sst2, mrpc and conll2003: the same data, splits, batches in the same order,
 and the recipe's rates. Theirs are tokens, model, new head, dropout, loss and schedule; AdamW is PyTorch's. Its

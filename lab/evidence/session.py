@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from manyheads.results import run_of
+from lab import results_keep
+from lab.evidence.listed import PROGRAMS, Listed
+from lab.evidence.standing import MINILM, Standing, say, step
+from lab.records import run_of
 from manyheads.training.progress import read_metrics
-from scripts import results_keep
-from scripts.evidence.listed import PROGRAMS, Listed
-from scripts.evidence.standing import MINILM, Standing, say, step
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

