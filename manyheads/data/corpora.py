@@ -390,7 +390,7 @@ def whole_or_splits(source: TextSource | DocumentSource, data: str) -> Splits:
     held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
     if len(others := [name for name in names if name not in held]) == 1:
         return Splits(str(folder / others[0]), splits.validation, splits.test)
-    found = f"{shown(held)} of the validation and test data, and beside it {shown(others) or 'nothing'}"
+    found = f"{shown(held)} of the validation and test data, and next to it {shown(others) or 'nothing'}"
     raise UserError(
         f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
         "file that you mean: data=FILE validation=FILE test=FILE"

@@ -1,8 +1,8 @@
 """Validation data held out of texts by their size: a few texts may differ in length by a factor of a thousand.
 
-Where texts are many, a hash of each decides, as for all other data. Where that would hold out less than half or more
-than twice the share of the characters, other whole texts are chosen by their hashes; and where no whole texts come to
-the share, it is the end of the longest one.
+Of many texts, a hash of each text decides, as for all other data. If it would hold out less than half or more than
+twice the share of the characters, other whole texts are chosen by their hashes. If no whole texts are near the share,
+the end of the longest text is held out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from manyheads.errors import UserError
 
 SHARE = 0.05  # of documents and questions
 _LARGEST_PART = 0.9  # of a text that is cut
-_FACTOR = 2.0  # by which a share may differ from what was asked for
+_FACTOR = 2.0  # by which a share may differ from the requested one
 
 
 def hold_out_texts(train: Texts, share: float, *, by_number: bool = False) -> tuple[Texts, Texts]:
@@ -74,8 +74,8 @@ def _near(found: float, share: float) -> bool:
 
 
 def _chosen(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) -> NDArray[np.bool_] | None:
-    """Which items to hold out, all copies of each: by the order of their hashes those that fit into the share. None
-    where they do not come near it."""
+    """(N,) True for the items to hold out, all copies of each: in the order of their hashes, those that fit into the
+    share. None if they are not near it."""
     different, numbers = np.unique(hashes, return_inverse=True)
     totals = np.bincount(numbers, weights=sizes)
     target = share * totals.sum()
@@ -87,7 +87,7 @@ def _chosen(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) 
 
 
 def _longest(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) -> int:
-    """The text to cut: the longest of those that have no copy. Raises UserError where it is too short."""
+    """The index of the text to cut: the longest text without a copy. Raises UserError if it is too short."""
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
     longest = int(single.argmax())
@@ -102,7 +102,7 @@ def _parts(train: Texts, held_out: NDArray[np.bool_]) -> tuple[Texts, Texts]:
 
 
 def _told(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
-    held = replace(held, skips={})  # what was skipped is reported once, of the training data
+    held = replace(held, skips={})  # skipped texts are reported once, with the training data
     examined(kept, held)
     return kept, held
 

@@ -1,4 +1,4 @@
-"""Which file or folder is which split, by its name: the only place that knows the words.
+"""Roles of files and folders (training, validation or test data) by their names: the only place with these words.
 
 A word of the name says it, in any case, alone or between dots, dashes, underscores and blanks: `Train.txt`,
 `wiki.valid.tokens`, `seg_test`, `dev-v1.1.json`, `test2013`, `train-00000-of-00003.parquet`. Of a name with words of
@@ -90,8 +90,8 @@ def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
 
 
 def split_folders(folders: Sequence[Path]) -> list[Path]:
-    """Those among the folders of a directory that are splits, which hold folders of classes. None where the folders are
-    classes themselves, be one of them called `train` or `test_card`. Raises UserError where it cannot be told."""
+    """The folders of a directory that are splits, which hold folders of classes. None if the folders are classes
+    themselves, even if one is called `train` or `test_card`. Raises UserError if the names do not decide it."""
     named = [folder for folder in folders if role_of(folder.name)]
     inside = {folder: {path.name for path in folders_in(folder)} for folder in folders}
     if any(inside[folder] for folder in named):
@@ -117,7 +117,7 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def within(folder: Path) -> Path:
-    """A split's class folders: in it, or in a folder in it that says the same again, as `seg_train/seg_train/CLASS`."""
+    """The folder that holds a split's class folders: the inner one of `seg_train/seg_train/CLASS`."""
     while len(inside := folders_in(folder)) == 1 and role_of(inside[0].name) == role_of(folder.name):
         (folder,) = inside
     return folder
@@ -160,7 +160,7 @@ def shown(names: Sequence[str]) -> str:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What is in a folder, in the order of names, without hidden files and what macOS packs beside them."""
+    """The files and folders in a folder, sorted by name, without hidden ones and those that macOS adds to archives."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
 
 

@@ -1,4 +1,4 @@
-"""Which file or folder is which split, for texts, tables and images, and what a report says of it."""
+"""The roles of files and folders by their names, for texts, tables and images, and their line in the report."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ FORMS: list[tuple[Callable[[Path, str, str, int], None], type[Source[Any]], bool
 
 
 def names_of(source: Source[Any]) -> list[str]:
-    """What is read as training, validation and test data, without endings."""
+    """The names of the training, validation and test data."""
     train, validation, tests = source.splits()
     return [Path(path or "").name for path in (train, validation, *tests)]
 
@@ -182,8 +182,8 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
     [
         (("dev_matched", "dev_mismatched", "train"), r"several validation corpora \(dev_matched.txt, dev_mism"),
         (("train", "training"), r"several training corpora \(train.txt, training.txt\); name each file"),
-        (("a", "b", "valid"), r"no training data: .*valid\.txt of the .* test data, .* beside it a\.txt, b\.t"),
-        (("test", "valid"), r"no training data: .* beside it nothing"),
+        (("a", "b", "valid"), r"no training data: .*valid\.txt of the .* test data, .* next to it a\.txt, b\.t"),
+        (("test", "valid"), r"no training data: .* next to it nothing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_asked(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
