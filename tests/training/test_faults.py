@@ -19,6 +19,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import read_metrics
+from manyheads.training.task import Loss
 from tests.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.training.toy import ToyBatch, ToyTask, toy_route
 
@@ -51,7 +52,7 @@ class Faulty(ToyTask):
                 batch.inputs[-1, 2] = NAN
         return made
 
-    def loss(self, batch: ToyBatch) -> Tensor:
+    def loss(self, batch: ToyBatch) -> Loss:
         bad = batch.__dict__["bad"]
         if self.fault == "gradient" and bad:
             with torch.no_grad():
@@ -60,10 +61,11 @@ class Faulty(ToyTask):
             self.calls += 1
             hidden = torch.tanh(self.model.first(batch.inputs))
             logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))
-            return nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+            return Loss(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), batch.tokens)
         if len(batch.inputs) > 1:
             self.norm(batch.inputs)  # batch normalisation sees what comes
-        return super().loss(batch) * (NAN if self.fault == "loss" and bad else 1.0)
+        loss = super().loss(batch)
+        return loss._replace(total=loss.total * (NAN if self.fault == "loss" and bad else 1.0))
 
 
 @pytest.mark.parametrize(

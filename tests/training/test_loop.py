@@ -94,7 +94,8 @@ def test_clipping_bounds_the_global_norm(tmp_path):
 def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
     class Diverging(ToyTask):
         def loss(self, batch):
-            return super().loss(batch) * (float("nan") if self.calls == 27 else 1.0)
+            loss = super().loss(batch)
+            return loss._replace(total=loss.total * (float("nan") if self.calls == 27 else 1.0))
 
     with pytest.raises(NonFiniteError, match=r"^step 27: .*first bad tensor: the loss; start anew"):
         train(Diverging(), TrainingConfig(steps=60, checkpoint_every=20, **FLAT), tmp_path, route=toy_route())

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import manyheads.training.loop as loop
+import manyheads.training.session as session
 from manyheads.files import LEFTOVER
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Interrupted
@@ -135,7 +135,9 @@ def test_bf16_resumes_bit_for_bit(tmp_path):
 
 def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
+    monkeypatch.setattr(
+        session, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # a second passes at every look
     sessions = 0
     while sessions < 20:
         summary = train(

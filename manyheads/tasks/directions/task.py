@@ -23,6 +23,7 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.task import Loss
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class DirectionsTask:
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         directions = self._read(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
         losses = [
             smoothed_cross_entropy(
@@ -94,14 +95,14 @@ class DirectionsTask:
             )
             for direction, (features, (at, words)) in enumerate(zip(directions, batch.predicted, strict=True))
         ]  # fmt: skip
-        return torch.stack(losses).sum()
+        return Loss(torch.stack(losses).sum(), batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
         total, words = 0.0, 0
         for batch in self._batches(self.validation.epoch(0), 0, 0):
             with self.route.computing():
-                total += self.loss(batch).item()
+                total += self.loss(batch).total.item()
             words += batch.tokens
         return {"loss": total / words}
 

@@ -22,6 +22,7 @@ from manyheads.tasks.evaluation import LabelOutcome, Metrics, scored_data, value
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
+from manyheads.training.task import Loss
 
 SCORED = 64  # clips that are scored at once
 
@@ -65,11 +66,11 @@ class ClipTask:
         some = self.train.subset(rows.tolist())
         return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         clips, labels = (part.to(self.route.device) for part in (batch.clips, batch.labels))
         logits = at_least_float32(self._forward(clips))  # (B, L)
-        self.right = (logits.detach().argmax(-1) == labels).sum()
-        return F.cross_entropy(logits, labels, reduction="sum")
+        correct = (logits.detach().argmax(-1) == labels).sum()
+        return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.tokens, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per clip, and the share that is told right."""

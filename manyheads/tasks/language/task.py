@@ -26,6 +26,7 @@ from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.training.division import each
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
+from manyheads.training.task import Loss
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
 
@@ -82,13 +83,13 @@ class LanguageModellingTask:
         tokens = torch.from_numpy(blocks)  # (B, T + 1)
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         hidden, thoughts = self._think(batch.read.to(self.route.device))  # (B, T, D)
         target = batch.write.to(self.route.device).flatten()
-        loss = smoothed_cross_entropy(
+        total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return loss + batch.tokens * ponder_cost(self.model, thoughts)
+        return Loss(total + batch.tokens * ponder_cost(self.model, thoughts), batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""

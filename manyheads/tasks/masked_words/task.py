@@ -23,6 +23,7 @@ from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.task import Loss, LossPart
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class MaskedLMTask:
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         """Of the masked words and, where there are pairs, of the next sentence: the means of both are added."""
         batch = batch.to(self.route.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
@@ -109,10 +110,11 @@ class MaskedLMTask:
             masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
         )
         if batch.follows is None:
-            return words
+            return Loss(words, batch.tokens)
         assert model.next_sentence is not None
         logits = at_least_float32(model.next_sentence(model.pool(states)))  # (B, 2)
-        return torch.stack([words, F.cross_entropy(logits, batch.follows, reduction="sum")])
+        follows = F.cross_entropy(logits, batch.follows, reduction="sum")
+        return Loss(words, batch.tokens, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
         """As `mean_scores`, on the first epoch of the validation data."""

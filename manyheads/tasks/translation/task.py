@@ -25,6 +25,7 @@ from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.task import Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
@@ -137,15 +138,16 @@ class TranslationTask:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
-    def loss(self, batch: Batch) -> Tensor:
-        loss, thoughts = self._loss(batch, self.smoothing)
+    def loss(self, batch: Batch) -> Loss:
+        total, thoughts = self._loss(batch, self.smoothing)
         if not thoughts:
-            return loss
+            return Loss(total, batch.tokens)
         of_source, of_target = (
-            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else loss.new_zeros(())
+            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else total.new_zeros(())
             for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
         )
-        return torch.stack([loss + of_target, torch.as_tensor(of_source)])
+        source_part = LossPart(torch.as_tensor(of_source), batch.counts[1])
+        return Loss(total + of_target, batch.tokens, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
