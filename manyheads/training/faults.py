@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
@@ -47,9 +49,11 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: Ranks) -> Iterat
 
 
 def batch_arrays(batch: Any) -> dict[str, Any]:
-    """Return the tensors and arrays of a batch by name."""
-    return {
-        name: value
-        for name, value in getattr(batch, "__dict__", {}).items()
-        if hasattr(value, "shape") and hasattr(value, "dtype")
-    }
+    """Return the tensors and arrays of a batch by name: of a dataclass, a NamedTuple or any object with attributes."""
+    if isinstance(batch, tuple):
+        fields = dict(zip(getattr(batch, "_fields", ()), batch, strict=False))
+    elif is_dataclass(batch):
+        fields = {field.name: getattr(batch, field.name) for field in dataclass_fields(batch)}
+    else:
+        fields = vars(batch)
+    return {name: value for name, value in fields.items() if hasattr(value, "shape") and hasattr(value, "dtype")}

@@ -186,6 +186,23 @@ def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_handler_installed_from_c_is_kept(tmp_path, monkeypatch):
+    """Python reads such a handler as None, which it does not accept as a handler."""
+    set_signal = signal.signal
+
+    def set_python_signal(number: int, handler: Any) -> Any:
+        previous = set_signal(number, handler)
+        return None if number == signal.SIGHUP else previous
+
+    get_signal = signal.getsignal
+    monkeypatch.setattr(signal, "signal", set_python_signal)
+    monkeypatch.setattr(signal, "getsignal", lambda n: None if n == signal.SIGHUP else get_signal(n))
+    before = get_signal(signal.SIGHUP)
+    config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
+    assert train(ToyTask(), config, tmp_path, route=toy_route()).status == "finished"
+    assert get_signal(signal.SIGHUP) is before
+
+
 def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
