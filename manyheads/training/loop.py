@@ -25,7 +25,7 @@ from manyheads.training.ranks import here
 from manyheads.training.resume import start_or_resume
 from manyheads.training.run_directory import FINISHED, KEPT, claimed, remove_leftovers
 from manyheads.training.run_log import RunLog, metrics_line
-from manyheads.training.selection import add_snapshot, final_weights, validate
+from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
 from manyheads.training.session import TrainingSession, new_session
 from manyheads.training.step import train_step
 from manyheads.training.summary import Summary
@@ -62,6 +62,7 @@ def train(
     batches = len(task.batches(0))
     if not batches:
         raise UserError("there are no training batches: the training data are empty")
+    check_metric(task, config)
     ranks = here()
     lock = claimed(out, resume=resume) if ranks.first else nullcontext()
     with lock, _lost_disk_as_one_line(out), route.settings(), keeping_memory(sparing=config.shard) as release_memory:

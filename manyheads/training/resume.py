@@ -10,7 +10,6 @@ from manyheads.files import write_json
 from manyheads.training.progress import say
 from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
 from manyheads.training.schedules import too_long_warmup
-from manyheads.training.selection import monitored_value, validation_metrics
 from manyheads.training.session import TrainingSession, steps_per_epoch
 from manyheads.training.state import restore, seed_all
 from manyheads.training.summary import Summary
@@ -59,8 +58,6 @@ def _start(session: TrainingSession, resume: bool) -> None:
     steps = steps_per_epoch(session.config, session.batches_per_epoch)
     if session.ranks.first and (warning := too_long_warmup(session.config, steps)):
         say(f"warning: {warning}")
-    if session.config.metric is not None:
-        monitored_value(session.config, validation_metrics(session))  # an unknown metric is an error before the run
     seed_all(session.config.seed)
 
 

@@ -10,9 +10,16 @@ from safetensors.torch import load_file
 
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import mean_tensors
-from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
+from manyheads.training.config import TrainingConfig
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import load_weights, weights
+from manyheads.training.task import Task
+
+
+def check_metric(task: Task, config: TrainingConfig) -> None:
+    """Raise UserError if the run is to be judged by a metric that the task does not have."""
+    if config.metric is not None and config.metric not in task.metrics:
+        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(task.metrics)}")
 
 
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
@@ -21,6 +28,7 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
     with torch.no_grad():
         values = session.strategy.compute(session.task.validate)
     session.model.train()
+    assert values.keys() == session.task.metrics.keys(), "a task declares the metrics of its validation"
     return session.ranks.shared(lambda: values)
 
 
@@ -32,22 +40,14 @@ def validate(session: TrainingSession) -> dict[str, float]:
     return values
 
 
-def monitored_value(config: TrainingConfig, values: dict[str, float]) -> float:
-    """Return the metric that `config.metric` names."""
-    assert config.metric is not None
-    if config.metric not in values:
-        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
-    return values[config.metric]
-
-
 def update_best(session: TrainingSession, values: dict[str, float]) -> None:
     """Keep the current weights if their metrics are the best so far; else count one more without a new best."""
     config, counters = session.config, session.counters
     if config.metric is None:
         return
-    value = monitored_value(config, values)
-    if counters.best is None or _better(config, value, counters.best["value"]):
-        counters.best = {"value": value, **snapshot(session)}
+    monitored_value = values[config.metric]
+    if counters.best is None or _better(session, monitored_value, counters.best["value"]):
+        counters.best = {"value": monitored_value, **snapshot(session)}
         counters.without_best = 0
     else:
         counters.without_best += 1
@@ -66,10 +66,12 @@ def add_snapshot(session: TrainingSession) -> None:
     del snapshots[: -session.config.average]
 
 
-def _better(config: TrainingConfig, value: float, than: float) -> bool:
+def _better(session: TrainingSession, value: float, than: float) -> bool:
+    """Return True if `value` of the monitored metric is better than another one."""
     if math.isnan(than):  # any number is better than NaN
         return not math.isnan(value)
-    return value < than if config.metric in LOWER_IS_BETTER else value > than
+    assert session.config.metric is not None
+    return value < than if session.task.metrics[session.config.metric] == "lower" else value > than
 
 
 def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
@@ -85,7 +87,7 @@ def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
         load_weights(model, session.ema_weights)
         chosen = "averaged"
     values, best = validation_metrics(session), counters.best
-    if config.metric and best and _better(config, best["value"], monitored_value(config, values)):
+    if config.metric and best and _better(session, best["value"], values[config.metric]):
         load_weights(model, load_file(state / best["file"]))
         chosen, values = f"best (step {best['step']:,})", validation_metrics(session)
     model.eval()

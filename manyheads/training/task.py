@@ -1,11 +1,13 @@
 """The interface of a task, as the training loop uses it: batches, a loss, a validation and a way to save the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+Better = Literal["higher", "lower"]  # the better values of a metric
 
 
 class LossPart(NamedTuple):
@@ -67,6 +69,11 @@ class Task(Protocol):
         """The name of what `Batch.tokens` counts, for the progress line: "tokens", "images", "texts", ..."""
         ...
 
+    @property
+    def metrics(self) -> Mapping[str, Better]:
+        """The names of all metrics that `validate` returns, each with the direction of its better values."""
+        ...
+
     def batches(self, epoch: int) -> Sequence[Any]:
         """Return the `Batch`es of an epoch, collated when indexed.
 
@@ -82,7 +89,10 @@ class Task(Protocol):
         ...
 
     def validate(self) -> dict[str, float]:
-        """Return the metrics of the validation data; called in eval mode, without gradients, outside autocast."""
+        """Return the value of each of `metrics` on the validation data.
+
+        The loop calls it in eval mode, without gradients and outside autocast.
+        """
         ...
 
     def save(self, directory: Path) -> str:

@@ -1,6 +1,6 @@
 """A small task with dropout and unequal batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from manyheads.core.runtime import Route
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 
 @dataclass
@@ -57,6 +57,7 @@ class ToyModel(nn.Module):
 
 class ToyTask:
     unit = "items"
+    metrics: Mapping[str, Better] = {"loss": "lower"}
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ in one that does not hold the whole answer the answer is the first token, [CLS],
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ from manyheads.tasks.answering.passages import (
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import padded
 from manyheads.training.loss import at_least_float32
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class AnsweringTask:
     """
 
     unit: ClassVar = "passages"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "squad_f1": "higher", "squad_em": "higher"}
 
     model: Any
     tokenizer: Tokenizer

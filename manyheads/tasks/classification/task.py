@@ -8,7 +8,7 @@ GPT, which reads them with a token between, and may go on learning to predict th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
-from manyheads.training.task import Loss, LossPart
+from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,7 @@ class ClassificationTask:
     """
 
     unit: ClassVar = "texts"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher", "f1": "higher"}
 
     model: Any
     tokenizer: Tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import smoothed_cross_entropy
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class DirectionsTask:
     """
 
     unit: ClassVar = "predictions"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower"}
 
     model: DirectionalEncoder
     tokenizer: Tokenizer

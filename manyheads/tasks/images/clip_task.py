@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +23,7 @@ from manyheads.tasks.evaluation import LabelOutcome, Metrics, scored_data, value
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 SCORED = 64  # clips that are scored at once
 
@@ -44,6 +45,7 @@ class ClipTask:
     """What the training loop trains: cross-entropy with the labels."""
 
     unit: ClassVar = "clips"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher"}
 
     model: NonLocalNet
     preprocessing: Preprocessing

@@ -21,7 +21,7 @@ from manyheads.tasks.evaluation import Metrics, values
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 TOP = 5  # the right label among so many is a success for `top5`
 SCORED = 256  # images that are scored at once
@@ -62,6 +62,11 @@ class ImageClassificationTask:
         )
         self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
         self._forward = route.compile(self.model.forward)
+
+    @property
+    def metrics(self) -> dict[str, Better]:
+        names = metric_names(len(self.model.config.labels))
+        return {name: "lower" if name == "loss" else "higher" for name in names}
 
     def batches(self, epoch: int) -> Sequence[ImageBatch]:
         return self._train.epoch(epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import Metrics, values
 from manyheads.training.division import each
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
 
@@ -53,6 +53,7 @@ class LanguageModellingTask:
     """
 
     unit: ClassVar = "tokens"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "perplexity": "lower", "bits_per_byte": "lower"}
 
     model: GPT | UniversalSequence
     tokenizer: Tokenizer

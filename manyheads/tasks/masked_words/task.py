@@ -23,7 +23,7 @@ from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
-from manyheads.training.task import Loss, LossPart
+from manyheads.training.task import Better, Loss, LossPart
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,13 @@ class MaskedLMTask:
         assert self.model.config.head == ("pretraining" if self.train.rules.next_sentence else "masked_lm")
         self.model.to(self.route.device)
         self._encode = self.route.compile(self.model.encode)
+
+    @property
+    def metrics(self) -> dict[str, Better]:
+        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower", "accuracy": "higher"}
+        if self.validation.rules.next_sentence:
+            metrics["next_sentence_accuracy"] = "higher"
+        return metrics
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)

@@ -6,7 +6,7 @@ any length do: what is longer than the model takes is read in overlapping window
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import at_least_float32
-from manyheads.training.task import Loss
+from manyheads.training.task import Better, Loss
 
 IGNORED = -100  # the label of tokens that no word is read from
 
@@ -51,6 +51,7 @@ class TaggingTask:
     """
 
     unit: ClassVar = "words"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "entity_f1": "higher", "accuracy": "higher"}
 
     model: Any
     tokenizer: Tokenizer

@@ -25,7 +25,7 @@ from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.training.loss import smoothed_cross_entropy
-from manyheads.training.task import Loss, LossPart
+from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +133,13 @@ class TranslationTask:
         self.model.to(self.route.device)
         think: Any = self.model.think
         self._think: Any = self.route.compile(think)
+
+    @property
+    def metrics(self) -> dict[str, Better]:
+        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower"}
+        if isinstance(self.model, Universal) and self.model.config.halting != "fixed":
+            metrics |= {"encoder_steps": "lower", "decoder_steps": "lower"}
+        return metrics
 
     def batches(self, epoch: int) -> Lazy[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
