@@ -63,9 +63,10 @@ def train(
     if not batches:
         raise UserError("there are no training batches: the training data are empty")
     check_metric(task, config)
-    ranks = here()
+    ranks, signals = here(), Signals()
     lock = claimed(out, resume=resume) if ranks.first else nullcontext()
-    with lock, _lost_disk_as_one_line(out), route.settings(), keeping_memory(sparing=config.shard) as release_memory:
+    keep_memory = keeping_memory(sparing=config.shard)
+    with signals, lock, _lost_disk_as_one_line(out), route.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)
         identity: dict[str, Any] = {
@@ -75,16 +76,19 @@ def train(
             "environment": {**route.describe(), **ranks.shown},
         }
         session = new_session(
-            task, config, route, ranks, out=out, identity=identity, max_minutes=max_minutes, signals=Signals(),
+            task, config, route, ranks, out=out, identity=identity, max_minutes=max_minutes, signals=signals,
             resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip
-        if (finished := start_or_resume(session, resume=resume)) is not None:
-            return finished
-        groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
-        with session.signals, RunLog(session, flops) as log, session.checkpoints, closing(groups):
-            ended = run_steps(session, groups, log)
-            return ended if isinstance(ended, Summary) else _finish(session, log, ended)
+        summary = start_or_resume(session, resume=resume)
+        if summary is None:
+            groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
+            with RunLog(session, flops) as log, session.checkpoints, closing(groups):
+                ended = run_steps(session, groups, log)
+                summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
+        if summary.status == "finished":
+            _raise_if_interrupted(session)
+        return summary
 
 
 def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:
@@ -138,11 +142,15 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))
+    return summary
+
+
+def _raise_if_interrupted(session: TrainingSession) -> None:
+    """Raise `Interrupted` if a signal arrived too late to stop the training. Collective."""
     if max(session.ranks.largest(session.signals.received or 0)):
         raise Interrupted(
-            f"interrupted at its end; the model in {out} is complete, this scores it: {session.resume_command}"
+            f"interrupted at its end; the model in {session.out} is complete, this scores it: {session.resume_command}"
         )
-    return summary
 
 
 @contextmanager

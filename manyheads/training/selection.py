@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import mean_tensors
 from manyheads.training.config import TrainingConfig
+from manyheads.training.division import divided
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import load_weights, weights
 from manyheads.training.task import Task
@@ -23,9 +24,9 @@ def check_metric(task: Task, config: TrainingConfig) -> None:
 
 
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
-    """Return the metrics of the current weights on the validation split. Ranks get the same to the last bit."""
+    """Return the metrics of the current weights on the validation split. Ranks divide it, and get the same values."""
     session.model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), divided(same_calls=session.config.shard):
         values = session.strategy.compute(session.task.validate)
     session.model.train()
     assert values.keys() == session.task.metrics.keys(), "a task declares the metrics of its validation"
@@ -34,9 +35,12 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
 
 def validate(session: TrainingSession) -> dict[str, float]:
     """Validate the current weights, keep them if they are the best so far, and return their metrics."""
-    values = validation_metrics(session)
-    session.counters.validated = session.counters.step
+    counters, values = session.counters, validation_metrics(session)
+    counters.validated = counters.step
     update_best(session, values)
+    kept = {counters.best["step"]} if counters.best else set()
+    session.validations = {step: known for step, known in session.validations.items() if step in kept}
+    session.validations[counters.step] = values
     return values
 
 
@@ -86,9 +90,11 @@ def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
     if session.ema_weights:
         load_weights(model, session.ema_weights)
         chosen = "averaged"
-    values, best = validation_metrics(session), counters.best
+    known = session.validations.get(counters.step) if chosen == "last" else None
+    values, best = known or validation_metrics(session), counters.best
     if config.metric and best and _better(session, best["value"], values[config.metric]):
         load_weights(model, load_file(state / best["file"]))
-        chosen, values = f"best (step {best['step']:,})", validation_metrics(session)
+        chosen = f"best (step {best['step']:,})"
+        values = session.validations.get(best["step"]) or validation_metrics(session)
     model.eval()
     return chosen, values

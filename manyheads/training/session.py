@@ -39,6 +39,7 @@ class TrainingSession:
     learning_rate   a function of the step, which begins at 1
     window          sums since the last log entry: the loss, and the correct targets
     ema_weights     the moving average of the weights by name; empty without `config.ema`
+    validations     metrics by step, of the last validation of this session and of the best one
     seconds_before  wall time of earlier sessions
     """
 
@@ -60,6 +61,7 @@ class TrainingSession:
     ema_weights: dict[str, Tensor]
     checkpoints: Checkpoints
     counters: Counters = field(default_factory=Counters)
+    validations: dict[int, dict[str, float]] = field(default_factory=dict)
     seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
 

@@ -22,6 +22,7 @@ from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.training.division import each
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.task import Better, Loss
 
@@ -100,12 +101,13 @@ class DirectionsTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
-        total, words = 0.0, 0
-        for batch in self._batches(self.validation.epoch(0), 0, 0):
+
+        def compute(batch: Batch) -> tuple[float, int]:
             with self.route.computing():
-                total += self.loss(batch).total.item()
-            words += batch.tokens
-        return {"loss": total / words}
+                return self.loss(batch).total.item(), batch.tokens
+
+        totals, words = zip(*each(self._batches(self.validation.epoch(0), 0, 0), compute), strict=True)
+        return {"loss": sum(totals) / sum(words)}
 
     @property
     def tokens_per_prediction(self) -> float:

@@ -24,6 +24,7 @@ from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
+from manyheads.training.division import each
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.task import Better, Loss, LossPart
 
@@ -160,22 +161,23 @@ class TranslationTask:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
-        total, tokens, source_tokens = 0.0, 0, 0
-        steps: dict[str, float] = {}
-        for numbers in rows:
-            batch = corpus.batch(numbers, self.model)
+
+        def compute(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
+            """The loss, the number of positions by stack, and their steps by stack."""
+            batch = corpus.batch(indices, self.model)
             with self.route.computing():
                 loss, thoughts = self._loss(batch, 0.0)
-            total += float(loss)
-            of_target, of_source = batch.counts
-            tokens, source_tokens = tokens + of_target, source_tokens + of_source
-            for stack, ponder in thoughts.items():
-                positions = of_source if stack == "encoder" else of_target
-                steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * positions
-        loss = torch.tensor(total / tokens)
-        positions_of = {"encoder": source_tokens, "decoder": tokens}
-        mean_steps = {f"{stack}_steps": total / positions_of[stack] for stack, total in steps.items()}
-        return {"loss": float(loss), "perplexity": float(loss.exp()), **mean_steps}
+            positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
+            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in thoughts.items()}
+            return float(loss), positions, steps
+
+        losses, positions, steps = zip(*each(rows, compute), strict=True)
+        mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
+        mean_steps = {
+            f"{stack}_steps": sum(of_batch[stack] for of_batch in steps) / sum(counts[stack] for counts in positions)
+            for stack in steps[0]
+        }
+        return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
