@@ -64,8 +64,8 @@ class TrainingConfig(Config):
             raise UserError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
         if self.floor and self.schedule not in DECAYING:
             raise UserError(
-                f"floor is {self.floor}, and the schedule {self.schedule} has none: only {' and '.join(DECAYING)} "
-                "decay; add training.floor=0"
+                f"floor is {self.floor}, and the schedule {self.schedule} has none: only "
+                f"{', '.join(DECAYING[:-1])} and {DECAYING[-1]} decay; add training.floor=0"
             )
         if self.ema is not None and self.average > 1:
             raise UserError(f"ema is {self.ema} and average {self.average}: expected one of them, as both average")

@@ -32,7 +32,7 @@ _division = ContextVar("division", default=UNDIVIDED)
 
 
 class _Refused(NamedTuple):
-    """A UserError of one process, for all: they raise it together, and rank 0 tells it."""
+    """A UserError of one rank: all raise it, and rank 0 reports it."""
 
     reason: str
 

@@ -34,7 +34,7 @@ class TrainingSession:
     identity        saved with each checkpoint; a resume compares it with its own
     resume_command  shown to the user if the run stops before its end
     max_minutes     wall time of this session, after which it stops
-    signals         of the user, who asks the session to stop
+    signals         Ctrl-C and others, which ask the session to stop
     release_memory  called after each step (`keeping_memory`)
     learning_rate   a function of the step, which begins at 1
     window          sums since the last log entry: the loss, and the correct targets

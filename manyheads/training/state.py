@@ -1,4 +1,4 @@
-"""What a run is at a step: tensors (model, optimiser, random generators) and counters, put back bit for bit."""
+"""The state of a run at a step, saved and restored bit for bit: model, optimizer, random generators, counters."""
 
 import random
 from collections.abc import Collection, Mapping
@@ -13,12 +13,12 @@ from manyheads.core.config import checked
 from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
 
-WINDOW = ("loss", "right")  # what is summed up between two entries of the log
+WINDOW = ("loss", "right")  # sums between two log entries, by their names in checkpoints
 
 
 @dataclass
 class Counters:
-    """Where a run stands. `index` is the next micro-batch of `epoch`; `window_*` is what the next log entry covers."""
+    """The position of a run. `index`: the next micro-batch of `epoch`; `window_*`: counts for the next log entry."""
 
     step: int = 0
     epoch: int = 0
@@ -59,7 +59,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """The dice of a step of one of several processes: each throws its own, and a resumed run the same again."""
+    """Seed the RNG for one step on one rank. Ranks differ; a resumed run is identical."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 

@@ -14,7 +14,7 @@ from manyheads.training.state import Counters
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run, or a session of it, ended. `metrics`: of `Task.validate` on the final weights."""
+    """The end of a run, or of a session of it. `metrics`: of `Task.validate` on the final weights."""
 
     status: Literal["finished", "stopped"]
     reason: str

@@ -18,7 +18,7 @@ class LossPart(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The loss of a batch in sums, from which the loop computes the mean over the whole effective batch.
+    """The loss of a batch in sums. The loop adds them up over the effective batch, then takes the mean.
 
     total    0-dim float tensor: the sum (not the mean) over the targets of the batch
     count    number of targets, equal to `Batch.tokens`

@@ -97,7 +97,7 @@ class EndedInValidation(ToyTask):
 
 
 def interrupted(task: ToyTask, out: Path, **options: Any) -> str:
-    """Train in a process of its own, which a signal may kill; return its last message."""
+    """Train in a child process, because a signal may kill it. Return its last message."""
 
     def child() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
