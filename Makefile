@@ -1,4 +1,4 @@
-# make demo: train a small translator in minutes and use it.   make test: the test suite.   make check: format, lint, types.
+# make demo: train a small translator in minutes and use it.   make test: the tests of minutes (make test-system, make test-stress: the others).   make check: format, lint, types.
 # make docs: the site, in build/docs/html.   make evidence: for some minutes, the next runs that show what is claimed.
 # make image: the service, in a container.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -14,17 +14,25 @@ RUNS ?= runs/evidence
 BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
 IMAGE ?= manyheads
 
-.PHONY: demo test test-slow test-processors check format results evidence docs image clean
+.PHONY: demo test test-system test-stress test-processors check format results evidence docs image clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	@bash scripts/demo.sh
 
-test: $(STAMP)
-	$(BIN)/python -m pytest
+# tests of one file may share fixtures, so that one of the two processes runs them all
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow --timeout 3600
+test: $(STAMP)
+	$(PYTEST) tests/unit tests/contracts
+
+test-system: $(STAMP)
+	$(PYTEST) tests/system
+
+test-stress: $(STAMP)
+	$(BIN)/python -m pytest -m 'slow or stress' --timeout 3600 tests
+
+COMPUTING := $(foreach room,core models generation training tasks,$(wildcard tests/unit/$(room) tests/contracts/$(room)))
 
 # what computes is tested again as if the processor were a lesser one, which rounds and orders sums in other ways
 KINDS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41" ONEDNN_MAX_CPU_ISA=AVX512_CORE
@@ -34,7 +42,7 @@ endif
 
 test-processors: $(STAMP)
 	@for kind in $(KINDS); do echo "make: $$kind" >&2; \
-	  env $$kind $(BIN)/python -m pytest tests/core tests/models tests/generation tests/training tests/tasks || exit 1; done
+	  env $$kind $(BIN)/python -m pytest $(COMPUTING) || exit 1; done
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -46,10 +54,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 results: $(STAMP)
-	$(BIN)/python -m scripts.results_table
+	$(BIN)/python -m lab.results_table
+	$(BIN)/python -m lab.best_results
 
 evidence: $(STAMP)
-	@exec $(BIN)/python -m scripts.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
+	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
 
 docs: $(STAMP)-docs
 	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
@@ -62,7 +71,7 @@ image:
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
-	find manyheads bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find manyheads benchmarks lab scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }

@@ -1,5 +1,7 @@
 """Before torch is imported anywhere, here and in the processes that tests start; and where real data are looked for."""
 
+from __future__ import annotations
+
 import logging
 import os
 import shutil
@@ -7,14 +9,29 @@ import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from manyheads.data.parallel import Pairs
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it gives
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")  # runs of tests are nobody's own
 
-DATA = Path(os.environ.get("MANYHEADS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("MANYHEADS_DATA", ROOT.parent / "shared" / "data"))
+
+TIERS = {"unit": "unit", "contracts": "contract", "system": "system", "stress": "stress"}  # folder: marker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the tier of its folder."""
+    for item in items:
+        tier = item.path.relative_to(ROOT / "tests").parts[0]
+        item.add_marker(TIERS[tier])
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +51,14 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """The messages that the package logs, from level INFO on."""
     caplog.set_level(logging.INFO, logger="manyheads")
     return caplog
+
+
+@pytest.fixture(scope="session")
+def multi30k(real_data: Callable[[str], Path]) -> Pairs:
+    """The 29,000 German-English training pairs."""
+    from manyheads.data.parallel import read_parallel
+
+    return read_parallel(real_data("multi30k") / "train", "de", "en")
 
 
 @pytest.fixture(scope="session")

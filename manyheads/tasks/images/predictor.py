@@ -132,7 +132,7 @@ class ImageClassifier(ImageEncoder):
             for i, image in enumerate(images[first : first + SCORED], first):
                 try:
                     arrays[i] = self.preprocessing.array(_plain(image))
-                except ValueError as error:
+                except UserError as error:
                     if faults is None:
                         raise
                     bad[i] = str(error)

@@ -1,0 +1,330 @@
+"""A run's data as one value: told in a record, read back the same, and nothing else opened."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lab.records
+from manyheads.data.corpora import (
+    DigitSource,
+    DocumentSource,
+    LabelledSource,
+    ParallelSource,
+    QuestionSource,
+    TaggedSource,
+    TextSource,
+    by_length,
+)  # fmt: skip
+from manyheads.data.labelled import Columns
+from manyheads.data.recorded import KINDS, source_of
+from manyheads.data.source import Source
+from manyheads.files import fingerprint
+
+RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
+
+
+def squad(articles: int) -> str:
+    def article(number: int) -> dict[str, Any]:
+        question = {"question": "?", "id": str(number), "answers": [{"text": "a", "answer_start": 0}]}
+        return {"title": f"T{number}", "paragraphs": [{"context": "a b", "qas": [question]}]}
+
+    return json.dumps({"data": [article(number) for number in range(articles)]})
+
+
+def write(folder: Path, **files: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name.replace("_", ".")).write_text(content, encoding="utf-8")
+    return str(folder)
+
+
+def rows(count: int, item: str) -> str:
+    return "".join(item.format(i) for i in range(count))
+
+
+def parallel(folder: Path, skip: bool = False) -> ParallelSource:
+    tests = "\tnothing\n" * skip + "c\td\n"
+    data = write(folder, train_tsv=rows(60, "a {0}\tb {0}\n"), test_tsv=tests)
+    return ParallelSource(source="de", target="en", skip_bad_lines=skip, data=data)
+
+
+def labelled(folder: Path, skip: bool = False) -> LabelledSource:
+    tests = "body,mark,id\nx,1,9\n" + "z,9,3\nnone of them,7,3\n,0,3\n" * skip
+    data = write(folder, train_csv="body,mark,id\n" + rows(30, "text {0},0,1\nmore {0},1,2\n"), test_csv=tests)
+    columns = Columns(text="body", label="mark")
+    return LabelledSource(columns=columns, names=("no", "yes"), skip_bad_lines=skip, data=data)
+
+
+def tagged(folder: Path, skip: bool = False) -> TaggedSource:
+    tests = "a B-X\n\n" + "x B-NONE\n\ny I-X\n" * skip
+    data = write(folder, train_txt=rows(60, "w{0} B-X\n\nv{0} O\n\n"), test_txt=tests)
+    return TaggedSource(skip_bad_lines=skip, data=data)
+
+
+def questions(folder: Path, skip: bool = False) -> QuestionSource:
+    return QuestionSource(skip_bad_lines=skip, data=write(folder, train_json=squad(60), test_json=squad(3)))
+
+
+def running(folder: Path, skip: bool = False) -> TextSource:
+    tests = '"a"b\n' * skip + "x\n"
+    data = write(folder, train_csv="body\n" + rows(30, "text {0}\n"), test_csv="body\n" + tests)
+    return TextSource(skip_bad_lines=skip, column="body", share=0.2, data=data)
+
+
+SOURCES: list[Callable[..., Source[Any]]] = [parallel, labelled, tagged, running, questions]
+LABELS = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["", "skipping"])
+@pytest.mark.parametrize("make", SOURCES)
+def test_a_description_reads_the_same_splits_again(
+    tmp_path: Path, make: Callable[..., Source[Any]], skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a translator that was trained with --skip-bad-lines, too."""
+    source = make(tmp_path / "data", skip)
+    monkeypatch.chdir(tmp_path)
+    source = type(source)(**{**source.__dict__, "data": "data"})
+    splits = source.read()
+    record = json.loads(json.dumps({"data": source.describe(splits)}))
+    assert "validation" in source.report(splits)
+    monkeypatch.chdir("/")
+    again = source_of(record)
+    assert again is not None
+    assert type(again) is type(source)
+    labels = LABELS.get(source.kind, ())
+    for split, data in splits.known.items():
+        if split != "train":
+            assert [*source.content(again.again(split, labels=labels), split)] == [*source.content(data, split)]
+    other = again.named(str(tmp_path / "data"), labels=labels)
+    assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
+    (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
+    file.write_text(train.read_text())
+    with pytest.raises(ValueError, match=rf"{file}: the test data are not those of the run any more; .*--data {file}"):
+        again.again("test", labels=labels)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        again.again("test", labels=labels)
+
+
+def test_two_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a_de=rows(50, "a {0}\n"), a_en=rows(50, "b {0}\n"), t_de="c\n", t_en="d\n")
+    monkeypatch.chdir(tmp_path)
+    source = ParallelSource(source="de", target="en", data="a.de,a.en", test="t.de,t.en")
+    record = {"data": source.describe(source.read())}
+    monkeypatch.chdir("/")
+    again = source_of(record)
+    assert again is not None
+    assert again.again().targets == ["d"]
+    assert len(again.again("validation")) > 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ParallelSource(size=1000, seed=2), TaggedSource(size=1000, locale="de"),
+        DigitSource(algorithm="addition", size=100, lengths=(5, 9), tested=7), TextSource(),
+    ],
+    ids=lambda source: source.kind,
+)  # fmt: skip
+def test_embedded_data_are_made_again(source: Source[Any]) -> None:
+    splits = source.read()
+    assert source.peek() is None
+    again = source_of({"data": source.describe(splits)})
+    assert again is not None
+    assert [*source.content(again.again(), "test")] == [*source.content(splits.test, "test")]
+    other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}})
+    assert other is not None
+    with pytest.raises(ValueError, match="the embedded corpus: the test data are not those of the run any more"):
+        other.again()
+
+
+def test_documents_have_validation_data_alone(tmp_path: Path) -> None:
+    write(tmp_path, train_txt=rows(90, "Text {0}.\n\n"), other_csv="body\nOne. Two.\n")
+    train, other = str(tmp_path / "train.txt"), str(tmp_path / "other.csv")
+    for source in (DocumentSource(data=train), DocumentSource(data=train, validation=other, column="body")):
+        splits = source.read()
+        again = source_of({"data": source.describe(splits)})
+        assert again is not None
+        assert again.again("validation") == splits.validation
+        with pytest.raises(ValueError, match="was trained without test data: name some with --data"):
+            again.again("test")
+
+
+def test_tests_of_digits_come_by_length() -> None:
+    groups = by_length(DigitSource(lengths=(3, 4), tested=5, size=10).tests())
+    assert {length: len(pairs) for length, pairs in groups.items()} == {3: 5, 4: 5}
+
+
+@pytest.mark.parametrize(
+    ("make", "content", "message"),
+    [
+        (parallel, "one column\n", r"train\.tsv:1: 1 columns where 2 were expected"),
+        (parallel, "", r"train\.tsv: the file is empty"),
+        (labelled, "body,mark\n,1\n", r"train\.csv:2: 'body' is blank"),
+        (tagged, "word\n", r"train\.txt:1: a word without a tag"),
+        (tagged, "word I-X\n", r"train\.txt:1: I-X at the start of a sentence breaks IOB2"),
+        (questions, "no JSON", r"train\.json: not JSON"),
+        (running, 'body\n"a"b\n', r"train\.csv:2: not CSV"),
+    ],
+)
+def test_a_look_at_the_first_part_tells_the_faults_of_training(
+    tmp_path: Path, make: Callable[..., Source[Any]], content: str, message: str
+) -> None:
+    source = make(tmp_path)
+    first = source.peek()
+    assert first is not None
+    assert 0 < len(first) <= 1000
+    (train,) = tmp_path.glob("train.*")
+    train.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        source.peek()
+
+
+def test_a_look_reads_no_more_than_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(rows(1500, "a {0}\tb {0}\n") + "a fault\n")
+    source = ParallelSource(data=str(tmp_path / "a.tsv"))
+    assert len(source.peek() or ()) == 1000
+    with pytest.raises(ValueError, match=r"a\.tsv:1501"):
+        source.read()
+
+
+def test_every_kept_record_tells_its_data(subtests: pytest.Subtests) -> None:
+    assert RUNS
+    for run in RUNS:
+        with subtests.test(run.stem):
+            _tells_its_data(json.loads(run.read_text(encoding="utf-8")))
+
+
+def _tells_its_data(record: dict[str, Any]) -> None:
+    source = source_of(record)
+    if not record["data"]:
+        assert source is None
+        return
+    assert source is not None
+    assert KINDS[source.kind] is type(source)
+    assert set(source.recorded.values()) <= set(record["data"]["fingerprints"].values())
+    named = getattr(source, "columns", None)
+    columns = {} if named is None else {"columns": asdict(named)}
+    now = {**source.__dict__, "kind": source.kind, "fingerprints": source.recorded, **columns}
+    again = source_of({"data": now})
+    assert again == source
+
+
+@pytest.mark.parametrize("name", ["addition-lstm", "tagging", "text-classification", "translation-en-de"])
+def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
+    record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
+    source = source_of(record)
+    assert source is not None
+    assert fingerprint(source.content(source.again(), "test")).startswith(record["data"]["fingerprints"]["test"])
+
+
+def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None:
+    source = parallel(tmp_path)
+    description = source.describe(source.read())
+    os.mkfifo(tmp_path / "pipe.tsv")
+    for change, message in (
+        ({"test": "hub:someone/something"}, "nothing is fetched unasked"),
+        ({"test": str(tmp_path / "pipe.tsv")}, "no such file"),
+        ({"fingerprints": {}}, "was trained without test data"),
+        ({"fingerprints": {"test": "a"}}, "not those of the run any more"),
+    ):
+        foreign = source_of({"data": {**description, **change}})
+        assert foreign is not None
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            foreign.again()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "parallel", "data": 3},
+        {"kind": "parallel", "size": 10**12},
+        {"kind": "nonsense"},
+        {"kind": "labelled", "columns": 3},
+        {"kind": "tagged", "fingerprints": 7},
+        {"kind": "digits", "algorithm": "none"},
+        {"kind": "digits", "lengths": [10**9]},
+        {"source": "en"},
+        {"algorithm": "copy"},
+        [1],
+    ],
+)
+def test_a_damaged_record_is_told(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"result\.json is damaged, it does not tell the run's data .*--data"):
+        source_of({"data": data})
+
+
+def test_a_record_without_data_has_none() -> None:
+    assert source_of({}) is None
+    assert source_of({"data": {}}) is None
+
+
+def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
+    for kind, settings, fault in (
+        ("digits", {"size": 10_000_000, "longest": 10_000_000}, "the strings have up to 100,"),
+        ("digits", {"tested": 10_000_000, "lengths": [1000, 1000]}, "the strings have up to 20,"),
+        ("digits", {"validated": "a"}, "validated is 'a'"),
+        ("clips", {"size": 10_000_000, "frames": 1000, "side": 1000}, "the clips have 10,"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=fault):
+            source_of({"data": {"kind": kind, **settings}})
+
+
+@pytest.mark.parametrize("kind", [ParallelSource, LabelledSource, TaggedSource])
+def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
+    tmp_path: Path, kind: Callable[..., Source[Any]]
+) -> None:
+    other = write(tmp_path, other_txt=rows(30, "Text {0}.\n\n")) + "/other.txt"
+    for given, named in (({"test": other}, "test"), ({"validation": other, "test": other}, "validation and test")):
+        with pytest.raises(ValueError, match=f"^{named} without data: name the training data, too, with data=PATH"):
+            kind(**given).read()
+    beside = TextSource(validation=other, test=other).read()
+    assert beside.validation.texts == beside.known["test"].texts == [Path(other).read_text()]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_compressed_splits_are_read_as_the_others_are(
+    tmp_path: Path, make: Callable[..., Source[Any]], split: str
+) -> None:
+    source = make(tmp_path)
+
+    def contents() -> dict[str, list[str]]:
+        return {name: [*source.content(data, name)] for name, data in source.read().known.items()}
+
+    plain = contents()
+    (file,) = tmp_path.glob(f"{split}.*")
+    with gzip.open(f"{file}.gz", "wb") as compressed:
+        compressed.write(file.read_bytes())
+    file.unlink()
+    assert contents() == plain
+    assert set(plain) == {"train", "validation", "test"}
+
+
+def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        write(tmp_path / name, a_txt=f"of {name}\n")
+    monkeypatch.chdir(tmp_path)
+    source = TextSource(data="one,two", validation="three")
+    record = {"data": source.describe(source.read())}
+    monkeypatch.chdir("/")
+    again = source_of(record)
+    assert again is not None
+    assert again.read().train.texts == ["of one\n", "of two\n"]
+    assert again.again("validation").texts == ["of three\n"]
+
+
+def test_a_sample_has_an_item_of_every_label(tmp_path: Path) -> None:
+    labels = "".join(f"text {i},{'rare' if i == 7 else 'ab'[i % 2]}\n" for i in range(200))
+    data = write(tmp_path, train_csv="text,label\n" + labels, val_csv="text,label\nx,a\n") + "/"
+    assert len(LabelledSource(data=data, sample=199, seed=1).read().train) == 199
+    with pytest.raises(ValueError, match="^items=3: none of them has the label 'rare': take more items"):
+        LabelledSource(data=data, sample=3).read()
+    with pytest.raises(ValueError, match="^items=1: none of them has the label '.*' and 1 more: take more items"):
+        LabelledSource(data=data, sample=1).read()

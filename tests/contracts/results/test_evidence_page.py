@@ -1,0 +1,110 @@
+"""The page of claims: intervals against SciPy's, verdicts from records, and what is left."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import evidence_page as page
+from lab import results_keep
+from lab.evidence.listed import LIST, Listed, read_list
+
+CLAIMS = '[claims]\na = "it is better"\nb = "a curve"\n'
+
+
+def record(seed: int, value: float, run: str = "") -> dict[str, Any]:
+    return {"seed": seed, "metrics": {"accuracy": {"value": value}}, "evidence": {"run": run}}
+
+
+def of(name: str, *values: float) -> dict[str, Any]:
+    return {f"{name}-{seed}": record(seed, value, f"{name}-{seed}") for seed, value in enumerate(values, 1)}
+
+
+def bar(**fields: Any) -> page.Bar:
+    return page.Bar(claim="a", metric="accuracy", **fields)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10])
+def test_the_interval_is_scipys(count: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    first, second = [0.8 + 0.01 * i**2 for i in range(count)], [0.7 + 0.03 * i for i in range(count)]
+    theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
+    difference, half = page.paired(first, second)
+    assert (difference - half, difference + half) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
+
+
+def test_a_difference_counts_once_it_is_large_and_sure_enough() -> None:
+    better = bar(of="with", than="without", least=0.05)
+    sure = of("with", 0.80, 0.81, 0.82) | of("without", 0.70, 0.72, 0.71)
+    found, met = better.judged(sure, 3)
+    assert met
+    assert found == "+0.100 (+0.075 to +0.125, paired, 95%, 3 seeds)"
+    for others, least in (((0.77, 0.78, 0.78), 0.05), ((0.60, 0.81, 0.72), 0.05), ((0.9, 0.9, 0.9), 0.0)):
+        records = of("with", 0.80, 0.81, 0.82) | of("without", *others)
+        assert bar(of="with", than="without", least=least).judged(records, 3)[1] is False
+    assert better.judged(of("with", 0.8, 0.8, 0.8) | of("without", 0.7, 0.7), 3) == ("3 of 3, of the other 2", None)
+    assert better.judged(of("with-more", 0.8, 0.8, 0.8), 3) == ("0 of 3, of the other 0", None)
+
+
+def test_a_number_and_another_library() -> None:
+    assert bar(of="x", least=40.0).judged({"x": record(1, 40.2)}, 1) == ("40.200", True)
+    assert bar(of="x", most=1.47).judged(of("x", 1.5, 1.46, 1.48), 3)[1] is False
+    assert bar(of="x", most=1.47).judged(of("x", 1.45), 3) == ("1 of 3", None)
+    theirs = of("peers/x-transformers", 0.80, 0.82, 0.84)  # the standard error is 0.0115
+    near = bar(of="x", than="peers/x-transformers", errors=1)
+    assert near.judged(of("x", 0.81, 0.81, 0.81) | theirs, 3)[1]
+    assert near.judged(of("x", 0.80, 0.80, 0.80) | theirs, 3)[1] is False
+    with pytest.raises(ValueError, match="expected least, most, or errors and than"):
+        bar(of="x")
+    with pytest.raises(ValueError, match="expected least"):
+        bar(of="x", errors=1)
+
+
+def test_claims_are_told_by_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = '[[run]]\nname = "{}"\nclaim = "{}"\nshows = "it"\ntrain = "translation"\nminutes = 7\n'
+    bars = '[[bar]]\nclaim = "a"\nof = "x"\nmetric = "accuracy"\nleast = 0.5\n'
+    file = tmp_path / "list.toml"
+    file.write_text(CLAIMS + run.format("x", "a") + run.format("y", "b") + 'device = "cuda"\n' + bars)
+
+    def rows(*records: tuple[str, float]) -> list[str]:
+        found = {name: record(1, value, name) for name, value in records}
+        monkeypatch.setattr(page, "kept", lambda _: found)
+        return page.states(file).splitlines()[2:]
+
+    assert rows() == [
+        "| (a) | it is better | **waits** | 0 of 1 | 7 | 0 |",
+        "| (b) | a curve | **waits** | 0 of 1 | 0 | 7 |",
+    ]
+    assert "| `x` | it | 1 of 1 | 7 | core |" in page.left_table(file)
+    assert "`x` at least 0.5 | accuracy | 0 of 1 | waits |" in page.bars_table(file)
+    assert ["**shown**" in row for row in rows(("x", 0.6))] == [True, False]
+    assert "`x`" not in page.left_table(file)
+    assert "**refuted**" in rows(("x", 0.4))[0]
+    assert "**measured**" in rows(("y", 0.1))[1]
+    file.write_text(file.read_text() + "worst = 1\n")
+    with pytest.raises(ValueError, match=r"list\.toml: bar: .*worst"):
+        page.read_bars(file)
+
+
+def test_the_bars_are_about_listed_runs() -> None:
+    claims, listed = read_list(LIST)
+    entries = {run.entry: run for run in listed}
+    for each in page.read_bars():
+        assert each.claim in claims
+        assert entries[each.of].claim == each.claim
+        if each.than is not None:
+            other = entries[each.than.removeprefix("peers/")]
+            assert other.claim == each.claim
+            assert (other.by == "transformers") == each.than.startswith("peers/")
+
+
+def test_records_of_other_settings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_keep, "RECORDS", tmp_path)
+    (tmp_path / "runs").mkdir()
+    run = Listed("x-1", "x", "a", "it", ("translation", "training.steps=5"), 1, "cpu")
+    now, before = ({"evidence": {"run": "x-1", "settings": [words]}} for words in (*run.settings, "translation"))
+    for about, names in ((now, ["x-1", "y"]), (before, ["y"])):
+        for name, record in (("x-1", about), ("y", {})):
+            (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(record))
+        assert list(page.kept([run])) == names

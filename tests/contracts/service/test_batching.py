@@ -1,0 +1,258 @@
+"""In company a text gets the answer that it gets alone (float64); queues are bounded; who leaves costs no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import manyheads
+from manyheads.data.text_faults import ItemError
+from manyheads.generation import Sampling
+from manyheads.service import writing as writing_module
+from manyheads.service.batching import Batcher, Turns
+from manyheads.service.errors import Refused
+from manyheads.service.metrics import Metrics
+from manyheads.service.openai import _collected
+from manyheads.service.verbs import run
+from manyheads.service.writing import Writer
+from tests.support.services import bert, language_model, translator
+
+PROMPTS = ["the cat", "a", "the dog sat on the mat, " * 6, "cat", "on the", "the mat and the dog"]
+WAYS = [
+    Sampling(0.0),
+    Sampling(),
+    Sampling(0.7, top_k=9),
+    Sampling(1.2, top_p=0.8),
+    Sampling(0.0, repetition_penalty=1.3),
+]
+
+
+def writer(path: Path, rows: int = 4, most_waiting: int = 512) -> tuple[Any, Writer]:
+    predictor = manyheads.load(path)
+    predictor.model.double()
+    return predictor, Writer(
+        "lm", predictor, Turns(), Metrics(), rows=rows, positions=10_000, most_waiting=most_waiting
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [3, 256])
+def test_texts_that_come_and_go_are_written_as_if_alone(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there are rows, each with its own settings, seed and length, arriving one after the other."""
+    monkeypatch.setattr(writing_module, "CHUNK", chunk)
+    predictor, served = writer(language_model(tmp_path / "lm", max_positions=64))
+    asked = [(PROMPTS[i % 6], WAYS[i % 5], 5 + 13 * i % 90, 100 + i) for i in range(20)]
+
+    async def one(number: int) -> str:
+        await asyncio.sleep(0.01 * (number % 7))
+        prompt, sampling, limit, seed = asked[number]
+        (pieces,) = await _collected(served.submit(predictor.encode([prompt]), sampling, limit, [], [seed]))
+        return "".join(piece.text for piece in pieces)
+
+    async def everyone() -> list[str]:
+        return await asyncio.gather(*map(one, range(len(asked))))
+
+    found = asyncio.run(everyone())
+    served.close()
+    for text, (prompt, sampling, limit, seed) in zip(found, asked, strict=True):
+        alone = predictor.continuations([prompt], sampling, max_tokens=limit, seed=seed)
+        assert text == alone[0].text
+    assert len(set(found)) > 10
+
+
+def test_who_leaves_makes_room_and_changes_nothing_for_the_others(tmp_path: Path) -> None:
+    predictor, served = writer(language_model(tmp_path / "lm"), rows=2)
+
+    async def scene() -> str:
+        ids = predictor.encode(["the cat"])
+        long = [served.submit(ids, Sampling(), 100_000, [], [seed]) for seed in (1, 2)]
+        waiting = served.submit(ids, Sampling(), 20, [], [3])
+        await long[0].pieces.get()
+        for each in long:
+            served.cancel(each)
+        (pieces,) = await asyncio.wait_for(_collected(waiting), 60)
+        return "".join(piece.text for piece in pieces)
+
+    found = asyncio.run(scene())
+    served.close()
+    assert found == predictor.continuations(["the cat"], Sampling(), max_tokens=20, seed=3)[0].text
+
+
+def test_a_full_queue_of_texts_is_told(tmp_path: Path) -> None:
+    predictor, served = writer(language_model(tmp_path / "lm"), rows=1, most_waiting=2)
+
+    async def scene() -> None:
+        ids = predictor.encode(["the cat"])
+        accepted = [served.submit(ids, Sampling(), 100_000, [], [1])]
+        await accepted[0].pieces.get()  # it has the only row
+        accepted += [served.submit(ids, Sampling(), 100_000, [], [seed]) for seed in (2, 3)]
+        with pytest.raises(Refused) as told:
+            served.submit(ids, Sampling(), 100_000, [], [4])
+        assert told.value.status == 429
+        assert int(told.value.headers["Retry-After"]) >= 1
+        for each in accepted:
+            served.cancel(each)
+
+    asyncio.run(scene())
+    served.close()
+    with pytest.raises(Refused, match="shutting down"):
+        asyncio.run(_refused(served))
+
+
+async def _refused(served: Writer) -> None:
+    served.submit([[1]], Sampling(), 1, [], [1])
+
+
+class Held:
+    """Where work begins: it says so, and goes on when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.may.wait(60)
+
+
+def batcher(**more: int) -> Batcher:
+    return Batcher("m", Turns(), Metrics(), **{"most_items": 8, "most_characters": 1000, "most_waiting": 100, **more})
+
+
+@pytest.mark.parametrize("kind", ["translate", "classify", "embed"])
+def test_whole_texts_in_company_and_alone(tmp_path: Path, kind: str) -> None:
+    head: dict[str, Any] = {"head": "sequence", "labels": ("en", "de")} if kind == "classify" else {"head": "none"}
+    predictor = manyheads.load(translator(tmp_path / "m") if kind == "translate" else bert(tmp_path / "m", **head))
+    predictor.model.double()
+    served = batcher()
+    texts = [PROMPTS[i % 2] + " cat" * (i % 5) for i in range(30)]
+    futures = [served.submit(kind, run(predictor, kind), [text], "texts") for text in texts]
+    found = [future.result(60)[0] for future in futures]
+    served.close()
+    for text, together in zip(texts, found, strict=True):
+        (alone,) = run(predictor, kind)([text])
+        if kind == "translate":
+            assert together == alone
+        elif kind == "classify":
+            assert together[0].label == alone[0].label
+            assert together[0].probability == pytest.approx(alone[0].probability, abs=1e-6)
+        else:
+            assert together.vector == pytest.approx(alone.vector, abs=1e-6)
+
+
+def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_requests() -> None:
+    served, held, sizes = batcher(), Held(), list[int]()
+
+    def doubled(items: list[int]) -> list[int]:
+        held()
+        for index, item in enumerate(items):
+            if item < 0:
+                raise ItemError(index, "is negative")
+        sizes.append(len(items))
+        return [2 * item for item in items]
+
+    first = served.submit("a", doubled, [0], "texts")
+    assert held.begun.wait(60)
+    others = [served.submit("a", doubled, [i, i + 1], "texts") for i in (1, 2, 3)]
+    faulty = served.submit("a", doubled, [5, -1], "texts")
+    left = served.submit("a", doubled, [7], "texts")
+    left.cancel()
+    other_kind = served.submit("b", doubled, [9], "texts")
+    held.may.set()
+    assert first.result(60) == [0]
+    assert [future.result(60) for future in others] == [[2, 4], [4, 6], [6, 8]]
+    with pytest.raises(Refused, match="is negative") as told:
+        faulty.result(60)
+    assert told.value.field == "texts.1"
+    assert other_kind.result(60) == [18]
+    served.close()
+    assert sizes == [1, 6, 1]
+
+
+def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
+    served, held = batcher(most_waiting=20), Held()
+
+    def same(items: list[int]) -> list[int]:
+        held()
+        assert len(items) <= 8
+        return items
+
+    first = served.submit("a", same, list(range(20)), "texts")
+    assert held.begun.wait(60)
+    second = served.submit("a", same, list(range(8)), "texts")
+    with pytest.raises(Refused) as told:
+        served.submit("a", same, [1], "texts")
+    assert told.value.status == 429
+    with pytest.raises(Refused, match="21 at once: expected at most 20") as never:
+        served.submit("a", same, list(range(21)), "texts")
+    assert (never.value.status, never.value.field) == (400, "texts")
+    held.may.set()
+    assert first.result(60) == list(range(20))
+    assert second.result(60) == list(range(8))
+    served.close()
+
+
+def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
+    """As all models wait for it. A longer text is read alone."""
+    served, held, batches = batcher(most_characters=10), Held(), list[list[Any]]()
+
+    def same(items: list[Any]) -> list[Any]:
+        held()
+        batches.append(items)
+        return items
+
+    first = served.submit("a", same, ["a" * 99], "texts")
+    assert held.begun.wait(60)
+    texts: list[list[Any]] = [["b" * 6, "c" * 4], ["d"], [("e" * 5, "f" * 6)], ["g" * 6, "h" * 5, "i"]]
+    futures = [served.submit("a", same, items, "texts") for items in texts]
+    held.may.set()
+    assert [future.result(60) for future in (first, *futures)] == [["a" * 99], *texts]
+    served.close()
+    assert batches == [["a" * 99], texts[0], ["d", "g" * 6], texts[2], ["h" * 5, "i"]]
+
+
+def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() -> None:
+    served = batcher()
+
+    def broken(items: list[int]) -> list[int]:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        served.submit("a", broken, [1], "texts").result(60)
+    assert served.submit("b", list, [1], "texts").result(60) == [1]
+    served.close()
+
+
+def test_any_number_of_requests_in_a_row_may_be_given_up() -> None:
+    batcher = Batcher("m", Turns(), Metrics(), most_items=8, most_characters=1000, most_waiting=9)
+    for _ in range(1500):  # more than the interpreter's stack has frames
+        with batcher._changed:  # so that the thread finds it given up
+            batcher.submit("key", list, ["left"], "texts").cancel()
+        while batcher._requests:
+            time.sleep(0)
+    assert batcher.submit("key", list, ["good"], "texts").result(5) == ["good"]
+    batcher.close()
+
+
+def test_turns_are_taken_in_order() -> None:
+    turns, order = Turns(), list[int]()
+
+    def take(number: int) -> None:
+        with turns:
+            order.append(number)
+
+    with turns:
+        threads = []
+        for number in range(8):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            while len(turns._waiting) <= number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    assert order == list(range(8))

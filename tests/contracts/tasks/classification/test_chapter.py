@@ -1,0 +1,50 @@
+"""The textbook's own run, from the folders that its reader has unpacked; what a dry run sees of data."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+import manyheads
+from manyheads import cli
+from manyheads.tasks.evaluation import evaluate
+from manyheads.tasks.train import train
+from tests.contracts.tasks.classification.test_run import SMALL, rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
+
+
+def test_the_chapter_s_own_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders of .txt files as they are unpacked, RMSprop, every epoch, the last weights, accuracy beside the loss."""
+    for split, start, count in (("train", 0, 100), ("val", 100, 20), ("test", 200, 30)):
+        for i, (text, label) in enumerate(rows(count, start)):
+            file = tmp_path / "aclImdb" / split / ("neg", "pos")[int(label)] / f"{i}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    data, run = tmp_path / "aclImdb", tmp_path / "run"
+    settings = {**SMALL, "data": str(data), "vocabulary": 40, "batch_items": 10, "training.learning_rate": 0.01}
+    result = train("imdb/keras", settings, out=run)
+    assert (result["steps"], result["weights"]) == (150, "last")
+    assert result["metrics"]["accuracy"]["value"] > 0.9
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [line["accuracy"] for line in lines if "loss" in line]
+    assert trained[0] < 0.8 < 0.9 < trained[-1] <= 1.0
+    assert [line["epoch"] for line in lines if "validation" in line] == [*range(1, 16)]
+    predictor = manyheads.load(run)
+    assert predictor.labels == ("negative", "positive")
+    assert evaluate(predictor)["accuracy"] == result["metrics"]["accuracy"]
+    assert evaluate(predictor, str(data / "test"))["accuracy"] == result["metrics"]["accuracy"]
+    (data / "test" / "neg" / "empty.txt").write_text("")
+    capsys.readouterr()
+    assert cli.main(["evaluate", str(run), "--data", str(data / "test")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "neg/empty.txt:1: the text is blank; write one, or remove the file, or skip such files with" in line
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(20, True), (1000, False)])  # of so many, not all are read
+def test_a_dry_run_refuses_data_of_one_label(tmp_path: Path, rows: int, refused: bool) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(rows)))
+    told = pytest.raises(ValueError, match=r"train\.tsv: one label only, 'good': there is nothing to tell apart")
+    with told if refused else nullcontext():
+        train("text-classification", {"data": str(tmp_path)}, out=tmp_path / "run", dry_run=True)

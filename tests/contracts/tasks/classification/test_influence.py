@@ -1,0 +1,89 @@
+"""The recipe that measures influence over distance: of its own nets, and of trained models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from manyheads import directory
+from manyheads.data.tokenizers import train_byte_bpe
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import preset
+from manyheads.models.sequence_baselines import SequenceBaseline
+from manyheads.tasks.classification.influence import influences
+from manyheads.tasks.train import train
+
+SMALL = {"length": 6, "width": 8, "layers": 1, "kernel": 3, "symbols": 2, "steps": 2}
+
+
+def test_the_recipe_prints_draws_and_records(tmp_path: Path) -> None:
+    shown = train("text-classification/influence", SMALL, out=tmp_path / "r")
+    assert (tmp_path / "r" / "table.txt").read_text() == f"{shown}\n"
+    assert (tmp_path / "r" / "influence.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert list(record["metrics"]) == ["recalled_rnn", "recalled_lstm", "recalled_convolution", "recalled_attention"]
+    curves = record["by_distance"]["influence, before training"]
+    assert [len(curve) for curve in curves.values()] == [6] * 4
+    assert curves["convolution"][2:] == [0.0] * 4
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path, Path]:
+    torch.manual_seed(1)
+    tokenizer = train_byte_bpe(["the dog sees a cat"] * 3, 270)
+    size = tokenizer.get_vocab_size()
+    lstm = SequenceBaseline(preset("sequence-baseline/lstm", vocab=size, width=8, hidden=8))
+    gpt = GPT(preset("gpt2/nano", vocab=size, width=8, heads=2, layers=1))
+    directory.save(tmp_path / "lstm", lstm, tokenizer)
+    directory.save(tmp_path / "gpt", gpt, tokenizer)
+    (tmp_path / "texts").write_text("short\n" + "a cat sees the dog and the dog sees a cat\n" * 3)
+    return tmp_path / "lstm", tmp_path / "gpt", tmp_path / "texts"
+
+
+def test_of_trained_models(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    lstm, gpt, texts = models
+    shown = train("text-classification/influence",
+                  {"length": 8, "models": (str(lstm), str(gpt)), "texts": str(texts)}, out=tmp_path / "r")  # fmt: skip
+    assert str(lstm) in shown
+    fading, looking = (influences(str(path), texts, 8, seed=1) for path in (lstm, gpt))
+    assert fading[7] < 0.2 * fading[0]
+    assert min(looking) > 0
+    one = influences(str(lstm), texts, 8, seed=1)
+    assert one == fading
+
+
+def test_no_more_of_a_large_file_is_read_than_is_wanted(models: tuple[Path, Path, Path]) -> None:
+    _, gpt, texts = models
+    wanted = "a cat sees the dog and the dog sees a cat\n" * 64
+    texts.write_text(wanted)
+    influence = influences(str(gpt), texts, 8, seed=1)
+    texts.write_bytes((wanted * 100).encode() + b"\xff")  # which is no text
+    assert influences(str(gpt), texts, 8, seed=1) == influence
+
+
+def tokenizer(model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model / "tokenizer.json"))
+
+
+def test_what_does_not_fit_is_told(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    lstm, _, texts = models
+    with pytest.raises(ValueError, match="no text has 60 tokens or more: set length lower"):
+        influences(str(lstm), texts, 60, 1)
+    with pytest.raises(ValueError, match="none: no such file; expected a text a line"):
+        influences(str(lstm), tmp_path / "none", 6, 1)
+    bert: dict[str, Any] = {"vocab": 280, "width": 8, "layers": 1, "heads": 2, "feed_forward": 8, "labels": ("a", "b")}
+    for head in ("pretraining", "question", "choice", "pooler"):
+        labels = () if head != "choice" else bert["labels"]
+        directory.save(tmp_path / head, Bert(BertConfig(**{**bert, "labels": labels, "head": head})), tokenizer(lstm))
+    features = BertFeatures(BertFeaturesConfig(**bert, head="sequence", read=1, hidden=4))
+    directory.save(tmp_path / "features", features, tokenizer(lstm))
+    for name in ("pretraining", "question", "choice", "pooler", "features"):
+        with pytest.raises(ValueError, match=f"{name}: expected a model that reads a text alone"):
+            influences(str(tmp_path / name), texts, 6, 1)
+    with pytest.raises(ValueError, match="models and texts go together"):
+        train("text-classification/influence", {"texts": str(texts)}, out=tmp_path / "r")

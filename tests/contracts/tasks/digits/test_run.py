@@ -1,0 +1,194 @@
+"""The recipes on digits: trained, tested beyond their length, recorded; each model as a command makes it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import manyheads
+from manyheads import cli, directory
+from manyheads.analysis.figures import length_curve
+from manyheads.core.runtime import prepare
+from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
+from manyheads.models.universal import Universal
+from manyheads.tasks.digits.pondering import pondering
+from manyheads.tasks.digits.task import measure
+from manyheads.tasks.evaluation import compare
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
+
+TINY: dict[str, Any] = {
+    "longest": 4, "size": 400, "lengths": [2, 4, 6], "tested": 10, "batch_tokens": 128, "threads": 1,
+    "training.warmup": 10, "training.learning_rate": 1e-2, "training.log_every": 10, "training.checkpoint_every": 100,
+    "training.validate_every": 100,
+}  # fmt: skip
+SMALL = {"network.width": 32, "network.heads": 2, "network.steps": 3, "network.feed_forward": 32}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "copy"
+    train("universal/copy", {**TINY, **SMALL, "network.halting": "basic", "training.steps": 180}, out=out)
+    return out
+
+
+def test_short_strings_are_copied_and_longer_ones_scored(run: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    metrics = {name: metric["value"] for name, metric in result["metrics"].items()}
+    curve = result["curve"]
+    assert curve["exact_match"]["2"] > 0.8
+    for length in ("2", "4", "6"):
+        assert 0 <= curve["exact_match"][length] <= curve["accuracy"][length] <= 1
+        for stack in ("encoder", "decoder"):
+            assert 1 <= curve[f"{stack}_steps"][length] <= 3
+    assert 1 <= metrics["encoder_steps"] <= 3
+    assert metrics["accuracy_4"] == curve["accuracy"]["4"]
+    assert "accuracy_2" not in metrics  # the trained length, twice that (not asked for here) and the longest
+    assert "exact_match_6" in metrics
+    assert result["data"]["longest"] == 4
+    assert result["examples"]["6"]["right"] == result["examples"]["6"]["input"]
+    assert result["flops"] > 0
+    assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    lines = (run / "steps.txt").read_text().splitlines()
+    assert lines[0].split()[0] == "encoder"
+    assert len(lines[0]) == len(lines[1])  # steps stand below their tokens
+    assert set("".join(lines[1].split()[1:])) <= set("123")
+    assert len(lines) == 3 * 4 + 2  # tokens and steps of two stacks; a blank line between examples
+
+
+def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
+    translator = manyheads.load(run)
+    assert translator.translate(["12", "90"], beam=1) == ["12", "90"]
+    model: Universal = translator.model
+    _, thoughts = model.think(torch.tensor([[3, 4, 0]]), None, torch.tensor([[13, 3, 4]]))
+    found = pondering(translator, "12", "12")
+    assert [token for token, _ in found.stacks["decoder"]] == ["<pad>", "1", "2"]
+    for stack, positions in found.stacks.items():
+        assert [steps for _, steps in positions] == thoughts[stack].steps[0].tolist()
+    translator.model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="only a Universal Transformer takes steps"):
+        pondering(translator, "12")
+
+
+def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Path) -> None:
+    record = json.loads((run / "result.json").read_text())
+    predictor = manyheads.load(run)
+    outcome = predictor.outcome()
+    assert set(outcome.metrics) == {f"{name}_{n}" for name in ("accuracy", "exact_match") for n in (2, 4, 6)}
+    for name in ("accuracy", "exact_match"):
+        assert {n: outcome.metrics[f"{name}_{n}"]["value"] for n in "246"} == record["curve"][name]
+    assert all(record["metrics"][name] == metric for name, metric in outcome.metrics.items() if name[-2:] != "_2")
+    assert outcome.inputs == outcome.references
+    assert [len(text) for text in outcome.inputs] == [2] * 10 + [4] * 10 + [6] * 10
+    assert [quality == 1 for quality in outcome.quality[:10]] == [
+        output[:2] == given for output, given in zip(outcome.outputs[:10], outcome.inputs[:10], strict=True)
+    ]
+    same = compare(predictor, predictor)
+    assert same["items"] == 30
+    assert same["bootstrap"]["accuracy"]["difference"] == 0
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    for change, message in (
+        ({"seed": record["seed"] + 1}, "the test data are not those of the run any more"),
+        ({"seed": None}, r"result\.json is damaged, it does not tell the run's data"),
+        ({"lengths": [-1]}, r"result\.json is damaged, it does not tell the run's data"),
+    ):
+        (copied / "result.json").write_text(json.dumps({**record, "data": {**record["data"], **change}}))
+        with pytest.raises(ValueError, match=message):
+            manyheads.load(copied).outcome()
+
+
+def test_scores_are_counted_by_hand(run: Path) -> None:
+    pairs = algorithmic_pairs("copy", 7, 6, shortest=6, seed=5, split="test")
+    model, tokenizer = directory.load(run).model, digit_tokenizer()
+    found, outputs = measure(model, tokenizer, pairs, prepare(threads=1))
+    right = sum(output[i : i + 1] == c for output, t in zip(outputs, pairs.targets, strict=True)
+                for i, c in enumerate(t))  # fmt: skip
+    assert found["accuracy"] == pytest.approx(right / 42)
+    hits = 0
+    for source, target in zip(pairs.sources, pairs.targets, strict=True):  # one by one, given what comes before
+        ids, wanted = tokenizer.encode(source).ids, tokenizer.encode(target).ids
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), None, torch.tensor([[13, *wanted[:-1]]]))
+        logits[..., 13] = -torch.inf  # padding
+        hits += int((logits[0].argmax(-1) == torch.tensor(wanted)).sum())
+    assert found["forced_accuracy"] == pytest.approx(hits / 49)
+
+
+@pytest.mark.parametrize("model", ["transformer", "lstm"])
+@pytest.mark.parametrize("recipe", ["universal/reverse", "universal/addition"])
+def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
+    settings = {**TINY, "lengths": [4, 6], "model": model, "network.width": 32, "training.steps": 3}
+    result = train(recipe, settings, out=tmp_path)
+    assert set(result["metrics"]) == {
+        "loss",
+        "perplexity",
+        "accuracy_4",
+        "accuracy_6",
+        "exact_match_4",
+        "exact_match_6",
+    }
+    assert set(result["curve"]) == {"accuracy", "exact_match", "forced_accuracy"}
+    assert not (tmp_path / "steps.txt").exists()
+
+
+def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path: Path) -> None:
+    from manyheads.data.splits import SplitData
+    from manyheads.runs.run import Run
+    from manyheads.tasks.digits.recipes import DigitsConfig
+    from manyheads.tasks.digits.run import _model, _task
+
+    config = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160)
+    pairs = algorithmic_pairs("copy", 200, 4, seed=1, split="train")
+    splits = SplitData(pairs, pairs, None)
+    found = []
+    for _ in range(2):
+        task = _task(config, Run("universal/copy", tmp_path), _model(config), splits, prepare(threads=1))
+        offsets = [batch.offset for batch in task.batches(3)]
+        assert all(each is not None for each in offsets)
+        found.append(torch.cat([each for each in offsets if each is not None]))
+        assert task.model.config.max_positions == 42
+    assert torch.equal(*found)
+    assert found[0].min() == 0
+    assert 30 < found[0].max() <= 42 - 2
+    plain = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160, offsets=False)
+    assert _task(plain, Run("x", tmp_path), _model(plain), splits, prepare(threads=1)).batches(0)[0].offset is None
+
+
+def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
+    ((name, record),) = length_curve.read_records([run])
+    assert name.startswith("universal")
+    assert length_curve.curve(record, "exact_match")[0] == [2, 4, 6]
+    assert cli.main(["curve", str(run), "--out", str(tmp_path / "curve.svg")]) == 0
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
+    for settings, message in (
+        ({"lengths": [40, 20]}, "expected rising lengths"),
+        ({"lengths": [2, 40]}, "addition needs 3 or more"),
+        ({"longest": 0}, "longest is 0: expected an integer from 1"),
+        ({"model": "gru"}, "gru"),
+        ({"network.steps": 0}, "steps is 0: expected an integer from 1"),
+        ({"network.depth": 3}, "unknown settings depth"),
+        ({"network.pad": 3}, "settings pad: the data and the task decide"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train("universal/addition", {**TINY, "lengths": [4], **settings}, out=tmp_path / "x")
+    with pytest.raises(ValueError, match="max_positions is 12: the longest of lengths needs"):
+        train("universal/copy", {**TINY, "network.max_positions": 12, "lengths": [4, 40]}, out=tmp_path / "z")
+    with pytest.raises(ValueError, match=r"training\.width: it is the width of the model"):
+        train("universal/copy", {**TINY, "training.width": 99}, out=tmp_path / "z")
+    with pytest.raises(ValueError, match="starts from no other model"):
+        train("universal/copy", TINY, out=tmp_path / "y", init=str(tmp_path))
+
+
+@pytest.mark.parametrize("recipe", ["universal/copy", "universal/reverse", "universal/addition"])
+def test_plans(recipe: str, tmp_path: Path) -> None:
+    planned = train(recipe, {}, out=tmp_path, dry_run=True)
+    assert planned["parameters"] > 50_000
+    assert RECIPES[recipe].planned_model() is not None
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,102 @@
+"""A run on clips: it learns what frames by themselves do not tell, is recorded, and evaluated again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import manyheads
+from manyheads import cli
+from manyheads.data.embedded.moving_digits import Clips, ClipSource
+from manyheads.models.nonlocal_net import NonLocalNet
+from manyheads.models.presets import build, preset
+from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.images.clip_task import Batch, ClipClassifier
+from manyheads.tasks.images.clips import planned_model
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
+from manyheads.training.faults import BatchTooLargeError, reraise_oom
+from manyheads.training.ranks import here
+
+pytest.importorskip("sklearn")
+SMALL: dict[str, Any] = {
+    "size": 64, "tested": 40, "frames": 4, "side": 10, "slit": 4, "threads": 1, "batch_items": 16,
+    "training.steps": 40, "training.warmup": 5, "training.validate_every": 20, "training.log_every": 10,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "clips"
+    train("moving-digits", SMALL, out=out)
+    return out
+
+
+def test_a_run_is_recorded_and_evaluated_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = json.loads((run / "result.json").read_text())
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    assert losses[-1] < losses[0], "the training clips are being learnt"
+    assert result["data"]["items"] == {"train": 64, "validation": 40, "test": 40}
+    model = manyheads.load(str(run))
+    assert isinstance(model, ClipClassifier)
+    assert evaluate(model) == {name: result["metrics"][name] for name in ("loss", "accuracy")}
+    assert compare(model, model)["most_changed"] == []
+    assert cli.main(["evaluate", str(run), "--by-label", "--json"]) == 0
+    labels = json.loads(capsys.readouterr().out)["labels"]
+    assert sum(row["items"] for row in labels) == 40
+    assert cli.main(["evaluate", str(run), "--data", "clips"]) == 2
+    assert "clips are not read from files" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
+    assert train("moving-digits", SMALL, out=tmp_path / "run", max_minutes=1e-6) is None
+    result = train("moving-digits", SMALL, out=tmp_path / "run", resume=True)
+    expected = json.loads((run / "result.json").read_text())["metrics"]
+    assert result["metrics"]["loss"]["value"] == pytest.approx(expected["loss"]["value"], abs=1e-6)
+
+
+def test_a_batch_of_clips_that_the_memory_does_not_hold_is_described() -> None:
+    batch = Batch(torch.zeros(2, 1, 4, 10, 10), torch.zeros(2, dtype=torch.int64))
+    told = r"a batch of clips \(2, 1, 4, 10, 10\), labels \(2,\): start anew"
+    with pytest.raises(BatchTooLargeError, match=told), reraise_oom(1, batch, torch.nn.Linear(1, 1), here()):
+        raise MemoryError
+
+
+def test_without_blocks_the_frames_of_a_clip_do_not_meet() -> None:
+    """The mean over a clip is that over its frames, each a clip by itself; a block, once it does something, is not."""
+    sizes = RECIPES["moving-digits"].config.model
+    clips = torch.randn(2, 1, 4, 16, 16)
+    for stages, alike in (((), True), ((2,), False)):
+        settings = {**sizes, "stages": stages, "labels": ("a", "b"), "channels": 1, "image_size": 16}
+        model: NonLocalNet = build(preset("nonlocal/20-small", "nonlocal", **settings)).eval()
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                torch.nn.init.ones_(parameter)
+            elif any(part in name for part in ("theta", "phi", "g.weight", "output")):
+                torch.nn.init.normal_(parameter)
+        with torch.no_grad():
+            apart = torch.stack([model(clips[:, :, i]) for i in range(4)]).mean(0)
+            assert torch.allclose(model(clips), apart, atol=1e-5) == alike
+
+
+def test_the_rival_has_no_blocks_and_the_command_says_so() -> None:
+    config = RECIPES["moving-digits"].config
+    assert planned_model(config).config.stages == (2,)
+    options = cli._parse(["train", "moving-digits", "model.stages=[]"])
+    settings = manyheads.runs.overrides.from_arguments(options.rest)
+    rival = planned_model(manyheads.runs.overrides.apply(config, settings))
+    assert rival.config.stages == ()
+    assert not [name for name, _ in rival.named_modules() if name.endswith("theta")]
+
+
+def test_clips_are_described_again() -> None:
+    source = ClipSource(size=3, tested=2)
+    splits = source.read()
+    described = source.describe(splits)
+    assert described["kind"] == "clips"
+    assert isinstance(splits.train, Clips)
+    assert splits.train.pixels.dtype == np.uint8

@@ -1,0 +1,44 @@
+"""The image recipes as they stand in the table: each can be planned, and DeiT's parts are parts of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from manyheads.runs.overrides import apply, from_mapping
+from manyheads.tasks.images import ablation
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
+
+
+def test_each_row_of_deits_ablation_takes_a_part_away() -> None:
+    base = RECIPES["deit/ablate"].config
+    for name, changes in ablation.ROWS.items():
+        assert (apply(base, from_mapping(changes)) != base) == (name != "base"), name
+        for key in changes:  # each changes something: it does not repeat what the base has
+            assert apply(base, from_mapping({key: changes[key]})) != base, (name, key)
+    for part in (
+        "flip",
+        "randaugment",
+        "mixup",
+        "cutmix",
+        "erasing",
+        "magnitude",
+        "magnitude_std",
+        "switch",
+        "repeats",
+    ):
+        assert getattr(base.augmentation, part) == getattr(RECIPES["deit"].config.augmentation, part)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name.startswith(("cifar10/", "mnist/", "deit", "image-"))]
+)
+def test_a_dry_run_plans_every_recipe(name: str, tmp_path: Path) -> None:
+    planned = train(name, {}, out=tmp_path / "run", dry_run=True)
+    assert planned.get("each", planned)["parameters"] > 1000
+    assert not (tmp_path / "run").exists()
+    if not name.startswith("image-"):
+        with pytest.raises(ValueError, match="needs its data|learns from a teacher"):
+            train(name, {}, out=tmp_path / "run")

@@ -1,0 +1,270 @@
+"""The verbs' contract: what goes to stdout, how mistakes are told, with which exit status."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads import cli
+from manyheads.errors import UserError
+from manyheads.models.presets import PRESETS
+from tests.support.refusals import refused
+
+VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert", "serve")
+
+
+def test_help_answers_at_once() -> None:
+    seconds = []  # of a processor, which others may keep busy
+    for _ in range(3):
+        before = os.times()
+        done = subprocess.run([sys.executable, "-m", "manyheads", "--help"], capture_output=True, text=True, check=True)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))
+    assert min(seconds) < 0.5
+    assert [verb for verb in VERBS if f"  {verb}" in done.stdout] == list(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--help"])
+    assert left.value.code == 0
+    assert f"manyheads {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: VERB"),
+        (["trian", "translation"], "unknown VERB 'trian': did you mean train?"),
+        (["train"], "required: RECIPE"),
+        (["train", "translatoin"], "unknown recipe 'translatoin': did you mean translation?"),
+        (["train", "translation/multi30k"], "data=DIR"),
+        (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
+        (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
+        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, got 'abc'"),
+        (["train", "translation/multi30k", "steps"], "expected key=value"),
+        (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["train", "translation", "--precision", "bf61"], "unknown P 'bf61': did you mean bf16?"),
+        (["train", "translation", "--max-minutes", "-1"], "expected a positive number, got '-1'"),
+        (["train", "translation", "--resum"], "unknown option --resum: did you mean --resume?"),
+        (["translate", "absent", "--beam", "0", "x"], "--beam: expected a whole number from 1 to 1024, got '0'"),
+        (["translate", "absent", "--beam", "1000000000", "x"], "--beam: expected a whole number from 1 to 1024"),
+        (["translate", "absent", "--nbest", "1000000", "x"], "--nbest: expected a whole number from 1 to 1024"),
+        (["translate", "absent", "--nbest", "5", "x"], "--nbest 5 needs a beam of at least as many: --beam is 4"),
+        (["translate", "absent", "--alpha", "1e308", "x"], "--alpha: expected a number from 0 to 10, got '1e308'"),
+        (["translate", "absent", "--alpha", "-1", "x"], "--alpha: expected a number from 0 to 10, got '-1'"),
+        (["translate", "absent", "--alpha", "nan", "x"], "--alpha: expected a number from 0 to 10, got 'nan'"),
+        (["fill", "absent", "--top", "1000000", "x"], "--top: expected a whole number from 1 to 1000"),
+        (["classify", "absent", "--top", "9" * 30, "x"], "--top: expected a whole number from 1 to 1000000"),
+        (["generate", "absent", "--max-tokens", "1000000"], "--max-tokens: expected a whole number from 1 to 100000"),
+        (["generate", "absent", "--top-k", "9" * 30], "--top-k: expected a whole number from 1 to 1000000000"),
+        (["train", "translation", "--max-minutes", "inf"], "expected a positive number, got 'inf'"),
+        (["translate", "absent", "x"], "absent"),
+        (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "goes without --nbest"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--truncate"], "goes without --truncate"),
+        (["generate", "absent", "--seed", "abc"], f"--seed: expected a whole number from 0 to {2**63 - 1}, got 'abc'"),
+        (["answer", "absent", "--null-threshold", "abc"], "--null-threshold: expected a finite number, got 'abc'"),
+        (["evaluate", "absent"], "absent"),
+        (["evaluate", "absent", "more"], "unexpected 'more'"),
+        (["compare", "absent"], "required: SECOND"),
+        (["summary", "transformer/bse"], "did you mean transformer/base?"),
+        (["export", "absent", "out"], "required: --format"),
+        (["export", "absent", "out", "--format", "onx"], "unknown FORMAT 'onx'"),
+        (["convert", "absent.pt", "out"], "absent.pt: no such file or directory: expected a model directory, "),
+    ],
+)
+def test_mistakes_take_one_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_traceback_is_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--debug", "summary", "absent"], ["summary", "absent", "--debug"]):
+        assert cli.main(arguments) == 2
+        assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "/full/disk"), 2, "/full/disk: No space left on device"),
+        (FileNotFoundError("data/x.txt: no such file"), 2, "data/x.txt: no such file"),
+        (UserError("two\nlines"), 2, "two lines"),
+    ],
+)
+def test_exit_status(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.recipes, "_recipes", fail)
+    assert cli.main(["recipes"]) == status
+    assert capsys.readouterr().err == f"manyheads: {message}\n"
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), ValueError("zip() argument 2 is longer"), OSError("a bug")])
+def test_a_bug_keeps_its_traceback(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.recipes, "_recipes", fail)
+    assert cli.main(["recipes"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback (most recent call last):")
+    expected = f"manyheads: this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
+    assert printed.splitlines()[-1] == expected
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    talk = "from manyheads import cli; cli.recipes._recipes = lambda _: print('x' * 10**6); "
+    code = f"{talk}raise SystemExit(cli.main(['recipes']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["recipes", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [r["recipe"] for r in found][:2] == ["translation", "translation/multi30k"]
+    assert cli.main(["recipes"]) == 0
+    text = capsys.readouterr().out
+    assert all(r["recipe"] in text and r["paper"] in text for r in found)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "translation", "language-modelling/tiny-shakespeare", "bert/imdb"])
+def test_a_recipes_settings_are_listed_as_they_are_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from manyheads.runs.overrides import apply, as_dict, from_arguments
+    from manyheads.tasks.registry import find
+
+    default = find(name).config
+    assert cli.main(["recipes", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == json.loads(json.dumps(as_dict(default)))
+    assert cli.main(["recipes", name]) == 0
+    text = capsys.readouterr().out
+    assert f"manyheads train {name}" in text
+    given = [line.strip() for line in text.splitlines() if re.fullmatch(r"    [a-z_.]+=\S*", line)]
+    assert len(given) > 20
+    assert apply(default, from_arguments(given)) == default
+    assert cli.main(["recipes", "mrcp"]) == 2
+    assert "did you mean mrpc" in capsys.readouterr().err
+
+
+def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary", "transformer/base", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"]["total"] == 63_082_496
+    assert found["parameters"]["non_embedding"] == 44_138_496
+    assert found["flops"]["forward"] > 0
+    assert found["training_cost"]["agrees"]
+    assert cli.main(["summary", "transformer/big"]) == 0
+    assert "2.298e+19 FLOPs, published 2.3e+19: agrees" in capsys.readouterr().out
+
+
+def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(PRESETS)
+    assert any(line.split() == ["vit/ti16", "Dosovitskiy", "2020"] for line in lines)
+    assert cli.main(["summary", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0] == {"name": "transformer/tiny", "paper": "Vaswani 2017"}
+    refusal = refused(capsys, "summary", "vit/ti61")
+    assert "did you mean vit/ti16?" in refusal
+    assert len(refusal) < 200
+
+
+def test_the_formats_are_those_of_the_directory() -> None:
+    from manyheads.export import FORMATS
+
+    export = cli._parsers()[1]["export"]
+    (action,) = (a for a in export._actions if a.dest == "format")
+    assert tuple(action.choices or ()) == FORMATS
+
+
+def test_an_interrupt_while_modules_are_imported_is_told_in_a_line() -> None:
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "manyheads.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from manyheads.__main__ import main
+raise SystemExit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "manyheads: interrupted\n")
+
+
+def test_the_largest_sizes_are_those_of_the_predictors() -> None:
+    from manyheads.tasks.answering import predictor as answering
+    from manyheads.tasks.language import predictor as language
+    from manyheads.tasks.masked_words import predictor as masked_words
+
+    assert cli.generate.MOST_TOKENS == language.MOST_TOKENS
+    assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
+
+
+@pytest.mark.parametrize("arguments", [("translate", "m", "a", "--score-target"), ("answer", "m", "--question", "q")])
+def test_a_pipe_is_refused_and_not_waited_for(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    last = [str(pipe)] if arguments[0] == "translate" else ["--context", f"@{pipe}"]
+    assert f"{pipe}: expected a file, got a pipe or device" in refused(capsys, *arguments, *last)
+
+
+class Writer:
+    """Stands in for a language model that writes two pieces."""
+
+    def generate(self) -> None: ...
+
+    def continuations(self, texts: list[str], *, stream: Callable[[int, str], None], **_: Any) -> list[str]:
+        for piece in ("abc", "de"):
+            stream(0, piece)
+        return [f"{text} abcde" for text in texts]
+
+
+def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Writer())
+    assert cli.main(["generate", "m", "a"]) == 0
+    assert capsys.readouterr() == ("a abcde\n", "")
+    monkeypatch.setattr(cli.generate, "TELLING", -1.0)
+    assert cli.main(["generate", "m", "a"]) == 0
+    told = "manyheads: 3 characters so far\nmanyheads: 5 characters so far\n"
+    assert capsys.readouterr() == ("a abcde\n", told)
+
+
+def test_what_a_file_holds_gives_no_commands_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x\x1b[2J\n" + "y" * 10_000}))
+    assert cli.main(["summary", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert told.count("\n") == 1
+    assert len(told) < 4100
+
+
+def test_behind_two_dashes_all_is_text() -> None:
+    for words in (["--top", "2", "MODEL"], ["MODEL", "--top", "2"], ["MODEL"]):
+        assert cli._parse(["classify", *words, "--", "- a list item", "--top"]).rest == ["- a list item", "--top"]

@@ -1,0 +1,221 @@
+"""The laws of the house: who imports whom, attention written once, short files, light dependencies."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+PACKAGE = ROOT / "manyheads"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# from the lowest layer to the highest: a package imports from lower layers only
+LAYERS = [
+    ("errors",), ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
+    ("export",), ("runs",), ("tasks",), ("service",), ("cli",), ("__main__",),
+]  # fmt: skip
+ASIDE = ("data", "training")  # import no model, nor each other; used by runs, tasks and the layers above
+FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
+
+EXTRAS = (
+    "conllu", "ctranslate2", "datasets", "gguf", "llama_cpp", "llvmlite", "numba", "openvino", "pandas",
+    "prometheus_client", "pydantic", "pytest", "sacremoses", "scipy", "sklearn", "starlette", "transformers", "uvicorn",
+)  # fmt: skip
+
+
+def allowed(room: str) -> set[str]:
+    if room in ASIDE or room == "results":
+        # training runs on the machine that core/runtime.py knows
+        return {room, "errors", "files", "core.config", *(["core"] if room == "training" else [])}
+    level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
+    assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
+    below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config", "errors"}
+    if level > LAYERS.index(("directory",)):
+        below |= set(ASIDE)
+    if room == "directory":
+        below |= {"training"}  # to say of a run that it is not finished yet
+    return below | {"results"} if room in ("tasks", "cli") else below
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The rooms of manyheads that a file names in imports, type-checking and function-local ones included.
+
+    `core.config`, of which the data's settings are made, imports no more than the standard library: a room by itself.
+    """
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            names = [f"manyheads.{a.name}" for a in node.names] if module == "manyheads" else [module]
+        for name in names:
+            if name.startswith("manyheads."):
+                yield "core.config" if name.startswith("manyheads.core.config") else name.split(".")[1]
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def forbidden(file: Path, tree: ast.AST) -> set[str]:
+    rooms = set(imported(tree)) - {"__version__"}
+    return set() if room_of(file) == FACADE else rooms - allowed(room_of(file))
+
+
+def test_imports_point_down_the_house() -> None:
+    found = {file: forbidden(file, ast.parse(file.read_text(encoding="utf-8"))) for file in FILES}
+    assert {str(file.relative_to(PACKAGE)): rooms for file, rooms in found.items() if rooms} == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("core/x.py", "import manyheads.models.transformer"),
+        ("data/x.py", "from manyheads.core import masks"),
+        ("training/x.py", "from manyheads import models"),
+        ("models/x.py", "def f():\n    from manyheads.data.store import TokenStore"),
+        ("interop/x.py", "import manyheads.generation"),
+        ("runs/x.py", "from manyheads.tasks import registry"),
+    ],
+)
+def test_the_walk_sees_wrong_arrows(file: str, line: str) -> None:
+    assert forbidden(PACKAGE / file, ast.parse(line))
+
+
+def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
+    """Return the modules of the package that a file imports, for type checkers only and inside functions included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or {node.module}
+    return found & modules
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    trees = {
+        ".".join(("manyheads", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
+        for file in FILES
+    }
+    modules = set(trees)
+    imports = {name: imported_modules(ast.parse(file.read_text()), modules) - {name} for name, file in trees.items()}
+    while leaves := [name for name, others in imports.items() if not others & imports.keys()]:
+        for name in leaves:
+            del imports[name]
+    while roots := imports.keys() - set().union(*imports.values()):  # modules that only lead to a circle
+        for name in roots:
+            del imports[name]
+    assert not imports, f"these modules import each other in a circle: {sorted(imports)}"
+
+
+@pytest.mark.parametrize("room", ["core", "data"])
+def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
+    roots = set()
+    for file in (PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                roots |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                roots.add((node.module or "").split(".")[0])
+    others = roots - set(sys.stdlib_module_names) - {"manyheads"}
+    if room == "core":
+        assert others == {"torch"}
+    else:
+        assert "torch" not in others
+
+
+# functions that turn scores into weights over what is not keys: the matrices of a stem's mixture, words, labels
+NO_ATTENTION = {
+    "models/local_attention.py": {"AttentionStem.forward"},
+    "models/vit.py": {"ViT.fuse"},
+}
+
+
+def normalisations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (qualified name of the function, name that it uses) for every softmax and every fused attention kernel."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield from normalisations(node, f"{outer}.{node.name}".removeprefix("."))
+            continue
+        name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
+        if outer and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
+            yield outer, name
+        yield from normalisations(node, outer)
+
+
+def test_attention_is_written_once() -> None:
+    """Scores become weights in one function, and there is one call of a fused kernel: elsewhere in what models are
+    made of, nothing normalises but what NO_ATTENTION lists, and nowhere else is a kernel called."""
+    kernels, normalising = set(), set()
+    for file in FILES:
+        for function, name in normalisations(ast.parse(file.read_text(encoding="utf-8"))):
+            where = str(file.relative_to(PACKAGE))
+            if "softmax" not in name.lower():
+                kernels.add((where, function))
+            elif where.startswith(("core/", "models/")) and function not in NO_ATTENTION.get(where, ()):
+                normalising.add((where, function))
+    assert kernels == {("core/attention.py", "_AttentionMap.fused")}
+    assert normalising == {("core/attention.py", "_normalise")}
+
+
+@pytest.mark.parametrize(
+    "line", ["F.softmax(scores, -1)", "scores.softmax(-1)", "nn.Softmax(-1)(scores)", "scaled_dot_product_attention(q)"]
+)
+def test_a_second_attention_would_be_seen(line: str) -> None:
+    assert list(normalisations(ast.parse(f"def attend(scores):\n    return {line}")))
+
+
+def test_files_are_short_and_have_names_of_their_own() -> None:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    lengths = {str(file): len(file.read_text(encoding="utf-8").splitlines()) for file in [*FILES, *tests]}
+    assert {name: n for name, n in lengths.items() if n > 400} == {}
+    assert not [file for file in FILES if file.name == "utils.py"]
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_every_module_imports_with_the_core_dependencies_alone() -> None:
+    modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
+    for extra in ("manyheads.lowering.", "manyheads.service."):  # imported where there is Numba, or Starlette
+        modules = [m for m in modules if not m.startswith(extra) or m == f"{extra}__init__"]
+    names = [m.removesuffix(".__init__") for m in modules if not m.endswith("__main__")]
+    done = python(
+        f"import sys, importlib\nfor name in {EXTRAS!r}: sys.modules[name] = None\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_or_the_command_line_is_light() -> None:
+    done = python(
+        "import sys, manyheads, manyheads.cli; print([m for m in ('torch', 'numpy', 'yaml') if m in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_recipes_are_listed_without_torch() -> None:
+    done = python("import sys; from manyheads.cli import main; main(['recipes']); print('torch' in sys.modules)")
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_the_facade_hands_out_its_names_and_no_others() -> None:
+    import manyheads
+    from manyheads.core import tap
+
+    assert manyheads.record is tap.record
+    assert manyheads.edit is tap.edit
+    assert callable(manyheads.load)
+    assert callable(manyheads.train)
+    assert set(manyheads.__all__) == set(dir(manyheads))
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        manyheads.lod  # noqa: B018

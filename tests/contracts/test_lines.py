@@ -1,0 +1,178 @@
+"""Texts among the arguments or a line each on stdin, answered in their order; faults name the text or its line."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads import cli
+from manyheads.cli import lines
+from manyheads.data.text_faults import ItemError
+from manyheads.tasks.translation.predictor import Translation
+from tests.support.refusals import refused
+
+
+class Echo:
+    """Stands in for a translator: the text in capitals, `nbest` times."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def translate(self) -> None:
+        raise AssertionError("the command wants the n best")
+
+    def nbest(
+        self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
+    ) -> list[list[Translation]]:
+        self.asked.append(list(texts))
+        for number, text in enumerate(texts):
+            if len(text) > 99 and not truncate:
+                raise ItemError(number, f"has {len(text)} tokens, the model takes 99")
+        return [[Translation(t.upper(), 0.0 - i, -2.0) for i in range(count)] for t in texts]
+
+    def score(self, sources: list[str], targets: list[str], alpha: float) -> list[Translation]:
+        return [Translation(t, -0.5, -1.0) for t in targets]
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
+    model = Echo()
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: model)
+    return model
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], None]:
+    def give(content: bytes) -> None:
+        path = tmp_path / "stdin"
+        path.write_bytes(content)
+        monkeypatch.setattr(sys, "stdin", path.open("rb"))
+
+    return give
+
+
+def test_texts_among_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["translate", "m", "one", "--beam", "2", "two", "--alpha", "1", "three\nlines"]) == 0
+    assert capsys.readouterr().out == "ONE\nTWO\nTHREE LINES\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", ""),
+        (b"one\n", "ONE\n"),
+        (b"one\n\n \ntwo", "ONE\n\n \nTWO\n"),
+        ("a\u2028b\x0bc\x85d\rE\n".encode(), "A\u2028B\x0bC\x85D E\n"),  # no line break but \n
+        (b"".join(b"line %d\n" % i for i in range(20_000)), "".join(f"LINE {i}\n" for i in range(20_000))),
+    ],
+)
+def test_one_line_in_one_line_out(
+    content: bytes, expected: str, echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(content)
+    assert cli.main(["translate", "m"]) == 0
+    assert capsys.readouterr().out == expected
+    assert all(sum(len(text) + 1 for text in chunk) < 2 * lines.CHUNK for chunk in echo.asked)
+
+
+def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+    os.write(write, b"one\ntw")
+    chunks = lines.stdin()
+    assert next(chunks) == ["one"]
+    os.write(write, b"o\n")
+    assert next(chunks) == ["two"]
+    os.close(write)
+    assert list(chunks) == []
+
+
+def test_a_line_that_does_not_end_is_not_held_for_ever(
+    echo: Echo, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = b"x" * (3 * lines.CHUNK)
+    stdin(b"one\n" + long + b"\nthree")
+    assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
+    monkeypatch.setattr("manyheads.data.splits.LONGEST_LINE", 2 * lines.CHUNK)
+    stdin(long)
+    assert "<stdin>:1: a line of more than 131,072 bytes" in refused(capsys, "translate", "m")
+
+
+def test_nbest_scores_and_json(
+    echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["translate", "m", "a", "b", "--nbest", "2"]) == 0
+    assert capsys.readouterr().out == "1\t0.0000\tA\n1\t-1.0000\tA\n2\t0.0000\tB\n2\t-1.0000\tB\n"
+    stdin(b"a\n\nb\n")
+    assert cli.main(["translate", "m", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [item["source"] for item in found] == ["a", "", "b"]
+    assert found[2]["translations"] == [{"text": "B", "score": 0.0, "log_probability": -2.0}]
+    targets = tmp_path / "targets.de"
+    targets.write_text("x\ny\n")
+    assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets)]) == 0
+    assert capsys.readouterr().out == "-0.5000\t-1.0000\n" * 2
+    assert f"{targets}: 2 lines for 1 sources" in refused(capsys, "translate", "m", "a", "--score-target", str(targets))
+
+
+def test_faults_of_stdin_name_its_line(
+    echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin(b"fine\n\xff\n")
+    assert "<stdin>:2: invalid UTF-8" in refused(capsys, "translate", "m")
+    monkeypatch.setattr(lines, "CHUNK", 4)  # the fault is in a later chunk
+    stdin(b"one\ntwo\n" + b"x" * 100 + b"\n")
+    assert cli.main(["translate", "m"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "ONE\nTWO\n"
+    assert shown.err == "manyheads: <stdin>:3: this text has 100 tokens, the model takes 99\n"
+    assert "text 1 has 100 tokens" in refused(capsys, "translate", "m", "x" * 100)
+    assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0
+
+
+def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
+    assert "--by-label is for models that tell one label" in refused(capsys, "evaluate", "m", "--by-label")
+
+
+class Pairs:
+    """Stands in for a classifier of pairs."""
+
+    reads, takes_pairs = "texts", True
+
+    def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:
+        return [[] for _ in texts]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nc\n", "<stdin>:2: this text has 0 tabs: expected two texts with one between"),
+        (b"a\nb\tc\n", "<stdin>:2: this text has a tab, the first one none: give pairs only, or single texts only"),
+    ],
+)
+def test_faults_of_pairs_name_their_line(
+    content: bytes, message: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Pairs())
+    stdin(content)
+    assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
+
+
+def test_what_is_never_written_has_no_score_in_json(
+    echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Echo, "score", lambda *_: [Translation("x", -0.5, -1.0), Translation("<pad>", -inf, -inf)])
+    targets = tmp_path / "targets.de"
+    targets.write_text("x\n<pad>\n")
+    assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets), "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert [line["score"] for line in scored] == [-0.5, None]

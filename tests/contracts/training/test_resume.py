@@ -1,0 +1,331 @@
+"""A resumed run is the uninterrupted run, bit for bit."""
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import manyheads.training.session as session
+from manyheads.files import LEFTOVER
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import train
+from manyheads.training.progress import read_metrics
+from tests.support.toy import ToyTask, toy_route
+
+SETTINGS: dict[str, Any] = {
+    "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,
+    "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
+}  # fmt: skip
+TIMES = {"seconds", "tokens_per_second", "waiting"}
+
+
+HEAVY: dict[str, Any] = {**SETTINGS, "checkpoint_every": 3, "average_every": 5}  # with checkpoints of 12 MB
+
+
+class Crash(Exception):
+    pass
+
+
+def run(out: Path, crash: int | None = None, **options) -> ToyTask:
+    """Train to the end, or until the `crash`-th micro-batch of this session."""
+
+    def hook(call: int) -> None:
+        if call == crash:
+            raise Crash
+
+    task = options.pop("task", None) or ToyTask()
+    task.before_loss = hook
+    config = options.pop("config", None) or TrainingConfig(**SETTINGS)
+    train(task, config, out, route=options.pop("route", toy_route()), **options)
+    return task
+
+
+def outcome(out: Path) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
+    """Final weights, metrics without times, summary without times."""
+    entries = [{k: v for k, v in e.items() if k not in TIMES} for e in read_metrics(out / "metrics.jsonl")]
+    summary = json.loads((out / "state" / "finished.json").read_text())
+    return (out / "model.safetensors").read_bytes(), entries, {k: v for k, v in summary.items() if k not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(out)
+    return outcome(out)
+
+
+def test_a_crash_leaves_no_trace_in_the_result(tmp_path, whole):
+    for crash in (2, 40, 61, 33):  # before the first checkpoint, in the middle of an epoch, of a group, of a window
+        with pytest.raises(Crash):
+            run(tmp_path / "run", crash, resume=(tmp_path / "run").exists())
+        torch.rand(random.randrange(9))  # whatever the next process did before
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_damaged_end_is_named(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
+    run(tmp_path, config=config)
+    for content in (b"{}", b"not json", b"\xff"):
+        (tmp_path / "state" / "finished.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"finished\.json: .*delete it: --resume goes on from the last checkpoint"):
+            run(tmp_path, config=config, resume=True)
+    (tmp_path / "state" / "finished.json").unlink()
+    run(tmp_path, config=config, resume=True)
+    assert json.loads((tmp_path / "state" / "finished.json").read_text())["step"] == 3
+
+
+def test_metrics_are_complete_and_without_doubles(whole):
+    steps = [entry["step"] for entry in whole[1] if "loss" in entry]
+    assert steps == list(range(7, 61, 7))
+    assert [entry["step"] for entry in whole[1] if "validation" in entry] == list(range(9, 61, 9))
+
+
+class Growing(ToyTask):
+    """Weights grow in training, so that the first validation is the best."""
+
+    def validate(self) -> dict[str, float]:
+        return {"loss": self.model.first.weight.abs().sum().item()}
+
+
+def test_early_stopping_resumes_with_its_state(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "steps": 400, "validate_every": 4, "patience": 5, "checkpoint_every": 7})
+    run(tmp_path / "whole", task=Growing(), config=config)
+    expected = outcome(tmp_path / "whole")
+    assert (expected[2]["step"], expected[2]["weights"]) == (24, "best (step 4)")
+    assert expected[2]["reason"] == "no better loss in 5 validations"
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 56, task=Growing(), config=config)  # in step 23, after four validations without a best
+    saved = json.loads((tmp_path / "run" / "state" / "checkpoint-00000021.json").read_text())["content"]
+    assert saved["counters"]["without_best"] == 4
+    run(tmp_path / "run", task=Growing(), config=config, resume=True)
+    assert outcome(tmp_path / "run") == expected
+
+
+def test_a_moving_average_resumes_bit_for_bit(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "average": 1, "ema": 0.9})
+    run(tmp_path / "whole", config=config)
+    with pytest.raises(Crash):
+        run(tmp_path / "parts", config=config, crash=77)
+    run(tmp_path / "parts", config=config, resume=True)
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+
+
+def test_bf16_resumes_bit_for_bit(tmp_path):
+    route = toy_route(precision="bf16")
+    run(tmp_path / "whole", route=route)
+    with pytest.raises(Crash):
+        run(tmp_path / "crashed", crash=70, route=route)
+    run(tmp_path / "crashed", route=route, resume=True)
+    assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
+
+
+def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(
+        session, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # a second passes at every look
+    sessions = 0
+    while sessions < 20:
+        summary = train(
+            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume=True, max_minutes=0.3
+        )
+        sessions += 1
+        if summary.status == "finished":
+            break
+        assert "resume with: " in summary.reason
+    assert sessions > 2
+    assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
+
+
+class Counted(ToyTask):
+    """Counts its validations. Its loss is best after `best` micro-batches."""
+
+    def __init__(self, best: int) -> None:
+        super().__init__()
+        self.best, self.validated = best, 0
+
+    def validate(self) -> dict[str, float]:
+        self.validated += 1
+        return {"loss": abs(self.calls - self.best) + super().validate()["loss"] / 1e3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "validations"),
+    [
+        ({"steps": 54, "average": 1}, "best (step 18)", 6),  # of steps 9, 18, ... 54
+        ({"steps": 54, "average": 1, "metric": None}, "last", 6),
+        ({"steps": 60, "average": 1, "metric": None}, "last", 7),
+        ({"steps": 54, "average": 2}, "best (step 18)", 7),  # and of the mean
+    ],
+)
+def test_no_weights_are_validated_twice(tmp_path, settings, weights, validations):
+    task = Counted(best=18 * 27 // 10)
+    run(tmp_path, task=task, config=TrainingConfig(**{**SETTINGS, **settings}))
+    summary = json.loads((tmp_path / "state" / "finished.json").read_text())
+    assert (summary["weights"], task.validated) == (weights, validations)
+    logged = {e["step"]: e["validation"] for e in read_metrics(tmp_path / "metrics.jsonl") if "validation" in e}
+    chosen = 18 if "best" in weights else settings["steps"]
+    assert chosen not in logged or summary["metrics"] == logged[chosen]
+
+
+def test_another_config_or_setting_is_no_resume(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 60, settings={"dropout": 0.1})
+    other = TrainingConfig(**{**SETTINGS, "warmup": 30, "clip": None, "steps": 50})
+    with pytest.raises(ValueError, match=r"steps: 60 -> 50; warmup: 20 -> 30; clip: 1.0 -> None; dropout: 0.1 -> 0.2"):
+        run(tmp_path / "run", resume=True, config=other, settings={"dropout": 0.2})
+    with pytest.raises(ValueError, match=r"the data have changed: 10 batches an epoch, now 11"):
+        run(tmp_path / "run", resume=True, task=ToyTask(batches=11), settings={"dropout": 0.1})
+    longer = TrainingConfig(**{**SETTINGS, "steps": 70})
+    run(tmp_path / "run", resume=True, config=longer, settings={"dropout": 0.1})
+    run(tmp_path / "whole", config=longer)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_the_budget_that_shapes_a_schedule_cannot_be_raised(tmp_path):
+    settings = {**SETTINGS, "schedule": "linear", "learning_rate": 0.01}
+    with pytest.raises(Crash):
+        run(tmp_path, 60, config=TrainingConfig(**settings))
+    with pytest.raises(ValueError, match="steps: 60 -> 70"):
+        run(tmp_path, resume=True, config=TrainingConfig(**{**settings, "steps": 70}))
+
+
+def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsys):
+    run(tmp_path / "run")
+    before = outcome(tmp_path / "run")
+    assert run(tmp_path / "run", resume=True).calls == 0
+    assert "this run is finished" in capsys.readouterr().err
+    assert outcome(tmp_path / "run") == before
+    longer = TrainingConfig(**{**SETTINGS, "steps": 90})
+    run(tmp_path / "run", resume=True, config=longer)
+    run(tmp_path / "whole", config=longer)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_another_route_is_warned_of(tmp_path, capsys):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    run(tmp_path, resume=True, route=toy_route(precision="bf16"))
+    assert "warning: this resume will NOT be bit-exact" in (told := capsys.readouterr().err)
+    assert "precision: float32 -> bf16" in told
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2), os.unlink])
+@pytest.mark.parametrize("file", ["checkpoint-00000016.safetensors", "checkpoint-00000016.json"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, capsys, file, damage):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    damage(tmp_path / "state" / file)
+    run(tmp_path, resume=True)
+    told = capsys.readouterr().err
+    assert "resuming after step 8" in told
+    if not (damage is os.unlink and file.endswith("json")):  # without its JSON there is no checkpoint to speak of
+        assert "checkpoint-00000016.json cannot be used" in told
+        assert "using the previous good checkpoint, of step 8" in told
+    assert outcome(tmp_path) == whole
+
+
+def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, capsys):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    flip(tmp_path / "state" / "weights-00000010.safetensors")
+    run(tmp_path, resume=True)
+    assert "weights-00000010.safetensors is truncated or altered" in capsys.readouterr().err
+    assert outcome(tmp_path) == whole
+
+
+@pytest.mark.parametrize("damage", [flip, os.unlink])
+def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp_path, capsys, damage):
+    settings = {**SETTINGS, "steps": 30, "average": 1}
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 66, task=Growing(), config=TrainingConfig(**settings))  # after step 24
+    damage(tmp_path / "run" / "state" / "weights-00000009.safetensors")
+    run(tmp_path / "run", task=Growing(), config=TrainingConfig(**settings), resume=True)
+    told = capsys.readouterr().err
+    assert told.count("checkpoint-00000024.json cannot be used as it is: ") == 1
+    assert "using that of step 24 without what it lacks" in told
+    assert "the best weights (step 9, " in told
+    assert "resuming after step 24" in told
+    # from there on the weights are those of a run that nothing happened to, and the first validation is the best again
+    run(tmp_path / "whole", task=Growing(), config=TrainingConfig(**{**settings, "steps": 27, "metric": None}))
+    assert outcome(tmp_path / "run")[2]["weights"] == "best (step 27)"
+    assert outcome(tmp_path / "run")[0] == outcome(tmp_path / "whole")[0]
+
+
+def test_weights_to_average_that_all_checkpoints_lack_are_told_and_left_out(tmp_path, capsys):
+    settings = {**SETTINGS, "steps": 39, "average": 4, "metric": None}
+    with pytest.raises(Crash):
+        run(tmp_path, 85, config=TrainingConfig(**settings))  # after step 32
+    flip(tmp_path / "state" / "weights-00000020.safetensors")
+    run(tmp_path, config=TrainingConfig(**settings), resume=True)
+    assert "the weights of step 20 are lost" in capsys.readouterr().err
+    assert outcome(tmp_path)[2]["weights"] == "mean of 3"  # of steps 10, 30 and 39
+
+
+def test_only_damaged_checkpoints_are_an_error(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path, 60)
+    for path in (tmp_path / "state").glob("*.json"):
+        flip(path)
+    with pytest.raises(ValueError, match="no checkpoint can be used"):
+        run(tmp_path, resume=True)
+
+
+def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
+    run(tmp_path)
+    state = tmp_path / "state"
+    assert {path.suffix for path in state.iterdir() if path.name != "lock"} == {".json", ".safetensors"}
+    names = set(load_file(state / "checkpoint-00000060.safetensors"))
+    assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
+    assert not any("tied" in name for name in names)
+    assert len(list(state.glob("checkpoint-*.json"))) == 2
+
+
+def start(out: Path, resume: bool = False) -> BaseProcess:
+    """Train in a fork, which has torch imported already."""
+    options = {"resume": resume, "task": ToyTask(ballast=3_000_000), "config": TrainingConfig(**HEAVY)}
+    process = multiprocessing.get_context("fork").Process(target=run, args=(out,), kwargs=options)
+    process.start()
+    return process
+
+
+def test_kill_9_at_random_moments_while_writing_included(tmp_path):
+    began = time.monotonic()
+    whole = start(tmp_path / "whole")
+    whole.join()
+    seconds = time.monotonic() - began
+    assert whole.exitcode == 0
+    out, state = tmp_path / "run", tmp_path / "run" / "state"
+    attempt = killed_while_writing = 0
+    while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
+        attempt += 1
+        process = start(out, resume=True)
+        known = set(state.glob("checkpoint-*.json"))
+        while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
+            time.sleep(0.002)  # until it got further than the last time
+        time.sleep(random.uniform(0, seconds / 20))  # there is something left for twelve attempts
+        while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
+            pass
+        process.kill()
+        process.join()
+        killed_while_writing += bool(list(state.glob(f"{LEFTOVER}*")))
+    assert killed_while_writing >= 2
+    run(out, resume=True, task=ToyTask(ballast=3_000_000), config=TrainingConfig(**HEAVY))
+    assert outcome(out) == outcome(tmp_path / "whole")
+    assert not list(state.glob(f"{LEFTOVER}*"))

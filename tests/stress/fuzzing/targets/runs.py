@@ -1,0 +1,189 @@
+"""What runs leave behind, which may be somebody else's: checkpoints, records, caches; and their settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from manyheads.data.images.checking import remembered
+from manyheads.data.recorded import KINDS, source_of
+from manyheads.data.source import UNRECORDED
+from manyheads.data.store import TokenStore, TokenStream
+from manyheads.data.texts import read_texts
+from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
+from manyheads.tasks.evaluation import record_of
+from manyheads.tasks.registry import RECIPES
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.progress import read_metrics
+from manyheads.training.run_directory import unfinished
+from manyheads.training.state import WINDOW, Counters, capture, restore
+from tests.stress.fuzzing.inputs import Files, read
+from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
+from tests.stress.fuzzing.targets.target import Target
+
+
+def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimiser.step()
+    return model, optimiser, torch.zeros(len(WINDOW), dtype=torch.float64), {}
+
+
+def _checkpoints(folder: Path) -> list[Files]:
+    state = folder / "run" / "state"
+    state.mkdir(parents=True, exist_ok=True)
+    model, optimiser, window, _ = _parts()
+    with Checkpoints(state, print) as checkpoints:
+        for step in (4, 8):
+            snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
+            tensors, content = capture(model, optimiser, Counters(), window, {})
+            checkpoints.save(step, tensors, content, [snapshot])
+        checkpoints.wait()
+    (state / "command.json").write_text(json.dumps("manyheads train x --resume"))
+    (folder / "run" / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25, "validation": {"loss": 1}}\n'
+    )
+    return [read(folder / "run")]
+
+
+def _checkpoint(folder: Path) -> None:
+    read_metrics(folder / "metrics.jsonl")
+    unfinished(folder)
+    with Checkpoints(folder / "state", print) as checkpoints:
+        last = checkpoints.latest()
+    if last is not None:
+        content, tensors = last
+        model, optimiser, window, moving = _parts()
+        restore(model, optimiser, window, moving, tensors, content)
+
+
+QUESTIONS = [
+    {"context": f"In {city}.", "question": "Where?", "answers": {"text": [city], "answer_start": [3]}}
+    for city in ("Paris", "Rome")
+]
+EMBEDDED: dict[str, dict[str, Any]] = {
+    "digits": {"size": 20, "validated": 5, "tested": 5, "longest": 8, "lengths": [8]},
+    "clips": {"size": 20},
+}
+ROWS_OF: dict[str, list[dict[str, Any]]] = {
+    "parallel": PAIRS,
+    "tagged": TAGGED,
+    "questions": QUESTIONS,
+    "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
+}
+
+
+def _records(_: Path) -> list[Files]:
+    """What records say of data of every kind, with fingerprints that no data have, and as they were written once."""
+    made: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for name, kind in KINDS.items():
+        given = EMBEDDED.get(name, {"data": "a.jsonl", "test": "a.jsonl"})
+        known = {key: value for key, value in as_dict(kind(**given)).items() if key not in UNRECORDED}
+        digits = {"test": "0" * 16, "validation": "1" * 16}
+        record = {"data": {"kind": name, **known, "fingerprints": digits}}
+        made.append((record, ROWS_OF.get(name, ROWS)))
+    former: dict[str, Any] = {
+        "algorithm": "copy",
+        "pairs": {"train": 10, "validation": 5, "test": 5},
+        "fingerprints": {"test": "0" * 16},
+    }
+    made.append(({"data": former, "seed": 1, "curve": {"accuracy": {"5": 1.0}}}, ROWS))
+    pixels = {f"{i}.png": encoded("PNG", mode) for i, mode in enumerate(("RGB", "L", "P", "LA"))}
+    return [{"result.json": json.dumps(record).encode(), "a.jsonl": jsonl(rows), **pixels} for record, rows in made]
+
+
+def _record(folder: Path) -> None:
+    """What is recorded of a foreign run's data is found again, or not; it never has the fingerprint that these have."""
+    os.chdir(folder)
+    source = source_of(record_of(folder))
+    if source is None or max(getattr(source, name, 0) for name in ("size", "tested")) > 10_000:
+        return  # an embedded corpus of millions takes as long as it says
+    for split in ("test", "validation"):
+        try:
+            source.again(split)
+        except (ValueError, OSError) as error:
+            told = str(error)
+            if "are not those of the run" not in told and "no such file" not in told and "without" not in told:
+                raise
+
+
+def _settings(_: Path) -> list[Files]:
+    made: list[Files] = []
+    for name, recipe in RECIPES.items():
+        values = as_dict(recipe.config)
+        lines = [
+            f"{key}={json.dumps(value)}"
+            for key, value in values.items()
+            if not isinstance(value, dict) and value not in (None, "", [], ())
+        ]
+        lines += [
+            f"training.{key}={json.dumps(value)}"
+            for key, value in list(values.get("training", {}).items())[:6]
+            if value is not None
+        ]
+        made.append(
+            {
+                "recipe.txt": name.encode(),
+                "arguments.txt": "\n".join(lines[:14]).replace('"', "").encode(),
+                "settings.yaml": b"training:\n  steps: 10\n" if "training" in values else b"seed: 1\n",
+            }
+        )
+    return made
+
+
+def _setting(folder: Path) -> None:
+    def text(name: str) -> str:
+        return (
+            (folder / name).read_text(encoding="utf-8", errors="surrogateescape") if (folder / name).is_file() else ""
+        )
+
+    recipe = RECIPES.get(text("recipe.txt"), RECIPES["translation"])
+    settings = [
+        *from_file(folder / "settings.yaml"),
+        *from_arguments(text("arguments.txt").split("\n") if text("arguments.txt") else []),
+    ]
+    apply(recipe.config, settings)
+
+
+def _caches(folder: Path) -> list[Files]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "a.tokens").open("wb") as file:
+        np.save(file, np.array([0, 2, 5], np.int64))
+        np.save(file, np.arange(5, dtype=np.uint16))
+    np.save(folder / "b.npy", np.arange(5, dtype=np.uint16))
+    (folder / "b.npy").rename(folder / "b.stream")
+    (folder / "checked.jsonl").write_text('["a1", [2, 3], "RGB", 18, [], "stamp"]\n')
+    return [read(folder)]
+
+
+def _cache(folder: Path) -> None:
+    remembered(folder / "checked.jsonl")
+    if (folder / "a.tokens").is_file():
+        store = TokenStore(folder / "a.tokens")
+        for i in range(min(len(store), 100)):
+            store[i]
+    if (folder / "b.stream").is_file():
+        stream = TokenStream(folder / "b.stream")
+        stream[0 : min(100, len(stream))]
+
+
+def _surveys(folder: Path) -> list[Files]:
+    (folder / "texts").mkdir(parents=True, exist_ok=True)
+    (folder / "texts" / "a.txt").write_text("A text.\n")
+    read_texts(folder / "texts", kept=folder / "kept").facts  # noqa: B018  # written now
+    return [read(folder / "kept")]
+
+
+TARGETS = {
+    "checkpoints": Target(_checkpoints, _checkpoint),
+    "result.json": Target(_records, _record, readable=("/etc/passwd",)),
+    "settings": Target(_settings, _setting),
+    "caches": Target(_caches, _cache),
+}

@@ -1,0 +1,92 @@
+"""The wheel carries all that the package needs; the project's files agree with each other."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import manyheads
+from tests.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the unpacked wheel."""
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = out.glob("*.whl")
+    assert wheel.name == f"manyheads-{manyheads.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(out / "unpacked")
+    return out / "unpacked"
+
+
+def run(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With the wheel before everything else on the path, an editable install of the source tree included."""
+    return subprocess.run(
+        [sys.executable, "-P", *arguments], cwd=cwd, env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_wheel_works_without_the_source_tree(installed: Path, tmp_path: Path) -> None:
+    where = run(installed, tmp_path, "-c", "import manyheads; print(manyheads.__file__)")
+    assert Path(where.stdout.strip()) == installed / "manyheads" / "__init__.py"
+    shown = run(installed, tmp_path, "-m", "manyheads", "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert "translate" in shown.stdout
+    summary = run(installed, tmp_path, "-m", "manyheads", "summary", "transformer/base")
+    assert summary.returncode == 0, summary.stderr
+    assert "63,082,496" in summary.stdout
+    assert "agrees" in summary.stdout  # reference data came along
+    recipes = run(installed, tmp_path, "-m", "manyheads", "recipes", "--json")
+    assert recipes.returncode == 0, recipes.stderr
+
+
+def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
+    def files(root: Path) -> set[str]:
+        found = (f.relative_to(root) for f in (root / "manyheads").rglob("*") if f.is_file())
+        return {str(f) for f in found if "__pycache__" not in f.parts}
+
+    assert files(installed) == files(ROOT)
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    assert "License-Expression: MIT" in metadata.read_text()
+    (entry,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "manyheads = manyheads.__main__:main" in entry.read_text()
+
+
+def pinned(file: str = "requirements.lock") -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line) for line in lines if not line.startswith("#")]
+    assert all(pins), "every line of the lock file is NAME==VERSION"
+    return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in pins if pin}
+
+
+def test_the_lock_file_pins_everything_the_project_asks_for() -> None:
+    found = pinned()
+    assert found["torch"] == "2.13.0"
+    site = pinned("requirements-docs.lock")
+    assert not set(site) & set(found), "what both need is pinned once"
+    found |= site
+    extras = [r for rs in PROJECT["optional-dependencies"].values() for r in rs if not r.startswith("manyheads")]
+    for requirement in [*PROJECT["dependencies"], *extras]:
+        name, least = requirement.split(">=")
+        assert name.lower() in found, f"{name} is not in requirements.lock"
+        assert tuple(map(int, re.findall(r"\d+", found[name.lower()]))) >= tuple(map(int, least.split(".")))
+
+
+def test_one_version_everywhere_and_every_extra_in_all() -> None:
+    assert PROJECT["version"] == manyheads.__version__
+    (all_of,) = PROJECT["optional-dependencies"]["all"]
+    named = set(re.findall(r"[a-z]+", all_of)) - {"manyheads"}
+    assert named == set(PROJECT["optional-dependencies"]) - {"all"}

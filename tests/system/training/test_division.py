@@ -1,0 +1,47 @@
+"""Predictions and scores of several processes, against those of one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from manyheads.training.division import each, read_once
+from tests.support.families import run, write_data
+from tests.support.predictions import CALLS
+from tests.system.training.test_ranks import TORCHRUN, called, manyheads
+
+
+def test_alone_every_batch_is_computed_here_and_in_order() -> None:
+    assert [*each(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
+    assert [*each([], lambda n: n)] == []
+    assert [*read_once(iter("abc"))] == ["a", "b", "c"]
+
+
+@pytest.mark.timeout(3600)
+def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    for name in {arguments[1] for arguments, _ in CALLS.values()}:
+        run(name, tmp_path, tmp_path, False, steps=4)
+    for world in (1, 2, 3):
+        out = tmp_path / str(world)
+        out.mkdir()
+        several = (*TORCHRUN, "--standalone", f"--nproc-per-node={world}") if world > 1 else (sys.executable,)
+        done = called(*several, "-m", "tests.support.predictions", str(tmp_path), str(out))
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("no-such-image") == 1, done.stderr
+        assert "rank 1" not in done.stderr
+        for name in CALLS:
+            text = (out / name).read_text()
+            assert text.startswith("2\n" if name == "refused" else "0\n"), text
+            assert name == "refused" or len(text) > len("0\n")
+            assert text == (tmp_path / "1" / name).read_text(), (name, world)
+
+
+@pytest.mark.timeout(600)
+def test_a_verb_that_is_not_spread_says_so() -> None:
+    done = called(*TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "manyheads", "recipes")
+    told = [line for line in done.stderr.splitlines() if line.startswith("manyheads:")]
+    assert told == ["manyheads: recipes is not spread over processes: start it without torchrun"]
+    done = manyheads("generate", "nowhere", "--stream", "--processes", "2")
+    assert done.returncode == 2
+    assert "--stream writes one text after the other" in done.stderr

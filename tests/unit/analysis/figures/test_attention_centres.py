@@ -1,0 +1,127 @@
+"""Centres and widths: those found in the maps are those set; and the theorem's error over alpha."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from manyheads.analysis.figures.attention_centres import (
+    Centres,
+    draw_centres,
+    draw_maps,
+    learned_centres,
+    mean_maps,
+)
+from manyheads.analysis.figures.convolution_error import convolution_errors
+from manyheads.core.tap import record
+from manyheads.models.conv_attention import ConvAttention
+from manyheads.models.presets import preset
+from manyheads.tasks.train import train
+
+
+def small(kind: str, **settings: object) -> ConvAttention:
+    sizes = {"width": 4, "layers": 2, "heads": 3, "feed_forward": 4, "image_size": 8, "labels": ("a", "b")}
+    torch.manual_seed(1)
+    return ConvAttention(preset(f"conv-attention/{kind}", **{**sizes, **settings})).double()
+
+
+def images(count: int, size: int = 8) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
+    model = small("quadratic")
+    centres = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
+    widths = torch.tensor([[1.0, 1.5, 1.25], [1.0, 1.25, 2.0]])
+    for layer, centre, width in zip(model.layers, centres, widths, strict=True):
+        layer.attention.centres.data.copy_(centre)  # type: ignore[union-attr, operator]
+        layer.attention.sharpness.data.copy_(1 / width)  # type: ignore[union-attr, operator]
+    measured = mean_maps(model, images(2, 48)).centres()  # 24 x 24 tokens hold all of every Gaussian
+    assert measured.layers == ("layers.0.attention", "layers.1.attention")
+    torch.testing.assert_close(measured.centres, centres.double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(measured.widths, widths.double(), atol=1e-4, rtol=0)
+    assert "  1   1.00  -2.00   1.50" in str(measured)
+    assert len(str(measured).splitlines()) == 7
+    model.layers[1].attention.sharpness.data.neg_()  # type: ignore[union-attr, operator]  # its square counts
+    learned = learned_centres(model)
+    assert learned.layers == measured.layers
+    torch.testing.assert_close(learned.centres, centres.double())
+    torch.testing.assert_close(learned.widths, widths.double())
+    with pytest.raises(ValueError, match="the heads of this ConvAttention have no centres"):
+        learned_centres(small("content"))
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
+def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str) -> None:
+    model = small(kind, dropout=0.5, attention_dropout=0.5).train()
+    x = images(5)
+    means = mean_maps(model, x, (1, 2), batch=2)
+    assert model.training
+    assert (means.query, means.images, means.maps.shape) == ((1, 2), 5, (2, 3, 4, 4))
+    torch.testing.assert_close(means.maps.sum((-1, -2)), torch.ones(2, 3, dtype=torch.float64))
+    model.eval()
+    alone = []
+    for image in x:
+        with torch.no_grad(), record(model) as maps:
+            model(image[None])
+        alone.append(torch.stack([calls[0][0, :, 1 * 4 + 2].view(3, 4, 4) for calls in maps.values()]))
+    torch.testing.assert_close(means.maps, torch.stack(alone).mean(0))
+    by_hand = sum(means.maps[1, 2, y, x] * torch.tensor([y - 1, x - 2]) for y in range(4) for x in range(4))
+    torch.testing.assert_close(means.centres().centres[1, 2], by_hand)
+    assert mean_maps(model, x).query == (2, 2)
+
+
+def test_what_cannot_be_looked_at() -> None:
+    model = small("relative")
+    with pytest.raises(ValueError, match="query 4, 0 lies outside: rows are 0 to 3"):
+        mean_maps(model, images(1), (4, 0))
+    with pytest.raises(ValueError, match="no images"):
+        mean_maps(model, images(0))
+
+
+def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
+    model = small("quadratic")
+    draw_centres(mean_maps(model, images(2)).centres(), tmp_path / "centres.png")
+    draw_maps(mean_maps(model, images(2)), tmp_path / "maps.png")
+    widths = torch.tensor([[1.0] * 11 + [torch.inf]])  # the last head looks everywhere
+    draw_centres(Centres(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centres.svg")
+    draw_maps(mean_maps(model, images(2)), tmp_path / "maps.svg")
+    for name in ("centres", "maps"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        texts = re.findall("<!-- (.*?) -->", (tmp_path / f"{name}.svg").read_text())
+        assert {"layer 0", "head 0"} <= set(texts)  # counted as everywhere
+    assert "head 11" in (tmp_path / "centres.svg").read_text()
+
+
+def test_the_error_is_a_neighbour_s_share_and_then_none() -> None:
+    measured = convolution_errors((3, 5), (5.0, 20.0, 46.0), size=8, channels=2)
+    assert measured.parameters == {3: 9 * 3 + (9 * 2 + 1) * 2, 5: 25 * 3 + (25 * 2 + 1) * 2}
+    for errors in measured.errors.values():
+        assert 1e-3 < errors[0] < 0.3
+        assert 1e-10 < errors[1] < 1e-6
+        assert errors[2] <= 1e-12
+    assert [line.split()[0] for line in str(measured).splitlines()] == ["alpha", "5", "20", "46"]
+    for kernels, alphas, message in (((4,), (1.0,), "odd"), ((9,), (1.0,), "larger"), ((), (1.0,), "nothing")):
+        with pytest.raises(ValueError, match=message):
+            convolution_errors(kernels, alphas, size=8)
+    with pytest.raises(ValueError, match="alpha -1"):
+        convolution_errors((3,), (-1.0,), size=8)
+
+
+def test_the_recipe_writes_the_table_the_curve_and_the_record(tmp_path: Path) -> None:
+    settings = {"kernels": [3], "alphas": [10, 46], "size": 6, "channels": 2}
+    result = train("conv-attention/theorem", settings, out=tmp_path / "t")
+    assert json.loads((tmp_path / "t" / "result.json").read_text())["metrics"] == result["metrics"]
+    (metric,) = result["metrics"].items()
+    assert metric[0] == "log10_error_3x3"
+    assert metric[1]["value"] < -12
+    assert len(result["errors"]["3x3"]) == 2
+    assert (tmp_path / "t" / "error.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "t" / "table.txt").read_text().startswith("alpha")
+    with pytest.raises(ValueError, match="t holds a finished run"):
+        train("conv-attention/theorem", settings, out=tmp_path / "t")
+    assert train("conv-attention/theorem", out=tmp_path / "d", dry_run=True)["kernels"] == (3, 5, 7)
+    assert not (tmp_path / "d").exists()

@@ -1,0 +1,283 @@
+"""Images are decoded once; what that told is remembered; those without files of their own lie in one that is mapped."""
+
+import gc
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from manyheads.data.images import checking
+from manyheads.data.images.checking import open_image
+from manyheads.data.images.decoding import decode
+from manyheads.data.images.files import Columns
+from manyheads.data.images.loader import ImageLoader
+from manyheads.data.images.preprocessing import Preprocessing
+from manyheads.data.images.reading import read_images
+from manyheads.data.images.source import ImageSource
+from manyheads.data.images.store import Store, Stored
+from tests.support.pictures import (
+    GREY,
+    LABELS,
+    PNGS,
+    as_folder,
+    as_idx,
+    as_idx_gz,
+    as_jsonl,
+    as_parquet,
+    encoded,
+    many,
+)  # fmt: skip
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is decoded while a corpus is read, none of whose images is kept decoded."""
+    calls: list[bytes] = []
+
+    def counting(data: bytes, *bounds: int) -> Any:
+        calls.append(data)
+        return decode(data, *bounds)
+
+    monkeypatch.setattr(checking, "decode", counting)
+    monkeypatch.setattr("manyheads.data.images.reading.KEPT_DECODED", 0)
+    return calls
+
+
+@pytest.mark.parametrize("form", [as_folder, as_parquet, as_jsonl])
+def test_what_was_checked_is_not_decoded_again(
+    tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
+) -> None:
+    path, kept = form(tmp_path), tmp_path / "state" / "images"
+    first = read_images(path, kept=kept)
+    assert len(decoded) == 4
+    again = read_images(path, kept=kept)
+    assert len(decoded) == 4
+    for one, other in zip(first.items, again.items, strict=True):
+        assert one._replace(source=other.source) == other
+        np.testing.assert_array_equal(np.asarray(open_image(one.source)), np.asarray(open_image(other.source)))
+
+
+def test_what_has_changed_is_decoded_again_and_faults_always(tmp_path: Path, decoded: list[bytes]) -> None:
+    folder, kept = as_folder(tmp_path), tmp_path / "kept"
+    (folder / "cat" / "bad.png").write_bytes(PNGS[0][:40])
+    with pytest.raises(ValueError, match=r"bad\.png: "):
+        read_images(folder, kept=kept)
+    with pytest.raises(ValueError, match=r"bad\.png: "):
+        read_images(folder, kept=kept)
+    Image.fromarray(GREY[0] // 2).save(folder / "cat" / "bad.png")
+    repaired = read_images(folder, kept=kept)
+    assert len(repaired) == 5
+    before = len(decoded)
+    memory = kept / "checked.jsonl"
+    memory.write_bytes(memory.read_bytes() + b'\n["cut sho')  # as a killed run leaves it
+    assert read_images(folder, kept=kept).keys == repaired.keys
+    assert len(decoded) == before
+    file = folder / "dog" / "deep" / "1.png"
+    Image.fromarray(GREY[1] // 2).save(file)
+    os.utime(file, (1, 1))
+    assert read_images(folder, kept=kept).keys != repaired.keys
+    assert len(decoded) == before + 1
+
+
+def test_an_image_that_many_rows_name_is_decoded_once(tmp_path: Path, decoded: list[bytes]) -> None:
+    """Once by each thread at the most: a large one, and one that cannot be read."""
+    Image.new("L", (1200, 1000)).save(tmp_path / "large.png")
+    (tmp_path / "bad.png").write_bytes(PNGS[0][:40])
+    rows = [{"image": f"{name}.png", "label": label} for label in "ab" for name in ("large", "bad")]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 50))
+    data = read_images(tmp_path / "train.jsonl", skip_bad_lines=True)
+    assert (len(data), sum(data.skips.values())) == (100, 100)
+    assert len(decoded) <= 2 * (os.cpu_count() or 1)
+
+
+def test_a_file_that_is_larger_than_images_are_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(2**31)  # no block of it is on the disk
+    with pytest.raises(ValueError, match=r"a\.png: 2,147,483,648 bytes, more than any image's"):
+        open_image(tmp_path / "a.png")
+
+
+def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
+    """Six megabytes of images in a file: what is pickled for a worker is a thousandth."""
+    rng = np.random.default_rng(0)
+    images = [encoded(Image.fromarray(rng.integers(0, 256, (600, 600, 3), dtype=np.uint8))) for _ in range(6)]
+    file = as_parquet(tmp_path, image=images, label=["a", "b"] * 3)
+    data = read_images(file, kept=tmp_path / "kept")
+    assert all(isinstance(item.source, Stored) for item in data.items)
+    assert len(pickle.dumps(data.items)) < 6_000
+    copies = pickle.loads(pickle.dumps(data.items))
+    for item, png in zip(copies, images, strict=True):
+        assert item.source.image() == png
+    workers = ImageLoader(data, ("a", "b"), Preprocessing(8), batch_items=2, workers=1)
+    alone = ImageLoader(data, ("a", "b"), Preprocessing(8), batch_items=2)
+    np.testing.assert_array_equal(workers.epoch()[1].images, alone.epoch()[1].images)
+    workers.close()
+
+
+def test_a_scratch_file_goes_with_its_data(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    data = read_images(as_parquet(tmp_path), kept=kept)
+    assert list(kept.glob("images-*"))
+    part = data.subset([0])
+    del data
+    assert part.image(0).size == (5, 6)
+    del part
+    gc.collect()
+    assert not list(kept.glob("images-*"))
+    (kept / "images-of-a-killed-run").write_bytes(b"x")
+    many(tmp_path / "d")
+    ImageSource(data=str(tmp_path / "d"), kept=kept).read()
+    gc.collect()
+    assert not list(kept.glob("images-*"))
+
+
+def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file: cannot write"):
+        Store(tmp_path / "file")
+
+
+def test_an_order_is_drawn_once_an_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from manyheads.data.images import loader
+    from manyheads.data.images.augmentation import Augmentation, epoch_order
+
+    calls: list[tuple[Any, ...]] = []
+
+    def counting(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return epoch_order(*arguments)
+
+    monkeypatch.setattr(loader, "epoch_order", counting)
+    data = read_images(many(tmp_path / "d"))
+    batches = ImageLoader(data, ("a", "b"), Preprocessing(2), batch_items=7, augmentation=Augmentation()).epoch(3)
+    assert len(list(batches)) == 9
+    assert len(calls) == 1
+
+
+def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
+    """600 MB of zeros behind four images: read in a process that may not have so much."""
+    import gzip
+
+    file = as_idx_gz(tmp_path)
+    content = gzip.decompress(file.read_bytes())
+    with gzip.open(file, "wb", compresslevel=1) as bomb:
+        bomb.write(content)
+        for _ in range(600):
+            bomb.write(bytes(2**20))
+    code = (
+        "import resource, sys\n"
+        "from manyheads.data.images.reading import read_images\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (500 * 2**20,) * 2)\n"
+        "try: read_images(sys.argv[1])\n"
+        "except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
+    assert "more where it says 4 x 6 x 5 bytes; fetch it again" in done.stdout, done.stderr
+
+
+def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
+    file = as_idx(tmp_path)
+    file.write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">III", 4, 2**20, 2**20) + bytes(120))
+    with pytest.raises(ValueError, match="it says 4 x 1,048,576 x 1,048,576 bytes: expected 1 to"):
+        read_images(file)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="pipe.png: no regular file"):
+        open_image(pipe)
+    for suffix in (".jsonl", ".parquet", "-images-idx3-ubyte"):
+        other = tmp_path / f"p{suffix}"
+        os.mkfifo(other)
+        with pytest.raises(ValueError, match="no regular file"):
+            read_images(other)
+    folder = as_folder(tmp_path)
+    os.mkfifo(folder / "cat" / "pipe.png")
+    with pytest.raises(ValueError, match="pipe.png: no regular file"):
+        read_images(folder)
+
+
+def test_fifty_four_megapixels_are_read_and_bombs_are_not() -> None:
+    photograph = encoded(Image.new("L", (9000, 6000), 7), "JPEG")
+    assert open_image(photograph).size == (9000, 6000)
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_rows_of_paths_and_labels(tmp_path: Path, separator: str) -> None:
+    as_jsonl(tmp_path)
+    file = tmp_path / ("c.csv" if separator == "," else "c.tsv")
+    rows = [["label", "image"], *([label, f"i/{i}.png"] for i, label in enumerate(LABELS))]
+    file.write_text("".join(f"{separator.join(row)}\n" for row in rows))
+    data = read_images(file)
+    assert (data.labels, data.keys) == (LABELS, read_images(as_parquet(tmp_path)).keys)
+    with file.open("a") as more:
+        more.write(f"cat{separator}i/none.png\n")
+    with pytest.raises(ValueError, match=rf"{file.name}:6: .*none.png: no such image file"):
+        read_images(file)
+    (tmp_path / "train").mkdir()
+    file.rename(tmp_path / "train" / f"train{file.suffix}")
+    (tmp_path / "i").rename(tmp_path / "train" / "i")
+    assert ImageSource(data=str(tmp_path / "train"), skip_bad_lines=True).count() == (4, ("cat", "dog"))
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    file = as_parquet(tmp_path, image=[None] * 4, photo=PNGS, fine_label=[0, 1, 0, 1], label=["x"] * 4)
+    data = read_images(file, names=("cat", "dog"), columns=Columns("photo", "fine_label"))
+    assert data.labels == LABELS
+    with pytest.raises(ValueError, match="no column 'img': it has 'image', 'photo', .*columns.image="):
+        read_images(file, columns=Columns("img"))
+
+
+@pytest.mark.parametrize("form", [as_folder, as_parquet, as_jsonl, as_idx, as_idx_gz])
+def test_images_are_counted_without_being_opened(
+    tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
+) -> None:
+    path = str(form(tmp_path))
+    assert ImageSource(data=path, validation="elsewhere").count() == (4, ("cat", "dog"))
+    assert not decoded
+    assert ImageSource(data="hub:o/n", sample=7, names=("a", "b")).count() == (7, ("a", "b"))
+
+
+def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
+    many(tmp_path / "d", 100)
+    assert ImageSource(data=str(tmp_path / "d")).count() == (95, ("a", "b"))
+    table = pyarrow.table({"image": PNGS, "label": [0, 1, -1, 1]})
+    pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(ValueError, match=r"p\.parquet:3: the label -1 means"):
+        ImageSource(data=str(tmp_path / "p.parquet")).count()
+    with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
+        ImageSource(data=str(tmp_path / "nowhere")).count()
+
+
+def test_damaged_pages_of_a_table_are_told(tmp_path: Path) -> None:
+    file = as_parquet(tmp_path, image=PNGS * 500, label=LABELS * 500)
+    content = bytearray(file.read_bytes())
+    content[100:4000] = bytes(3900)
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"c\.parquet.*; write it again"):
+        read_images(file)
+
+
+def test_a_png_with_a_second_header_is_corrupt() -> None:
+    made = io.BytesIO()
+    Image.new("L", (4, 4)).save(made, "PNG")  # black: its rows are counted
+    content = made.getvalue()
+    for width, colour in ((2**32 - 1, 0), (4, 5)):
+        data = b"IHDR" + struct.pack(">IIBBBBB", width, width, 8, colour, 0, 0, 0)
+        chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+        with pytest.raises(ValueError, match="a PNG image that is truncated or corrupt"):
+            open_image(content[:8] + chunk + content[8:])

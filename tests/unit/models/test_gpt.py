@@ -1,0 +1,192 @@
+"""GPT and GPT-2: sizes, masks, cache, initial values. Parity is in tests/contracts/interop/test_gpt.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyheads.analysis.costs import example
+from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.models.presets import PRESETS, preset
+from manyheads.training.loss import smoothed_cross_entropy
+
+V, T = 23, 9
+LENGTHS = torch.tensor([9, 4, 6])
+
+
+def small(**settings: Any) -> GPT:
+    """A random model without dropout, every parameter moved away from its initial value."""
+    sizes: dict[str, Any] = {"vocab": V, "width": 15, "layers": 3, "heads": 3, "feed_forward": 34, "max_positions": 14}
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**{**sizes, **rates, **settings}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def texts() -> Tensor:
+    return torch.randint(V, (3, T), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("gpt/117m", 116_534_784),
+        ("gpt2/124m", 124_439_808),
+        ("gpt2/355m", 354_823_168),
+        ("gpt2/774m", 774_030_080),
+        ("gpt2/1558m", 1_557_611_200),
+        ("gpt2/baby", 10_745_088),
+        ("gpt2/nano", 65 * 128 + 64 * 128 + 4 * (2 * 128 + 12 * 128**2) + 128),
+    ],
+)
+def test_published_counts(name: str, count: int) -> None:
+    with torch.device("meta"):
+        model = GPT(preset(name))
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert name in PRESETS
+    (tokens,) = example(model, 8)
+    assert model(tokens).shape == (1, 8, model.config.vocab)
+
+
+def test_without_bias_there_is_none() -> None:
+    model = small(bias=False)
+    assert not [name for name, _ in model.named_parameters() if "bias" in name]
+    assert model(texts()).isfinite().all()
+
+
+def test_initial_values() -> None:
+    torch.manual_seed(0)
+    for norm in ("pre", "post"):
+        model = GPT(GPTConfig(vocab=500, width=128, layers=8, heads=4, norm=norm))
+        writing = 0.02 / 4 if norm == "pre" else 0.02
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                assert not parameter.any(), name
+            elif "norm" in name:
+                assert (parameter == 1).all(), name
+            else:
+                wanted = writing if name.endswith(("output.weight", "contract.weight")) else 0.02
+                assert parameter.std().item() == pytest.approx(wanted, rel=0.05), name
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_future_changes_nothing_earlier(norm: str) -> None:
+    model, tokens = small(norm=norm).eval(), texts()
+    plain = model(tokens)
+    for t in range(1, T):
+        changed = tokens.clone()
+        changed[:, t:] = (changed[:, t:] + 5) % V
+        logits = model(changed)
+        assert torch.equal(logits[:, :t], plain[:, :t])
+        assert not torch.allclose(logits[:, t], plain[:, t])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_batch_equals_single_and_padding_changes_nothing(norm: str) -> None:
+    model, tokens = small(norm=norm).double().eval(), texts()
+    behind = torch.arange(T) >= LENGTHS[:, None]
+    together = model(tokens, LENGTHS)
+    other = model(tokens.masked_fill(behind, 3), LENGTHS)
+    assert torch.equal(together[~behind], other[~behind])
+    torch.testing.assert_close(together[~behind], model(tokens)[~behind])
+    for b, length in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(model(tokens[b : b + 1, :length]), together[b : b + 1, :length])
+
+
+def test_packed_documents_do_not_see_each_other() -> None:
+    model, tokens = small().eval(), texts()
+    segments = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, 2]]).expand(3, T)
+    logits = model(tokens, segments=segments)
+    changed = tokens.clone()
+    changed[:, :4] = (changed[:, :4] + 1) % V
+    assert torch.equal(model(changed, segments=segments)[:, 4:], logits[:, 4:])
+    assert not torch.allclose(model(changed)[:, 4:], model(tokens)[:, 4:])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_equals_uncached(norm: str) -> None:
+    """Texts of unequal length read at once, then token by token, with rows that leave."""
+    model, tokens = small(norm=norm).double().eval(), texts()
+    with torch.inference_mode():
+        cache = model.start(3, capacity=12)
+        logits = model.step(tokens, cache)
+        cache.advance(LENGTHS - T)
+        rows = [tokens[b, :length].tolist() for b, length in enumerate(LENGTHS.tolist())]
+        last = logits[torch.arange(3), LENGTHS - 1]
+        for round in range(3):
+            for row, found in zip(rows, last, strict=True):
+                torch.testing.assert_close(found, model(torch.tensor([row]))[0, -1], atol=1e-10, rtol=1e-10)
+            if round == 1:
+                cache.select(torch.tensor([2, 0]))
+                rows, last = [rows[2], rows[0]], last[[2, 0]]
+            following = last.argmax(-1)
+            for row, token in zip(rows, following.tolist(), strict=True):
+                row.append(token)
+            last = model.step(following[:, None], cache)[:, -1]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_parameter_learns(norm: str) -> None:
+    model = small(norm=norm, max_positions=T)
+    tokens = torch.arange(3 * T).view(3, T) % V
+    loss = nn.functional.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        if name.endswith(".key.bias"):  # moves all scores of a query alike
+            assert parameter.grad.abs().max() < 1e-6, name
+        else:
+            assert parameter.grad.abs().max() > 1e-6, name
+
+
+def test_dropout_acts_while_training_only() -> None:
+    for name in ("dropout", "attention_dropout", "embedding_dropout"):
+        model, tokens = small(**{name: 0.5}), texts()
+        assert not torch.equal(model(tokens), model(tokens)), name
+        model.eval()
+        assert torch.equal(model(tokens), model(tokens)), name
+
+
+def test_one_batch_is_overfitted() -> None:
+    torch.manual_seed(0)
+    model = GPT(preset("gpt2/nano", vocab=V, width=32, layers=2, heads=2))
+    tokens = texts()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        hidden = model.hidden(tokens[:, :-1]).flatten(0, 1)
+        loss = smoothed_cross_entropy(
+            hidden, model.output_weight, None, tokens[:, 1:].flatten(), smoothing=0.0, pad=None
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss.item() / tokens[:, 1:].numel() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 16}, r"heads is 3: expected an integer that divides width \(16\)"),
+        ({"end": V}, r"end is 23: expected an integer from 0 to below vocab \(23\)"),
+        ({"norm": "middle"}, "norm is 'middle': expected one of pre, post"),
+        ({"activation": "swish"}, "'swish'.*gelu_tanh"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**settings)
+
+
+def test_unknown_names_and_too_long_texts() -> None:
+    with pytest.raises(ValueError, match="'gpt3': did you mean gpt"):
+        preset("gpt3")
+    with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
+        preset("gpt2/nano", depth=3)
+    with pytest.raises(ValueError, match="15 tokens, the model takes 14"):
+        small()(torch.zeros(1, 15, dtype=torch.long))

@@ -1,0 +1,150 @@
+"""The table of presets, the check of a model's size, and weights that get another head."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+
+from manyheads.core import runtime
+from manyheads.core.config import Below, Config, Range
+from manyheads.models.adapt import adapt
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import FAMILIES, PRESETS, build, family_of, fitted, full_name, preset
+from manyheads.models.resnet import ResNet
+from manyheads.training.config import TrainingConfig
+
+
+@pytest.mark.parametrize("family", {family_of(name): None for name in PRESETS})
+def test_every_preset_makes_a_model_of_its_family(family: str) -> None:
+    for name in (name for name in PRESETS if family_of(name) == family):
+        with torch.device("meta"):
+            model = build(preset(name, **({} if "layers" not in PRESETS[name] else {"layers": 1})))
+        assert type(model) is FAMILIES[family].model_class(), name
+
+
+def test_the_names_are_known_without_torch() -> None:
+    code = (
+        "import sys; from manyheads.models.presets import PRESETS, full_name;"
+        "print(len(PRESETS), full_name('tiny', 'bert'), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(PRESETS)), "bert/tiny", "False"]
+
+
+def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
+    assert full_name("tiny", "transformer") == full_name("transformer/tiny", "transformer") == "transformer/tiny"
+    assert full_name("baby", "gpt", "gpt2") == "gpt2/baby"
+    assert full_name("universal/tiny") == full_name("universal/tiny", "transformer", "universal") == "universal/tiny"
+    assert full_name("universal/tiny", "gpt2", "universal-sequence") == "universal-sequence/tiny"
+    assert full_name("tfidf", "text-classifier", "tfidf") == "tfidf"
+    for name, families, message in (
+        ("vit/ti61", (), "did you mean vit/ti16"),
+        ("tinny", ("transformer",), "did you mean transformer/tiny"),
+        ("bert/tiny", ("transformer",), "'bert/tiny': did you mean transformer/tiny"),
+        ("?", (), "expected a name such as transformer/tiny; `manyheads summary` lists all"),
+    ):
+        with pytest.raises(ValueError, match="unknown preset .*" + message.replace("?", r"\?")) as caught:
+            full_name(name, *families)
+        assert len(str(caught.value)) < 150
+    with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
+        preset("gpt2/nano", depth=3)
+    config = fitted("gpt2/nano", (), {"layers": 2}, {"vocab": 70})
+    assert (config.layers, config.vocab) == (2, 70)
+    with pytest.raises(ValueError, match="settings vocab: the data and the task decide"):
+        fitted("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("bert/tiny", {"layers": 1_000_000}, "layers is 1000000: expected an integer from 1 to 1000"),
+        ("bert/tiny", {"layers": 0}, "layers is 0: expected an integer from 1 to 1000"),
+        ("transformer/tiny", {"width": 10**9}, "width is 1000000000: expected an integer from 1 to"),
+        ("gpt2/nano", {"width": 2**20, "layers": 100}, r"would have 1,319,[\d,]* parameters, expected at most"),
+        ("vit/ti16", {"feed_forward": 2**20, "width": 2**20, "heads": 1}, "parameters, expected at most"),
+    ],
+)
+def test_what_fits_no_machine_is_told_before_it_is_allocated(name: str, settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(preset(name, **settings))
+
+
+def test_tables_of_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no weights, and may be larger than all weights."""
+    monkeypatch.setattr(runtime, "physical_memory", lambda: 50_000_000)
+    sizes = {"source_vocab": 50, "target_vocab": 50, "width": 128}
+    build(preset("transformer/tiny", **sizes))
+    with pytest.raises(ValueError, match=r"and 1\d,[\d,]* other numbers, such as those of max_positions"):
+        build(preset("transformer/tiny", **sizes, max_positions=100_000))
+
+
+def test_gpt3_can_be_planned_but_not_built_here() -> None:
+    gpt3 = preset("gpt2/1558m", layers=96, width=12_288, heads=96, max_positions=2048)  # Brown 2020, table 2.1
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in build(gpt3).parameters())
+    assert 174e9 < parameters < 176e9
+    with pytest.raises(ValueError, match=r"would have 17\d,[\d,]* parameters, expected at most"):
+        build(gpt3)  # 700 GB
+
+
+def _numbers(hint: Any) -> list[Any]:
+    """The numbers that a field may hold, as they are stated."""
+    if get_origin(hint) is Annotated:
+        kind, *limits = get_args(hint)
+        return [limits] if kind in (int, float) else []
+    return [[]] if hint in (int, float) else [number for part in get_args(hint) for number in _numbers(part)]
+
+
+def _configurations(kind: type[Config]) -> set[type[Config]]:
+    kinds = {kind}
+    for subclass in kind.__subclasses__():
+        kinds |= _configurations(subclass)
+    return kinds
+
+
+def test_every_number_of_a_configuration_states_its_range() -> None:
+    for family in FAMILIES.values():
+        family.configuration()
+    kinds = {kind for kind in _configurations(Config) if kind.__module__.startswith("manyheads.models")}
+    for kind in {*kinds, TrainingConfig}:
+        hints = get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            for limits in _numbers(hints[field.name]):
+                assert any(isinstance(limit, (Range, Below)) for limit in limits), f"{kind.__name__}.{field.name}"
+    assert len(kinds) == len({family.config for family in FAMILIES.values()}) + 1  # of the recurrence
+
+
+def test_other_weights_are_kept_as_they_are() -> None:
+    torch.manual_seed(1)
+    model = ResNet(preset("resnet/20-small", labels=("a", "b"))).eval()
+    same, new = adapt(model, image_size=16)
+    assert new == []
+    assert all(torch.equal(same.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert not same.training
+    other, new = adapt(model, labels=("c", "d"))  # as many, but others
+    assert new == ["classifier.weight", "classifier.bias"]
+    assert not torch.equal(other.state_dict()["classifier.weight"], model.state_dict()["classifier.weight"])
+    with pytest.raises(ValueError, match="widths would change the shapes of"):
+        adapt(model, widths=(16, 32, 128))
+
+
+def test_no_weight_of_a_network_is_lost() -> None:
+    model = GPT(preset("gpt2/nano", width=8, heads=2, layers=2, bias=True))
+    with pytest.raises(ValueError, match="bias would change the shapes of decoder"):
+        adapt(model, bias=False)
+    with pytest.raises(ValueError, match="layers would change the shapes of decoder"):
+        adapt(model, layers=1)
+
+
+@pytest.mark.parametrize("name", ["text-classifier/corrected", "sequence-baseline/lstm", "tfidf"])
+def test_another_order_of_labels_needs_another_output(name: str) -> None:
+    model = build(preset(name, vocab=30, labels=("negative", "positive")))
+    same, new = adapt(model, labels=("negative", "positive"))
+    assert (new, torch.equal(same.output.weight, model.output.weight)) == ([], True)
+    for labels in (("positive", "negative"), ("a", "b", "c")):
+        other, new = adapt(model, labels=labels)
+        assert {"output.weight", "output.bias"} == {*new}
+        assert not other.output.weight.equal(model.output.weight)

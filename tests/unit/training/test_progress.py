@@ -1,0 +1,209 @@
+import json
+import re
+import time
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import manyheads.training.progress as progress
+import manyheads.training.session as session
+from manyheads.core.runtime import Route
+from manyheads.data.batching import Lazy
+from manyheads.training.config import TrainingConfig
+from manyheads.training.loop import train
+from manyheads.training.record import write_result
+from tests.support.toy import ToyTask, toy_route
+
+CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
+
+
+def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
+    entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    training = [entry for entry in entries if "loss" in entry]
+    assert [entry["step"] for entry in training] == [10, 20, 30, 40]
+    assert training[0]["learning_rate"] == pytest.approx(16**-0.5 * 10**-0.5)
+    assert training[-1]["tokens"] > training[0]["tokens"] > 10
+    assert training[-1]["loss"] < training[0]["loss"]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
+    assert [event.step for event in events.Scalars("validation/loss")] == [20, 40]
+    with Image.open(tmp_path / "loss.png") as image:
+        assert len(image.getcolors(10**6) or []) > 50
+
+
+def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
+    def broken(call):
+        if call == 25:
+            raise OSError("the disk is gone")
+
+    task = ToyTask()
+    task.before_loss = broken
+    with pytest.raises(OSError, match="gone"):
+        train(task, CONFIG, tmp_path, route=toy_route())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
+
+
+def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    pattern = r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  (\d+% waiting for data  )?\d+:\d\d left"
+    assert any(re.fullmatch(pattern, line) for line in lines)
+    assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
+    assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
+    assert lines[-1] == f"saved as toy in {tmp_path}"
+
+
+def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
+    class Slow(ToyTask):
+        def batches(self, epoch):
+            return Lazy(super().batches(epoch), late)
+
+    def late(batch):
+        time.sleep(0.03)
+        return batch
+
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route())
+    waiting = [entry["waiting"] for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
+    assert len(waiting) == 2
+    assert all(0.3 < share <= 1 for share in waiting)
+    assert re.search(r"step 11 .* items/s  \d\d+% waiting for data  \d", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
+def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
+    clock = iter(range(0, 10**6, 20))  # seconds; it advances at every look
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    config = TrainingConfig(**budget, schedule="constant", warmup=0)
+    assert train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
+
+
+def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):
+    """Which takes 100 s here, all others 2."""
+    now = 0.0
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.Display("images") as display:
+        for step in range(1, 6):
+            now += 2 if step > 1 else 100
+            display.step(step, 64, step / 100)
+    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  3:10 left"
+
+
+def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch, capsys):
+    """64 images in 2 s, where products alone would allow 64 in one; measuring those takes 7 s, once."""
+    now, measured = 0.0, 0
+
+    def peak():
+        nonlocal now, measured
+        now, measured = now + 7, measured + 1
+        return 64.0
+
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.Display("images", peak) as display:
+        for step in range(1, 6):
+            now += 2
+            display.step(step, 64, step / 100)
+    assert measured == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  50% of peak  3:10 left"
+
+
+def test_the_peak_is_that_of_the_routes_products(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(Route, "products_per_second", lambda route: 6e5)
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), flops=30.0)  # so 20,000 items a second
+    shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", capsys.readouterr().err)
+    assert shown
+    for rate, share in shown:
+        assert int(share) == pytest.approx(100 * int(rate.replace(",", "")) / 20_000, abs=0.51)
+
+
+def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [
+        {"step": 5, "loss": 1.0, "accuracy": 0.25},
+        {"step": 9, "validation": {"loss": 1.2, "top1": 0.5, "top5": 0.9}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    progress.draw_losses(tmp_path, by_epoch=False)
+    losses, shares = figures[0].axes
+    assert [axes.get_ylabel() for axes in (losses, shares)] == ["loss", "top1"]
+    assert losses.get_xlabel() == "step"
+    assert [line.get_xydata().tolist() for line in losses.lines] == [[[5, 1.0]], [[9, 1.2]]]
+    assert [line.get_xydata().tolist() for line in shares.lines] == [[[5, 0.25]], [[9, 0.5]]]
+    assert [text.get_text() for text in shares.get_legend().get_texts()] == ["training", "validation"]
+
+
+def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines: list[dict[str, Any]] = [{"step": step, "epoch": (step - 1) // 4, "loss": 1.0} for step in (2, 6)]
+    lines += [{"step": 4 * epoch, "epoch": epoch, "validation": {"loss": 1.2}} for epoch in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for by_epoch, places in ((True, [[0.5, 1.5], [1, 2]]), (False, [[2, 6], [4, 8]])):
+        progress.draw_losses(tmp_path, by_epoch=by_epoch)
+        (losses,) = figures.pop().axes
+        assert losses.get_xlabel() == ("epoch" if by_epoch else "step")
+        assert [line.get_xydata()[:, 0].tolist() for line in losses.lines] == places
+
+
+class Telling(ToyTask):
+    """It has told one of each batch right."""
+
+    def loss(self, batch):
+        return super().loss(batch)._replace(correct=torch.tensor(1))
+
+
+def test_the_share_that_training_tells_right_is_logged(tmp_path):
+    train(Telling(), CONFIG, tmp_path, route=toy_route())
+    entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
+    seen = [0, *(entry["tokens"] for entry in entries)]
+    shares = [10 / (after - before) for before, after in pairwise(seen)]  # ten batches in every window
+    assert [entry["accuracy"] for entry in entries] == pytest.approx(shares)
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"a": 1}\n[]\n"x"\n{"step": 2, "lo')
+    assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
+
+
+def test_what_follows_a_line_that_was_cut_off_is_whole(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "lo')
+    with progress.Metrics(tmp_path, 0, 0) as metrics:
+        metrics.log(5, {"loss": 1.0})
+    assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.0}]
+
+
+def test_a_result_says_what_was_run_where_and_from_which_source(tmp_path):
+    metrics = {"bleu_13a": {"value": 39.5, "signature": "nrefs:1"}}
+    write_result(
+        tmp_path, recipe="translation", overrides={"seed": 2}, data={}, metrics=metrics, wall_seconds=12.34,
+        flops=None, parameters=7, seed=2,
+    )  # fmt: skip
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert set(result) == {
+        "recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed", "commit",
+    }  # fmt: skip
+    assert result["metrics"] == metrics
+    assert {"cpu", "cores", "threads", "torch"} <= set(result["hardware"])
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|\d+\..*", result["commit"])
