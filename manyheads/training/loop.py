@@ -76,7 +76,7 @@ def train(
             "environment": {**route.describe(), **ranks.shown},
         }
         session = new_session(
-            task, config, route, ranks, out=out, identity=identity, max_minutes=max_minutes, signals=signals,
+            task, config, out, route=route, ranks=ranks, identity=identity, max_minutes=max_minutes, signals=signals,
             resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip

@@ -9,8 +9,8 @@ from manyheads.errors import UserError
 from manyheads.files import write_json
 from manyheads.training.progress import say
 from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
-from manyheads.training.schedules import too_long_warmup
-from manyheads.training.session import TrainingSession, steps_per_epoch
+from manyheads.training.schedules import steps_per_epoch, too_long_warmup
+from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
 from manyheads.training.summary import Summary
 

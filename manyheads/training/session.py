@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from manyheads.training.interrupt import Signals
 from manyheads.training.optimisers import optimiser as make_optimizer
 from manyheads.training.progress import say
 from manyheads.training.ranks import Ranks
-from manyheads.training.schedules import schedule
+from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.spread import Spread, spread
 from manyheads.training.state import WINDOW, Counters, capture, weights
 from manyheads.training.task import Task
@@ -98,13 +97,19 @@ class TrainingSession:
 
 
 def new_session(
-    task: Task, config: TrainingConfig, route: Route, ranks: Ranks, *, out: Path, identity: Mapping[str, Any],
-    **options: Any,
-) -> TrainingSession:  # fmt: skip
-    """Build the session of a run at step 0, on the device of the model; all ranks get the weights of rank 0.
-
-    options  further fields of the session
-    """
+    task: Task,
+    config: TrainingConfig,
+    out: Path,
+    *,
+    route: Route,
+    ranks: Ranks,
+    identity: Mapping[str, Any],
+    resume_command: str,
+    max_minutes: float | None,
+    signals: Signals,
+    release_memory: Callable[[], None],
+) -> TrainingSession:
+    """Build the session of a run at step 0, on the device of the model; all ranks get the weights of rank 0."""
     model = task.model
     _set_checkpointing(model, config.checkpointing)
     strategy = spread(model, ranks, route, shard=config.shard)
@@ -113,18 +118,14 @@ def new_session(
     device = parameters[0].device
     accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
     return TrainingSession(
-        task=task, config=config, out=out, route=route, ranks=ranks, identity=identity, **options,
+        task=task, config=config, out=out, route=route, ranks=ranks, identity=identity,
+        resume_command=resume_command, max_minutes=max_minutes, signals=signals, release_memory=release_memory,
         strategy=strategy, optimizer=optimizer, parameters=parameters,
         learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),
         window=torch.zeros(len(WINDOW), dtype=accumulation_dtype, device=device),
         ema_weights={} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()},
         checkpoints=Checkpoints(out / "state", say),
     )  # fmt: skip
-
-
-def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
-    """Return the number of effective batches in an epoch of `batches` micro-batches."""
-    return math.ceil(batches / config.accumulate)
 
 
 def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:
