@@ -18,7 +18,7 @@ from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate

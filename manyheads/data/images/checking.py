@@ -23,8 +23,8 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.labelled import label_name, number_fault, score_fault
-from manyheads.data.splits import half_character
+from manyheads.data.readers.labelled import label_name, number_fault, score_fault
+from manyheads.data.readers.splits import half_character
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 

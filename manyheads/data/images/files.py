@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import kind
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
-from manyheads.data.roles import NUMBERED, folders_in, split_folders, splits_among, visible, within
-from manyheads.data.rows import TABLES, table
-from manyheads.data.source import HUB
-from manyheads.data.splits import Splits, folder_of, lines_of, parts_of
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.roles import NUMBERED, folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.rows import TABLES, table
+from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
+from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -11,11 +11,11 @@ from manyheads.data.images.checking import listed
 from manyheads.data.images.files import Columns, find_splits, labels_beside
 from manyheads.data.images.reading import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.labelled import with_labels
-from manyheads.data.report import Report
-from manyheads.data.roles import folders_in
-from manyheads.data.source import HUB, ClassSource, check_labels
-from manyheads.data.splits import SplitData, Splits, hold_out, same_place
+from manyheads.data.readers.labelled import with_labels
+from manyheads.data.readers.roles import folders_in
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
+from manyheads.data.sources.report import Report
+from manyheads.data.sources.source import HUB, ClassSource, check_labels
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
 

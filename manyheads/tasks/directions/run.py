@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged
-from manyheads.data.corpora import TaggedSource
-from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import TaggedSource
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import configured

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from manyheads.data.batching import pad, token_batches
-from manyheads.data.parallel import Pairs
-from manyheads.data.tokenizers import encode_all, train_bpe
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.tokenizers import encode_all, train_bpe
 from tests.paths import ROOT
 
 Lengths = NDArray[np.int64]

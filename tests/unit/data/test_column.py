@@ -12,9 +12,10 @@ from random import Random
 
 import pytest
 
-from manyheads.data import column
-from manyheads.data.column import Column, Gathering, Joined
-from manyheads.data.corpora import DocumentSource, ParallelSource
+from manyheads.data.readers import column
+from manyheads.data.readers.column import Column, Gathering, Joined
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.sources.running_text import DocumentSource
 from manyheads.files import WriteError
 
 TEXTS = ["a", "", "häuser", "世界\n", "x" * 100]
@@ -119,13 +120,15 @@ def test_documents_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 READ = """
 import sys
 from pathlib import Path
-from manyheads.data import column, store
+from manyheads.data.readers import column
+from manyheads.data.text import store
 column.HELD, store._CHUNK = 2**16, 1000
-from manyheads.data.column import Joined
-from manyheads.data.corpora import DocumentSource, ParallelSource
-from manyheads.data.pretraining import TokenisedDocuments
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import train_bpe, train_wordpiece
+from manyheads.data.readers.column import Joined
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.sources.running_text import DocumentSource
+from manyheads.data.text.pretraining import TokenisedDocuments
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 source = (ParallelSource if kind == "pairs" else DocumentSource)(data=data, kept=kept)
 splits = source.read()

@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.documents import read_documents, sentences
 from manyheads.data.embedded.standard_library import documentation
+from manyheads.data.readers.documents import read_documents, sentences
 
 
 @pytest.mark.parametrize(

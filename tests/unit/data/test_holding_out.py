@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.corpora import DocumentSource, QuestionSource, TextSource
-from manyheads.data.recorded import source_of
-from manyheads.data.source import Source
+from manyheads.data.sources.corpora import QuestionSource
+from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
 
 
 def few(folder: Path, **sizes: int) -> Path:

@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import LabelledSource
-from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.labelled import Columns, Labelled, label_order, read_labelled
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import LabelledSource
 
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
 

@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.corpora import (
-    DocumentSource,
-    LabelledSource,
-    ParallelSource,
-    QuestionSource,
-    TaggedSource,
-    TextSource,
-)  # fmt: skip
 from manyheads.data.images.source import ImageSource
-from manyheads.data.roles import role_of, split_folders, splits_among
-from manyheads.data.source import Source
-from manyheads.data.splits import parts_of
+from manyheads.data.readers.roles import role_of, split_folders, splits_among
+from manyheads.data.readers.splits import parts_of
+from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
 
 USUAL = [  # names of training, validation and test data
     ("train", "val", "test"),

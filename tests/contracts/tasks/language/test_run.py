@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
-from manyheads.data.recorded import source_of
+from manyheads.data.sources.recorded import source_of
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
 from manyheads.tasks.registry import RECIPES

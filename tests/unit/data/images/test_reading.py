@@ -17,7 +17,7 @@ from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, Item, read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from tests.support.pictures import (
     GREY,
     LABELS,

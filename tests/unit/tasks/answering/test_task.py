@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.squad import Answer, Question, Questions
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.squad import Answer, Question, Questions
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.labelled import Labelled
-from manyheads.data.tokenizers import train_word_level, train_wordpiece
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline

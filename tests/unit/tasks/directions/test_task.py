@@ -14,9 +14,9 @@ from sklearn.linear_model import LogisticRegression
 
 from manyheads import directory, train
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged
-from manyheads.data.pretraining import Example, PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.tasks.directions.task import Batch, DirectionsTask, linear_probe, probe, word_features
 

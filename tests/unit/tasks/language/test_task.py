@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.blocks import Ids
-from manyheads.data.tokenizers import train_character
+from manyheads.data.text.blocks import Ids
+from manyheads.data.text.tokenizers import train_character
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
 from manyheads.tasks.language.task import LanguageModellingTask, text_metrics, token_losses

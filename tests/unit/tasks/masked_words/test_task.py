@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.documents import sentences
-from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.documents import sentences
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words import predictor

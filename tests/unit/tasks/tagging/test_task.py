@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.conll import Tagged
-from manyheads.data.tokenizers import train_wordpiece
-from manyheads.data.windows import word_windows
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.data.text.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import trust
 from manyheads.tasks.tagging.predictor import Tagger

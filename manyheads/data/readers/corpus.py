@@ -21,9 +21,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import AT_ONCE, kind, opened
-from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
-from manyheads.data.splits import SURROGATE, UTF8, half_character, parts_of
+from manyheads.data.readers.compressed import AT_ONCE, kind, opened
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
+from manyheads.data.readers.splits import SURROGATE, UTF8, half_character, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 

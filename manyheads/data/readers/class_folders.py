@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from manyheads.data.roles import folders_in, split_folders, splits_among, visible, within
-from manyheads.data.rows import Row, character_fault
-from manyheads.data.splits import LONGEST, UTF8, Splits, half_character
+from manyheads.data.readers.roles import folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.rows import Row, character_fault
+from manyheads.data.readers.splits import LONGEST, UTF8, Splits, half_character
 from manyheads.errors import UserError
 
 UNLABELLED = "unsup"

@@ -21,10 +21,10 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.compressed import COMPRESSED, kind
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
-from manyheads.data.splits import UTF8, count_lines, lines, parts_of
+from manyheads.data.readers.compressed import COMPRESSED, kind
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
+from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
 
 

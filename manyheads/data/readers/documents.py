@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from manyheads.data.batching import Lazy
-from manyheads.data.compressed import kind
-from manyheads.data.corpus import text_rows
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, Row, blocks, sift
-from manyheads.data.splits import UTF8, parts_of
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.corpus import text_rows
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, Row, blocks, sift
+from manyheads.data.readers.splits import UTF8, parts_of
 
 Document = list[str]  # sentences
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)

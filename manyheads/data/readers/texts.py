@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
+from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, write_json
 

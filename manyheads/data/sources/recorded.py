@@ -7,20 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from manyheads.core.config import checked
-from manyheads.data.corpora import (
-    DigitSource,
-    DocumentSource,
-    LabelledSource,
-    ParallelSource,
-    QuestionSource,
-    TaggedSource,
-    TextSource,
-)  # fmt: skip
 from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
-from manyheads.data.labelled import Columns
-from manyheads.data.source import Source
+from manyheads.data.readers.labelled import Columns
+from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.digits import DigitSource
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
 KINDS: dict[str, type[Source[Any]]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from manyheads.data.splits import Splits
+from manyheads.data.readers.splits import Splits
 from manyheads.errors import UserError
 
 Role = Literal["train", "validation", "evaluation", "test"]

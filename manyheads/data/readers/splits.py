@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import opened
+from manyheads.data.readers.compressed import opened
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from manyheads.data.compressed import kind
-from manyheads.data.roles import roles_told, splits_among
-from manyheads.data.rows import TABLES
-from manyheads.data.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.roles import roles_told, splits_among
+from manyheads.data.readers.rows import TABLES
+from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.column import Gathering
-from manyheads.data.documents import Documents
-from manyheads.data.splits import below_share, hashes_of
-from manyheads.data.squad import Questions
-from manyheads.data.texts import Texts, examined
+from manyheads.data.readers.column import Gathering
+from manyheads.data.readers.documents import Documents
+from manyheads.data.readers.splits import below_share, hashes_of
+from manyheads.data.readers.squad import Questions
+from manyheads.data.readers.texts import Texts, examined
 from manyheads.errors import UserError
 
 SHARE = 0.05  # of documents and questions

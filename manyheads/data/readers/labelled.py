@@ -16,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from manyheads.data.class_folders import text_files
-from manyheads.data.dataset import Dataset, leaving_out
-from manyheads.data.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
+from manyheads.data.readers.class_folders import text_files
+from manyheads.data.readers.dataset import Dataset, leaving_out
+from manyheads.data.readers.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)  # labelled texts or images
