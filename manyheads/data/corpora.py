@@ -27,10 +27,10 @@ from manyheads.data.report import (
     tag_report,
     text_report,
 )  # fmt: skip
-from manyheads.data.roles import NUMBERED, PARTS, check_unmixed, folders_in, role_of, shown, splits_among, visible
+from manyheads.data.roles import PARTS, folders_in, role_of, splits_among, visible, whole_or_splits
 from manyheads.data.rows import TABLES
 from manyheads.data.source import FIRST, MOST, ClassSource, Source
-from manyheads.data.splits import SplitData, Splits, folder_of, hold_out, only_test, parts_of, same_place
+from manyheads.data.splits import SplitData, Splits, folder_of, hold_out, only_test, same_place
 from manyheads.data.squad import Questions, read_squad
 from manyheads.data.texts import Texts, read_texts
 from manyheads.errors import UserError
@@ -264,7 +264,7 @@ class TextSource(Source[Texts]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no splits is for training."""
-        return whole_or_splits(self, data).given(validation, test)
+        return whole_or_splits(data, self.corpora, self.below).given(validation, test)
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
@@ -314,7 +314,7 @@ class DocumentSource(Source[Documents]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no splits is for training; there are no test data."""
-        found = whole_or_splits(self, data)
+        found = whole_or_splits(data, self.corpora, self.below)
         return Splits(found.train, validation or found.validation, [])
 
     def files(self, corpus: str) -> list[Path]:
@@ -322,7 +322,7 @@ class DocumentSource(Source[Documents]):
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data, or else the validation data; of any other, all there is."""
-        found = whole_or_splits(self, data)
+        found = whole_or_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data
 
 
@@ -374,27 +374,6 @@ class DigitSource(Source[Pairs]):
     def content(self, data: Pairs, split: str) -> list[str]:
         groups: Iterable[Pairs] = by_length(data).values() if split == "test" else [data]
         return [text for pairs in groups for text in (*pairs.sources, *pairs.targets)]
-
-
-def whole_or_splits(source: TextSource | DocumentSource, data: str) -> Splits:
-    """The splits of a directory of texts, or all of it as training data. Raises UserError where it cannot be told."""
-    if (folder := folder_of(data)) is None:
-        return Splits(data, None, [])
-    names = source.corpora(folder)
-    splits = splits_among(folder, names, shards=NUMBERED)
-    if splits == (None, None, []):
-        check_unmixed(source.below(data))
-        return Splits(data, None, [])
-    if splits.train is not None:
-        return splits
-    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
-    if len(others := [name for name in names if name not in held]) == 1:
-        return Splits(str(folder / others[0]), splits.validation, splits.test)
-    found = f"{shown(held)} of the validation and test data, and next to it {shown(others) or 'nothing'}"
-    raise UserError(
-        f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
-        "file that you mean: data=FILE validation=FILE test=FILE"
-    )
 
 
 def by_length(pairs: Pairs) -> dict[int, Pairs]:
