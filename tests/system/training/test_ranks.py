@@ -21,9 +21,9 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.training import ranks
-from manyheads.training.loss import in_tokens
 from manyheads.training.ranks import ENDED
 from manyheads.training.run_directory import run_status
+from manyheads.training.task import Loss, LossPart
 from tests.paths import ROOT
 from tests.stress.survival.ranks import processes
 from tests.support.families import FAMILIES, STEPS, write_data
@@ -98,11 +98,12 @@ def test_the_parts_of_a_batch_of_images_are_mixed_as_in_the_whole(workers: int) 
 
 def test_means_over_different_things_are_added() -> None:
     words, follows = torch.rand(7, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
-    loss = in_tokens(torch.stack([words.sum(), follows.sum()]), (7, 3)) / 7
-    torch.testing.assert_close(loss, words.mean() + follows.mean())
+    loss = Loss(words.sum(), 7, others=(LossPart(follows.sum(), 3),))
+    torch.testing.assert_close(loss.mean, words.mean() + follows.mean())
+    torch.testing.assert_close(loss.scaled((7, 3)) / 7, loss.mean)
     parts = [(words[:2], follows[:2]), (words[2:], follows[2:])]
-    sums = [in_tokens(torch.stack([part.sum() for part in pair]), (7, 3)) for pair in parts]
-    torch.testing.assert_close(torch.stack(sums).sum() / 7, loss)
+    sums = [Loss(a.sum(), len(a), others=(LossPart(b.sum(), len(b)),)).scaled((7, 3)) for a, b in parts]
+    torch.testing.assert_close(torch.stack(sums).sum() / 7, loss.mean)
 
 
 # the same losses
@@ -165,18 +166,18 @@ from manyheads.training.ranks import here
 from tests.support import families
 from tests.paths import ROOT
 
-backward = loop._backward
+train_step = loop.train_step
 
-def faulty(task, group, counts, window, step, *rest, **more):
-    loss = task.loss
-    if step == 10 and here().rank == 1:
-        task.loss = lambda batch: loss(batch) * float("nan")
+def faulty(session, group):
+    task, loss = session.task, session.task.loss
+    if session.counters.step == 10 and here().rank == 1:
+        task.loss = lambda batch: loss(batch)._replace(total=loss(batch).total * float("nan"))
     try:
-        return backward(task, group, counts, window, step, *rest, **more)
+        return train_step(session, group)
     finally:
         task.loss = loss
 
-loop._backward = faulty
+loop.train_step = faulty
 families.score_nothing()
 families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2] == "shard", skip_nonfinite=1)
 """

@@ -20,7 +20,6 @@ from manyheads.tasks.classification.marks import MARKS, marked
 from manyheads.tasks.classification.task import ClassificationTask, encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
-from manyheads.training.loss import in_tokens
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 
 START, DELIMITER, EXTRACT = MARKS
@@ -154,7 +153,7 @@ def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Pa
             truncate=False, seed=1, auxiliary=share,
         )  # fmt: skip
         (batch,) = task.batches(0)
-        losses.append(in_tokens(task.loss(batch), batch.counts))
+        losses.append(task.loss(batch).scaled(batch.counts))
     plain, words, labels = [], [], batch.labels.tolist()
     for ids, length, label in zip(batch.ids, batch.lengths, labels, strict=True):
         row = ids[None, :length]
