@@ -87,7 +87,7 @@ def test_deterministic_across_processes_and_by_seed(corpus: SplitData[Pairs]) ->
     assert digest(cldr_pairs("en", "de", seed=1, size=6000)) != digest(corpus)
 
 
-@pytest.mark.parametrize(("source", "target"), [("de", "en"), ("fr", "ja"), ("ar", "pt-BR")])
+@pytest.mark.parametrize(("source", "target"), [("fr", "ja"), ("ar", "pt-BR")])
 def test_other_locales(source: str, target: str) -> None:
     train, validation, test = cldr_pairs(source, target, size=3000).known.values()
     assert (len(train), len(validation), len(test)) == (3000, 100, 100)
