@@ -5,16 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.training.division import each, read_once
 from tests.support.families import run, write_data
 from tests.support.predictions import CALLS
 from tests.system.training.test_ranks import TORCHRUN, called, manyheads
-
-
-def test_alone_every_batch_is_computed_here_and_in_order() -> None:
-    assert [*each(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
-    assert [*each([], lambda n: n)] == []
-    assert [*read_once(iter("abc"))] == ["a", "b", "c"]
 
 
 @pytest.mark.timeout(3600)
