@@ -11,11 +11,12 @@ from tests.system.training.test_ranks import TORCHRUN, called, manyheads
 
 
 @pytest.mark.timeout(3600)
-def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worlds", [(3,), pytest.param((2, 4), marks=pytest.mark.slow)])
+def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path, worlds: tuple[int, ...]) -> None:
     write_data(tmp_path)
     for name in {arguments[1] for arguments, _ in CALLS.values()}:
         run(name, tmp_path, tmp_path, False, steps=4)
-    for world in (1, 2, 3):
+    for world in (1, *worlds):
         out = tmp_path / str(world)
         out.mkdir()
         several = (*TORCHRUN, "--standalone", f"--nproc-per-node={world}") if world > 1 else (sys.executable,)
