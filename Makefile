@@ -54,10 +54,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 results: $(STAMP)
-	$(BIN)/python -m scripts.results_table
+	$(BIN)/python -m lab.results_table
+	$(BIN)/python -m lab.best_results
 
 evidence: $(STAMP)
-	@exec $(BIN)/python -m scripts.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
+	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
 
 docs: $(STAMP)-docs
 	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
@@ -70,7 +71,7 @@ image:
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
-	find manyheads bench scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find manyheads benchmarks lab scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }

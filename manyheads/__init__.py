@@ -11,14 +11,14 @@ __all__ = ["__version__", "edit", "load", "record", "train"]
 
 if TYPE_CHECKING:
     from manyheads.core.tap import edit, record
-    from manyheads.recipes.train import train
     from manyheads.tasks.loading import load
+    from manyheads.tasks.train import train
 
 _HOMES = {
     "edit": "manyheads.core.tap",
     "load": "manyheads.tasks.loading",
     "record": "manyheads.core.tap",
-    "train": "manyheads.recipes.train",
+    "train": "manyheads.tasks.train",
 }
 
 

@@ -154,7 +154,7 @@ def load(path: str | Path) -> Loaded:
             )
     try:
         config, tensors = family.read(settings, shapes, lambda: read_safe(path))
-    except ValueError as error:
+    except UserError as error:
         raise misfit(path, error) from None
     check_finite(path, tensors)
     tokenizers = _tokenizers(path, family, settings, vocabulary_sizes(config))
@@ -165,7 +165,7 @@ def load(path: str | Path) -> Loaded:
             tensor.copy_(tensors[name])
     try:
         stated = family.preprocessing(settings)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{path / CONFIG}: {error}") from None
     preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else stated
     return Loaded(
@@ -202,7 +202,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
         if type(model) is family.module:  # a network that builds on another one's class is another family's
             try:
                 family.settings_of(model.config)
-            except ValueError as error:
+            except UserError as error:
                 obstacles.append(f"{family.model_type}: {error}")
                 continue
             return family, obstacles

@@ -92,7 +92,7 @@ def convert(
     try:
         shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
         _, weights = family.read(settings, shapes, lambda: tensors)
-    except ValueError as error:
+    except UserError as error:
         raise misfit(path, error) from None
     check_finite(path, weights)
     once: dict[int, str] = {}  # tied weights share their memory: the first name stays
@@ -117,7 +117,7 @@ def _convert_state_dict(
     check_finite(file, tensors)
     try:
         model = translator(tensors, *words, heads=HEADS if heads is None else heads)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{file}: {error}") from None
     c = model.config
     for vocabulary, known, size in zip(vocabularies or (), words, (c.source_vocab, c.target_vocab), strict=False):

@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from manyheads.cli import (
     answer,
     attend,
-    bench,
     classify,
     compare,
     convert,
@@ -42,7 +41,7 @@ from manyheads.training.ranks import here, is_rank
 # in the order of --help
 VERBS = (
     recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
-    probe, summary, plan, export, convert, serve, bench,
+    probe, summary, plan, export, convert, serve,
 )  # fmt: skip
 
 

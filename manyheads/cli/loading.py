@@ -56,8 +56,8 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
 def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
     """The model that a preset or a recipe (with such settings) names, without memory behind its parameters, or that of
     a directory; and the config of the recipe, or None."""
-    from manyheads.recipes.overrides import apply, from_arguments
-    from manyheads.recipes.table import RECIPES
+    from manyheads.runs.overrides import apply, from_arguments
+    from manyheads.tasks.registry import RECIPES
 
     if name in RECIPES:
         recipe = replace(RECIPES[name], config=apply(RECIPES[name].config, from_arguments(settings)))

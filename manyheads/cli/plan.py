@@ -12,7 +12,7 @@ from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
 
 if TYPE_CHECKING:
-    from manyheads.recipes.planning import Hardware
+    from manyheads.runs.planning import Hardware
 
 GIB = 2**30
 
@@ -39,7 +39,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from manyheads.recipes.planning import plan
+    from manyheads.runs.planning import plan
 
     if options.interconnect and options.devices == 1:
         raise UserError("--interconnect is between devices: add --devices N, or leave it out")
@@ -80,8 +80,8 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     from manyheads.core.runtime import CACHED, bytes_per_second, physical_memory, prepare, resident
-    from manyheads.recipes.planning import Hardware
-    from manyheads.recipes.simulation import Machine
+    from manyheads.runs.planning import Hardware
+    from manyheads.runs.simulation import Machine
 
     if (options.tflops is None) != (options.bandwidth is None):
         raise UserError("--tflops and --bandwidth belong together: what a device computes, and what its memory gives")

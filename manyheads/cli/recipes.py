@@ -9,7 +9,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import Verbs
 
 if TYPE_CHECKING:
-    from manyheads.recipes.recipe import Recipe
+    from manyheads.runs.recipe import Recipe
 
 
 def add(verbs: Verbs) -> None:
@@ -20,8 +20,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _recipes(options: argparse.Namespace) -> None:
-    from manyheads.recipes.table import RECIPES, find
-    from manyheads.results import measured
+    from manyheads.tasks.measured import measured
+    from manyheads.tasks.registry import RECIPES, find
 
     if options.recipe is not None:
         return _about(options.recipe, find(options.recipe), options.json)
@@ -40,8 +40,8 @@ def _recipes(options: argparse.Namespace) -> None:
 def _about(name: str, recipe: Recipe, as_json: bool) -> None:
     import inspect
 
-    from manyheads.recipes.overrides import as_dict, leaves, setting_words
-    from manyheads.results import measured
+    from manyheads.runs.overrides import as_dict, leaves, setting_words
+    from manyheads.tasks.measured import measured
 
     text = f"Trains {recipe.summary} ({recipe.paper}).\n{inspect.cleandoc(recipe.about)}".rstrip()
     about = f"{recipe.command(name)}\n\n{text}"

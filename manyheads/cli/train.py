@@ -43,8 +43,8 @@ def _train(options: argparse.Namespace) -> None:
         raise SystemExit(launch(options.processes, options.given))
     import yaml
 
-    from manyheads.recipes.overrides import from_arguments
-    from manyheads.recipes.train import train
+    from manyheads.runs.overrides import from_arguments
+    from manyheads.tasks.train import train
 
     report = train(
         options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,

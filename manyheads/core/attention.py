@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,6 +30,93 @@ SMALL_MAP = 32 * 32
 TRAINED_MAP = 256 * 256
 
 
+@dataclass(slots=True, eq=False)
+class _AttentionMap:
+    """The map of one call of `attend`, computed when it is needed, whole or in part. The fields are its arguments."""
+
+    query: Tensor
+    key: Tensor | None
+    value: Tensor
+    mask: Mask | None
+    bias: Tensor | None
+    scores: Tensor | None
+    scale: float
+    normalise: Normalise
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        return self.value.shape[-2]
+
+    @property
+    def is_plain_causal(self) -> bool:
+        """True if the fused kernel computes this mask by itself."""
+        return self.mask is not None and self.bias is None and self.mask.only_causal(self.queries, self.keys)
+
+    def allowed(self) -> Tensor | None:
+        """Return the mask as a table, True where a query may attend; None if it may attend everywhere."""
+        return None if self.mask is None else self.mask.materialise(self.queries, self.keys, self.query.device)
+
+    def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the map of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+        if self.scores is None:
+            assert self.key is not None
+            raw = _product(self._part(self.query, heads, rows), self._part(self.key, heads), self.scale)
+        else:
+            raw = self._part(self.scores, heads, rows)
+        raw = raw if self.bias is None else raw + self._part(self.bias, heads, rows)
+        allowed = self.allowed()
+        allowed = None if allowed is None else self._part(allowed, heads, rows)
+        return _normalise(raw, allowed, self.normalise, hides=self.bias is not None or self.scores is not None)
+
+    def calculation(self, heads: Sequence[int] | None) -> Calculation:
+        """Return what the map of some heads is computed from."""
+        if self.key is None or self.normalise != "softmax":
+            raise UserError("the maps of this attention are no softmax over products of queries and keys")
+        allowed, added = self.allowed(), self.bias
+        if allowed is not None:
+            hidden = torch.zeros(allowed.shape, device=self.query.device).masked_fill(~allowed, -math.inf)
+            added = hidden if self.bias is None else self.bias + hidden
+
+        def part(tensor: Tensor) -> Tensor:
+            return self._part(tensor, heads).detach().clone()
+
+        query, key, value = part(self.query), part(self.key), part(self.value)
+        return Calculation(query, key, value, self.scale, None if added is None else part(added))
+
+    def fused(self, dropout: float) -> Tensor:
+        """Return what each query mixes, (B, H, ..., Tq, Dv), without computing the map."""
+        assert self.key is not None
+        triangle = self.is_plain_causal
+        table = None if triangle else self.allowed()
+        if self.bias is not None:
+            table = (self.bias if table is None else self.bias.masked_fill(~table, -math.inf)).to(self.query.dtype)
+        return F.scaled_dot_product_attention(
+            self.query, self.key, self.value, attn_mask=table, dropout_p=dropout, is_causal=triangle, scale=self.scale
+        )
+
+    def explicit_is_faster(self, dropout: float) -> bool:
+        """True on a CPU while the map is small, and if it is trained with dropout."""
+        if self.query.device.type != "cpu":
+            return False
+        size = self.queries * self.keys
+        if size <= SMALL_MAP or not (torch.is_grad_enabled() and self.value.requires_grad):
+            return size <= SMALL_MAP
+        return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
+
+    def _part(self, tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None = None) -> Tensor:
+        """Select heads and rows of a tensor that broadcasts to (B, H, ..., T, X); dimensions it broadcasts stay."""
+        axis = tensor.dim() - self.query.dim() + 1  # of the heads; a bias (H, Tq, Tk) has it further left, or has none
+        if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
+            tensor = tensor[(slice(None),) * axis + (list(heads),)]
+        if rows is not None and tensor.dim() > 1 and tensor.shape[-2] > 1:
+            tensor = tensor[..., list(rows), :]
+        return tensor
+
+
 def attend(
     query: Tensor,
     key: Tensor | None,
@@ -46,75 +134,32 @@ def attend(
     """Mix the values of the keys that each query matches (Vaswani 2017, section 3.2.1).
 
     query (B, H, ..., Tq, Dh), key (B, H, ..., Tk, Dh), value (B, H, ..., Tk, Dv) -> (B, H, ..., Tq, Dv)
-    mask       which keys a query may look at; a query that may look at none gets zeros.
+    mask       which keys a query may attend to; a query that may attend to none gets zeros.
     bias       added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
     scores     (B, H, ..., Tq, Tk) instead of scale * query @ key^T, then key may be None (additive attention).
     scale      1 / sqrt(Dh) unless given.
-    normalise  "softmax", or "count": scores divided by the number of keys looked at (Wang 2018, section 3.2).
+    normalise  "softmax", or "count": scores divided by the number of allowed keys (Wang 2018, section 3.2).
     dropout    probability of dropping a weight.
     tap        where the map can be recorded or edited.
-    explicit   True keeps the whole map, False never does without need; None lets the machine decide: the explicit way
-               is the faster one on a CPU while the map is small, and where it is trained with dropout.
+    explicit   True computes the whole map, False only if it is needed; None takes the faster way on this device.
     """
     assert (key is None) == (scores is not None), "scores come from a key or are given"
-    queries, keys, dims = query.shape[-2], value.shape[-2], query.dim()
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    # What both ways of computing read is defined here, before the branch, so that they cannot drift apart.
-    triangle = mask is not None and bias is None and mask.only_causal(queries, keys)
-    trained = torch.is_grad_enabled() and value.requires_grad
-
-    def allowed() -> Tensor | None:
-        """The mask spelt out; not needed where the kernel knows the triangle."""
-        return None if mask is None else mask.materialise(queries, keys, query.device)
-
-    def weights(heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-        """The map of some heads and query rows (all by default): (B, h, ..., tq, Tk)."""
-        if scores is None:
-            assert key is not None
-            raw = _product(_pick(query, heads, rows, dims), _pick(key, heads, None, dims), scale)
-        else:
-            raw = _pick(scores, heads, rows, dims)
-        raw = raw if bias is None else raw + _pick(bias, heads, rows, dims)
-        looked = allowed()
-        looked = None if looked is None else _pick(looked, heads, rows, dims)
-        return _normalise(raw, looked, normalise, hides=bias is not None or scores is not None)
-
-    def calculation(heads: Sequence[int] | None) -> Calculation:
-        """What the map of some heads is computed from."""
-        if key is None or normalise != "softmax":
-            raise UserError("the maps of this attention are no softmax over products of queries and keys")
-        looked, added = allowed(), bias
-        if looked is not None:
-            hidden = torch.zeros(looked.shape, device=query.device).masked_fill(~looked, -math.inf)
-            added = hidden if bias is None else bias + hidden
-
-        def part(tensor: Tensor) -> Tensor:
-            return _pick(tensor, heads, None, dims).detach().clone()
-
-        return Calculation(part(query), part(key), part(value), scale, None if added is None else part(added))
-
+    # both ways of computing read the same mask and bias, so that they cannot drift apart
+    map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalise)
     if tap is not None and tap.calculations:
-        tap.record_calculation(calculation)
+        tap.record_calculation(map.calculation)
     if explicit is None:
-        explicit = query.device.type == "cpu" and (
-            queries * keys <= SMALL_MAP
-            or (trained and (dropout > 0.0 or (not triangle and queries * keys <= TRAINED_MAP)))
-        )
+        explicit = map.explicit_is_faster(dropout)
     if explicit or scores is not None or normalise != "softmax" or (tap is not None and tap.edits_maps):
-        full = weights()
+        weights = map.weights()
         if tap is not None:
-            full = tap.saw_map(full)
-        mixed = drop(full.to(value.dtype), dropout) @ value  # (B, H, ..., Tq, Dv)
+            weights = tap.saw_map(weights)
+        mixed = drop(weights.to(value.dtype), dropout) @ value  # (B, H, ..., Tq, Dv)
     else:
-        assert key is not None
         if tap is not None:
-            tap.record(weights, queries)
-        table = None if triangle else allowed()
-        if bias is not None:
-            table = (bias if table is None else bias.masked_fill(~table, -math.inf)).to(query.dtype)
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=table, dropout_p=dropout, is_causal=triangle, scale=scale
-        )
+            tap.record(map.weights, map.queries)
+        mixed = map.fused(dropout)
     return mixed if tap is None else tap.saw_output(mixed)
 
 
@@ -124,16 +169,6 @@ def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
     device = "cpu" if query.is_meta else query.device.type  # autocast does not know the device of shapes alone
     with torch.autocast(device, enabled=False):
         return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
-
-
-def _pick(tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None, dims: int) -> Tensor:
-    """Some heads and rows of what broadcasts to (B, H, ..., T, X) of `dims` dimensions; those it broadcasts stay."""
-    axis = tensor.dim() - dims + 1  # of the heads: a bias (H, Tq, Tk) or (Tq, Tk) has it further left, or has none
-    if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
-        tensor = tensor[(slice(None),) * axis + (list(heads),)]
-    if rows is not None and tensor.dim() > 1 and tensor.shape[-2] > 1:
-        tensor = tensor[..., list(rows), :]
-    return tensor
 
 
 def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise, hides: bool) -> Tensor:

@@ -137,12 +137,25 @@ class Stack(nn.Module):
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)
 
-    def states(self, x: Tensor, *, mask: Mask | None = None) -> list[Tensor]:
-        """x (B, T, D) -> what goes into the first block and what leaves each, before a final norm, all (B, T, D)."""
+    def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
+        """x (B, T, D) -> the input of the first block and the output of each, before a final norm, all (B, T, D)."""
         states = [self.tap.saw_states(x)]
         for block in self.blocks:
-            states.append(block(states[-1], mask=mask))
+            states.append(block(states[-1], mask=mask, bias=bias))
         return states
+
+    def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
+        """Return an empty cache of at most `capacity` positions, with the dtype and device of `like`."""
+        layers, heads, head_width = self.cache_sizes
+        return KVCache(layers, batch, heads, capacity, head_width, dtype=like.dtype, device=like.device)
+
+    @property
+    def cache_sizes(self) -> tuple[int, int, int]:
+        """Layers, heads, and the width of a head: of its keys or of its values, whichever is wider."""
+        first = self.blocks[0]
+        assert isinstance(first, Block)
+        heads = first.attention.heads
+        return len(self.blocks), heads, max(first.attention.head_width, first.attention.query.out_features // heads)
 
     def _is_seen(self) -> bool:
         """Whether anybody looks into a block: a second pass would be recorded as a second call, or miss an edit."""

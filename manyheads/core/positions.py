@@ -62,15 +62,16 @@ class Positions(nn.Module):
             # recomputed when a model is built, so it is no part of its weights
             self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
 
-    def forward(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
-        tokens = x.shape[1]
-        if offset is None:
-            if tokens > self.length:
-                raise UserError(f"the input has {tokens} tokens, the model takes {self.length}: split or truncate it")
-            return x + self.table[self.before : self.before + tokens].to(x.dtype)
-        at = offset[:, None] + torch.arange(tokens, device=x.device)  # (B, T)
-        if int(at.max()) >= self.length:
-            raise UserError(f"position {int(at.max()) + 1} is needed, the model takes {self.length}")
+    def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
+        if offset is None or isinstance(offset, int):  # no look at the device is needed
+            first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
+            if end > self.length:
+                found = f"the input has {end} tokens" if offset is None else f"position {end} is needed"
+                raise UserError(f"{found}, the model takes {self.length}: split or truncate it")
+            return x + self.table[first : self.before + end].to(x.dtype)
+        at = offset[:, None] + torch.arange(x.shape[1], device=x.device)  # (B, T)
+        if (end := int(at.max()) + 1) > self.length:
+            raise UserError(f"position {end} is needed, the model takes {self.length}: split or truncate it")
         return x + self.table[self.before + at].to(x.dtype)
 
 

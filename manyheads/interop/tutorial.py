@@ -98,7 +98,7 @@ def translator(
         # theirs is in float32, so the angle of the 5,000th position is off by some 1e-3
         if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
             raise UserError(f"{_POSITIONS} holds other numbers than its sines and cosines")
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"not a state_dict of {CLASS}: {error}") from None
     with Undrawn():
         model = Transformer(config)

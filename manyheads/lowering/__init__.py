@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.block import Block, Stack
-from manyheads.core.cache import KVCache
 from manyheads.core.config import Precision
 from manyheads.core.runtime import Route, bf16_pays
 from manyheads.errors import UserError
@@ -168,20 +167,19 @@ def _off(model: nn.Module, fast: nn.Module) -> float:
             if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
                 x = embedding(torch.randint(embedding.num_embeddings, (2, 8), generator=generator)).float()
                 break
-        wanted, got = (stack(x, **_looking(module, x)) for stack in (module.plain, module))
+        wanted, got = (stack(x, **_looking(stack, module.plain.blocks, x)) for stack in (module.plain, module))
         worst = max(
             worst, float((got - wanted).norm() / wanted.norm()), key=lambda off: (off != off, off)
         )  # NaN is the worst
     return worst
 
 
-def _looking(stack: Any, x: Tensor) -> dict[str, Any]:
+def _looking(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
     """A cache for stacks with cross-attention, whose memory is x as well."""
-    first = stack.plain.blocks[0]
-    if first.cross is None:
-        return {}
-    cache = KVCache(len(stack.plain.blocks), len(x), first.attention.heads, x.shape[1], first.attention.head_width)
-    for layer, block in enumerate(stack.plain.blocks):
-        key, value = block.cross.keys_values(x)
-        cache.set_cross(layer, key, value, None)
+    cache = stack.new_cache(len(x), x.shape[1], x)
+    for layer, block in enumerate(blocks):
+        assert isinstance(block, Block)
+        if block.cross is None:
+            return {}
+        cache.set_cross(layer, *block.cross.keys_values(x), None)
     return {"cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask()}

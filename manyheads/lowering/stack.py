@@ -16,6 +16,7 @@ from manyheads.core.cache import KVCache
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
+from manyheads.lowering.cache import FusedCache
 from manyheads.lowering.fused import Memory, Sizes, run, run_linear
 from manyheads.lowering.kernels import GELU, GELU_TANH, RELU, SILU
 from manyheads.lowering.packed import KINDS, NUMBERS, Team, Workspace, weights_of
@@ -35,24 +36,6 @@ NOTHING = Memory(
     np.zeros((1, 1), np.int64),
     np.zeros(1, np.int64),
 )
-
-
-def float_zeros(shape: Sequence[int]) -> Tensor:
-    """Of a cache, in memory of NumPy's: it asks for large pages, which matters where so much is read in pieces."""
-    return torch.from_numpy(np.zeros(shape, np.float32))
-
-
-def half_zeros(shape: Sequence[int]) -> Tensor:
-    return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
-
-
-def float_rows(entry: Tensor) -> Tensor:
-    """Cross keys or values (B, H, Ts, Dh), each head's positions one behind the other."""
-    return entry.float().contiguous()
-
-
-def half_rows(entry: Tensor) -> Tensor:
-    return entry.bfloat16().contiguous()
 
 
 class FusedStack(Stack):
@@ -111,6 +94,10 @@ class FusedStack(Stack):
         x = x.detach().float()
         return self._read(x, rule) if cache is None else self._step(x, cache)
 
+    def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
+        layers, heads, head_width = self.plain.cache_sizes
+        return FusedCache(layers, batch, heads, capacity, head_width, half=self._sizes.kind != FLOAT32)
+
     def _read(self, x: Tensor, rule: Mask) -> Tensor:
         """Whole sequences; nothing is computed for padding, which becomes zeros."""
         batch, longest, _ = x.shape
@@ -134,7 +121,8 @@ class FusedStack(Stack):
     def _step(self, x: Tensor, cache: KVCache) -> Tensor:
         """The next positions of every row."""
         batch, new, width = x.shape
-        entries, slots = cache.reserve(new, float_zeros if self._sizes.kind == FLOAT32 else half_zeros)
+        assert isinstance(cache, FusedCache)
+        entries, slots = cache.reserve(new)
         assert entries.stride(5) == 1
         lengths = cache.lengths.numpy()
         layers = np.arange(entries.shape[0])[:, None] * entries.stride(0) + np.arange(2)[None] * entries.stride(1)
@@ -149,7 +137,7 @@ class FusedStack(Stack):
         starts = np.arange(batch + 1) * new
         source, keys = NOTHING, int(lengths.max()) + new
         if self._sizes.cross:
-            source = _source(cache, float_rows if self._sizes.kind == FLOAT32 else half_rows)
+            source = _source(cache)
             keys = max(keys, int(source.lengths.max()))
         self._run(rows, starts, keys, True, memory, source)
         return rows.view(batch, new, width)
@@ -269,8 +257,8 @@ def _affine(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     return weight, torch.zeros_like(weight) if bias is None else bias
 
 
-def _source(cache: KVCache, kept: Callable[[Tensor], Tensor]) -> Memory:
-    entries, rows, lengths = cache.sources(kept)
+def _source(cache: FusedCache) -> Memory:
+    entries, rows, lengths = cache.sources()
     key = entries[0][0]
     count = np.full(len(rows), key.shape[2]) if lengths is None else lengths[rows].numpy()
     return Memory(

@@ -123,8 +123,7 @@ class GPT(nn.Module):
 
     def start(self, batch: int, capacity: int) -> KVCache:
         """An empty cache that is ready to `step` through at most `capacity` positions."""
-        c, like = self.config, self.embedding.weight
-        return KVCache(c.layers, batch, c.heads, capacity, c.width // c.heads, dtype=like.dtype, device=like.device)
+        return self.decoder.new_cache(batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
         """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each.
@@ -134,11 +133,11 @@ class GPT(nn.Module):
         Rows may take up fewer: `cache.advance` with negative numbers forgets the last positions of a row.
         """
         queries = tokens.shape[1]
-        hidden = self.decoder(self._embed(tokens, cache.lengths), mask=cache.mask(queries), cache=cache)
+        hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
         cache.advance(queries)
         return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
 
-    def _embed(self, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
+    def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)
         return dropout(x, self.config.embedding_dropout, self.training)
 

@@ -203,7 +203,7 @@ class Recurrence(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: StepCache | None = None,
-        offset: Tensor | None = None,
+        offset: int | Tensor | None = None,
     ) -> tuple[Tensor, Ponder | None]:
         """x (B, T, D), row b at the positions from offset[b] on -> (B, T, D), and how long each position thought.
 

@@ -134,7 +134,7 @@ class Transformer(nn.Module):
 
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: Tensor | None = None,
+        offset: int | Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The decoder's last states (B, Tt, D), before the output projection.
 
@@ -148,7 +148,7 @@ class Transformer(nn.Module):
             memory_mask=memory_mask,
         )
 
-    def encode(self, source: Tensor, mask: Mask | None = None, offset: Tensor | None = None) -> Tensor:
+    def encode(self, source: Tensor, mask: Mask | None = None, offset: int | Tensor | None = None) -> Tensor:
         """source (B, Ts) -> memory (B, Ts, D)."""
         return self.encoder(self._embed(self.source_embedding, source, offset), mask=mask)
 
@@ -163,7 +163,7 @@ class Transformer(nn.Module):
 
     def think(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: Tensor | None = None,
+        offset: int | Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
         """As `hidden`, and how long every position thought: empty, as the depth is fixed.
 
@@ -175,12 +175,7 @@ class Transformer(nn.Module):
         """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""
         mask = Mask(key_lengths=source_lengths)
         memory = self.encode(source, mask)
-        c = self.config
-        head_width = max(c.width // c.decoder_heads, c.key_width or 0)
-        cache = KVCache(
-            c.decoder_layers, source.shape[0], c.decoder_heads, capacity, head_width,
-            dtype=memory.dtype, device=memory.device,
-        )  # fmt: skip
+        cache = self.decoder.new_cache(source.shape[0], capacity, memory)
         for layer, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             assert block.cross is not None
@@ -192,7 +187,7 @@ class Transformer(nn.Module):
         """The next tokens (B, T) of each row, T = 1 while generating -> logits (B, T, V) of what follows each."""
         queries = tokens.shape[1]
         hidden = self.decoder(
-            self._embed(self.target_embedding, tokens, cache.lengths),
+            self._embed(self.target_embedding, tokens, cache.offset),
             mask=cache.mask(queries),
             memory_mask=cache.cross_mask(),
             cache=cache,
@@ -200,7 +195,7 @@ class Transformer(nn.Module):
         cache.advance(queries)
         return self.project(hidden)
 
-    def _embed(self, embedding: TokenEmbedding, tokens: Tensor, offset: Tensor | None = None) -> Tensor:
+    def _embed(self, embedding: TokenEmbedding, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
         x = self.positions(embedding(tokens), offset)  # (B, T, D)
         return dropout(x, self.config.dropout, self.training)
 

@@ -108,7 +108,7 @@ class Universal(_Universal):
 
     def think(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: Tensor | None = None,
+        offset: int | Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
         """The decoder's last states (B, Tt, D), before the output projection, and how long every position thought.
 
@@ -145,12 +145,12 @@ class Universal(_Universal):
         """The next tokens (B, T) of each row, T = 1 while generating -> logits (B, T, V) of what follows each."""
         hidden, _ = self.decoder(
             self._embed(self.target_embedding, tokens), mask=cache.mask(tokens.shape[1]),
-            memory_mask=cache.cross_mask(), cache=cache, offset=cache.lengths,
+            memory_mask=cache.cross_mask(), cache=cache, offset=cache.offset,
         )  # fmt: skip
         cache.advance(tokens.shape[1])
         return self.project(hidden)
 
-    def _read(self, source: Tensor, mask: Mask, offset: Tensor | None = None) -> tuple[Tensor, Ponder | None]:
+    def _read(self, source: Tensor, mask: Mask, offset: int | Tensor | None = None) -> tuple[Tensor, Ponder | None]:
         return self.encoder(self._embed(self.source_embedding, source), mask=mask, offset=offset)
 
 
@@ -173,7 +173,7 @@ class UniversalSequence(_Universal):
         return self.think(tokens, lengths)[0]
 
     def think(
-        self, tokens: Tensor, lengths: Tensor | None = None, offset: Tensor | None = None
+        self, tokens: Tensor, lengths: Tensor | None = None, offset: int | Tensor | None = None
     ) -> tuple[Tensor, Thoughts]:
         """The last states (B, T, D), and how long every position thought; row b begins at position offset[b]."""
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
@@ -192,6 +192,6 @@ class UniversalSequence(_Universal):
     def step(self, tokens: Tensor, cache: StepCache, at: Tensor | None = None) -> Tensor:
         """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each; `at` as GPT's."""
         x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
-        hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.lengths)
+        hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.offset)
         cache.advance(tokens.shape[1])
         return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from manyheads.data.text_faults import ItemError
+from manyheads.errors import UserError
 from manyheads.service.errors import Refused, busy, leaving
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
@@ -194,7 +195,7 @@ class Batcher(Worker):
                         del parts[number]
                         break
                     first += len(part)
-            except ValueError as error:
+            except UserError as error:
                 if len(parts) == 1:
                     return self._settle(parts[0][0], refused(str(error), parts[0][0], None))
                 for one in parts:

@@ -235,7 +235,7 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server has its own
     try:
         _work(settings, listening, started)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         parent.send(str(error))
 
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from manyheads.data.images.checking import open_image
 from manyheads.data.text_faults import ItemError
+from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.batching import Run
 from manyheads.service.errors import Refused
@@ -35,7 +36,7 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
         for index, pair in enumerate(pairs):
             try:
                 predictor.check(*pair)
-            except ValueError as error:
+            except UserError as error:
                 raise ItemError(index, str(error)) from None
         return predictor.answers(pairs, **how)
 
@@ -58,7 +59,7 @@ def framed(predictor: Any) -> Run:
         for index, item in enumerate(items):
             try:
                 found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))
-            except ValueError as error:
+            except UserError as error:
                 raise ItemError(index, str(error)) from None
         return found
 
@@ -163,7 +164,7 @@ async def answer(service: Service, asked: schemas.AnswerRequest, request: Reques
     how = {"nbest": asked.nbest, "max_answer": asked.max_answer, "null_threshold": asked.null_threshold}
     try:
         served.predictor.check_question(asked.question)
-    except ValueError as error:
+    except UserError as error:
         raise Refused(400, str(error), field="question", code="invalid_value") from None
     pair = (asked.question, asked.context)
     (predictions,) = await service.computed(request, served, "answer", [pair], "context", **how)

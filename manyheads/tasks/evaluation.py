@@ -17,11 +17,11 @@ from manyheads.data.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 from manyheads.training import own_runs
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
 RESAMPLES, SHOWN = 1000, 5
 FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
 
@@ -173,7 +173,7 @@ def scored_data(
                 raise UserError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
                                  " them, --trust; to score on other data, --data PATH")  # fmt: skip
             return source.again(split, labels)
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")

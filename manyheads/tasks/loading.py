@@ -68,5 +68,5 @@ def _trained_on(path: Path) -> dict[str, Any]:
     """What the record of a run says of its data; a damaged record is an error when the model is scored, not before."""
     try:
         return record_of(path).get("data", {})
-    except ValueError:
+    except UserError:
         return {}

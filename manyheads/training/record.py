@@ -14,6 +14,8 @@ from manyheads.core.runtime import processor
 from manyheads.files import write_json
 from manyheads.training import own_runs
 
+Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
+
 
 def hardware() -> dict[str, Any]:
     """Processor, threads, torch version and, where there is one, the GPU."""

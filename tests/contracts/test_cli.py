@@ -152,8 +152,8 @@ def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["mrpc", "translation", "language-modelling/tiny-shakespeare", "bert/imdb"])
 def test_a_recipes_settings_are_listed_as_they_are_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from manyheads.recipes.overrides import apply, as_dict, from_arguments
-    from manyheads.recipes.table import find
+    from manyheads.runs.overrides import apply, as_dict, from_arguments
+    from manyheads.tasks.registry import find
 
     default = find(name).config
     assert cli.main(["recipes", name, "--json"]) == 0

@@ -13,14 +13,12 @@ from tests.paths import ROOT
 PACKAGE = ROOT / "manyheads"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# errors <- files <- core <- {models, lowering} <- {generation, interop, analysis} <- directory <- {export, tasks}
-# <- recipes <- {bench, service} <- cli
+# from the lowest layer to the highest: a package imports from lower layers only
 LAYERS = [
     ("errors",), ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
-    ("export", "tasks"), ("recipes",), ("bench", "service"), ("cli",), ("__main__",),
+    ("export",), ("runs",), ("tasks",), ("service",), ("cli",), ("__main__",),
 ]  # fmt: skip
-ASIDE = ("data", "training")  # know no model, nor each other; for tasks, recipes and what is above
-RUNS = ("run.py", "ablation.py", "clips.py", "few_labels.py", "influence.py", "receptive_field.py", "theorem.py")
+ASIDE = ("data", "training")  # import no model, nor each other; used by runs, tasks and the layers above
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
 
 EXTRAS = (
@@ -40,7 +38,7 @@ def allowed(room: str) -> set[str]:
         below |= set(ASIDE)
     if room == "directory":
         below |= {"training"}  # to say of a run that it is not finished yet
-    return below | {"results"} if room in ("recipes", "cli") else below
+    return below | {"results"} if room in ("tasks", "cli") else below
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -67,9 +65,6 @@ def room_of(file: Path) -> str:
 
 def forbidden(file: Path, tree: ast.AST) -> set[str]:
     rooms = set(imported(tree)) - {"__version__"}
-    parts = file.relative_to(PACKAGE).parts
-    if len(parts) == 3 and parts[0] == "tasks" and parts[2] in ("recipes.py", *RUNS):
-        rooms -= {"recipes"}  # what is trained stands in its room, and uses the skeleton of all runs
     return set() if room_of(file) == FACADE else rooms - allowed(room_of(file))
 
 
@@ -86,32 +81,39 @@ def test_imports_point_down_the_house() -> None:
         ("training/x.py", "from manyheads import models"),
         ("models/x.py", "def f():\n    from manyheads.data.store import TokenStore"),
         ("interop/x.py", "import manyheads.generation"),
-        ("recipes/x.py", "from manyheads.cli import main"),
+        ("runs/x.py", "from manyheads.tasks import registry"),
     ],
 )
 def test_the_walk_sees_wrong_arrows(file: str, line: str) -> None:
     assert forbidden(PACKAGE / file, ast.parse(line))
 
 
-def arrows_between_tasks() -> set[tuple[str, str]]:
-    """(who imports, whom) of the rooms and files right below tasks/."""
-    arrows = set()
-    for file in (PACKAGE / "tasks").rglob("*.py"):
-        room = file.relative_to(PACKAGE / "tasks").parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("manyheads.tasks."):
-                arrows.add((room, (node.module or "").split(".")[2]))
-    return {(room, other) for room, other in arrows if room != other}
+def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
+    """Return the modules of the package that a file imports, for type checkers only and inside functions included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or {node.module}
+    return found & modules
 
 
-def test_the_rooms_of_the_tasks_know_little_of_each_other() -> None:
-    arrows = arrows_between_tasks()
-    assert len(arrows) <= 30, sorted(arrows)
-    rooms = {room for arrow in arrows for room in arrow}
-    while rooms:  # those that import none of the others are taken away, until only a circle would be left
-        last = {room for room in rooms if not any(here == room and there in rooms for here, there in arrows)}
-        assert last, f"these rooms import each other in a circle: {sorted(rooms)}"
-        rooms -= last
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    trees = {
+        ".".join(("manyheads", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
+        for file in FILES
+    }
+    modules = set(trees)
+    imports = {name: imported_modules(ast.parse(file.read_text()), modules) - {name} for name, file in trees.items()}
+    while leaves := [name for name, others in imports.items() if not others & imports.keys()]:
+        for name in leaves:
+            del imports[name]
+    while roots := imports.keys() - set().union(*imports.values()):  # modules that only lead to a circle
+        for name in roots:
+            del imports[name]
+    assert not imports, f"these modules import each other in a circle: {sorted(imports)}"
 
 
 @pytest.mark.parametrize("room", ["core", "data"])
@@ -132,19 +134,21 @@ def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
 
 # functions that turn scores into weights over what is not keys: the matrices of a stem's mixture, words, labels
 NO_ATTENTION = {
-    "models/local_attention.py": {"forward"},
-    "models/vit.py": {"fuse"},
+    "models/local_attention.py": {"AttentionStem.forward"},
+    "models/vit.py": {"ViT.fuse"},
 }
 
 
-def normalisations(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Of a file: (function, what it calls) for every softmax and every fused kernel of attention."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
-            for node in ast.walk(function):
-                name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
-                if "softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention")):
-                    yield function.name, name
+def normalisations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (qualified name of the function, name that it uses) for every softmax and every fused attention kernel."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield from normalisations(node, f"{outer}.{node.name}".removeprefix("."))
+            continue
+        name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
+        if outer and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
+            yield outer, name
+        yield from normalisations(node, outer)
 
 
 def test_attention_is_written_once() -> None:
@@ -158,7 +162,7 @@ def test_attention_is_written_once() -> None:
                 kernels.add((where, function))
             elif where.startswith(("core/", "models/")) and function not in NO_ATTENTION.get(where, ()):
                 normalising.add((where, function))
-    assert kernels == {("core/attention.py", "attend")}
+    assert kernels == {("core/attention.py", "_AttentionMap.fused")}
     assert normalising == {("core/attention.py", "_normalise")}
 
 

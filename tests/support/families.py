@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-import manyheads.recipes.run
+import manyheads.runs.run
 import manyheads.tasks.directions.run
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from manyheads.training import loop, selection
 from manyheads.training.ranks import here
 
@@ -106,7 +106,7 @@ def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, 
 
 
 def score_nothing() -> None:
-    manyheads.recipes.run._recorded = lambda *_: {}
+    manyheads.runs.run._recorded = lambda *_: {}
     for name in ("probe", "_compare"):
         setattr(manyheads.tasks.directions.run, name, lambda *_, **__: {})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from manyheads.bench.work import Prepared, Side, Work
+from benchmarks.work import Prepared, Side, Work
 
 
 def quick(case: float, setting: str, threads: int) -> Prepared:
@@ -38,8 +38,8 @@ def dying_in_its_turn(case: float, setting: str, threads: int) -> Prepared:
 
 def openvino(case: tuple[str, Any], setting: str, threads: int) -> Prepared:
     """A work of the bench on a tiny model, whose layers are compressed as larger ones are."""
-    import manyheads.bench.peers.openvino as peer
-    from manyheads.bench.table import work
+    import benchmarks.peers.openvino as peer
+    from benchmarks.table import work
 
     name, tiny = case
     peer.LEAST_COMPRESSED = 64

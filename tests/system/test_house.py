@@ -104,7 +104,7 @@ def test_a_new_task(tmp_path: Path) -> None:
     given = taken_up("A new task", tmp_path)
     assert {Path(file).parent.name for file in given.files} == {"next_sentence", "cli"}
     assert set(given.changes) == {
-        "manyheads/recipes/table.py", "manyheads/tasks/loading.py", "manyheads/cli/__init__.py",
+        "manyheads/tasks/registry.py", "manyheads/tasks/loading.py", "manyheads/cli/__init__.py",
     }  # fmt: skip
     months = ("January", "February", "March", "April", "May", "June", "July", "August")
     rows = [f"{a}\t{b}\t{int(i + 1 != j)}" for i, a in enumerate(months) for j, b in enumerate(months)]

@@ -42,7 +42,7 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
             for measure in MEASURES:
                 curve(record, measure)
             _name(record)
-        except ValueError as error:
+        except UserError as error:
             raise UserError(f"{file}: {error}") from None
         records.append(record)
     names = [_name(record) for record in records]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics
+from manyheads.training.record import Metrics
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

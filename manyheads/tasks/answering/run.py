@@ -14,13 +14,13 @@ from manyheads.data.splits import SplitData
 from manyheads.data.squad import Questions
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import fine_tuning, start_bert
-from manyheads.recipes.run import Job, Run, carry_out, located
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import fine_tuning, start_bert
+from manyheads.runs.run import Job, Run, carry_out, located
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
 from manyheads.tasks.answering.task import AnsweringTask
-from manyheads.tasks.evaluation import Metrics
+from manyheads.training.record import Metrics
 
 
 def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from manyheads.data.windows import Frame
 from manyheads.errors import UserError
 from manyheads.files import write
 from manyheads.models.bert_features import BertFeatures
-from manyheads.recipes.run import Run
+from manyheads.runs.run import Run
 from manyheads.tasks.classification.recipes import InfluenceConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed

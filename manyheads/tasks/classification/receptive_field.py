@@ -8,7 +8,7 @@ from typing import Any
 
 from manyheads.analysis.figures.receptive_field import draw, growth
 from manyheads.files import write
-from manyheads.recipes.run import Run
+from manyheads.runs.run import Run
 from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed

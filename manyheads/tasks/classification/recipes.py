@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Range, Vocabulary
 from manyheads.data.labelled import Columns
 from manyheads.errors import UserError
-from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
+from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.classification.run"

@@ -23,16 +23,16 @@ from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
 from manyheads.tasks.classification.tfidf import fit_tfidf
-from manyheads.tasks.evaluation import Metrics
 from manyheads.training.loop import Summary
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 

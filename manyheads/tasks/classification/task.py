@@ -27,9 +27,10 @@ from manyheads.data.labelled import Labelled
 from manyheads.data.text_faults import ItemError, beginning, fault_of
 from manyheads.data.tokenizers import shortened
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 

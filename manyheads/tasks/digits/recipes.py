@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from manyheads.core.config import Config, Count, Length
 from manyheads.errors import UserError
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.runs.recipe import Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 

@@ -23,14 +23,14 @@ from manyheads.data.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.runs.estimate import Plan
+from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.recipes import DigitsConfig
 from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
-from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,10 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.parallel import Pairs
 from manyheads.generation import greedy
-from manyheads.tasks.evaluation import Metrics, Outcome
+from manyheads.tasks.evaluation import Outcome
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.division import each
+from manyheads.training.record import Metrics
 
 ROOM = 10  # tokens that an output may be longer than its input
 DECODED = 16_384  # source tokens that are decoded at once

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manyheads.core.config import Config, Count, Vocabulary
-from manyheads.recipes.recipe import Recipe, Threads
+from manyheads.runs.recipe import Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 

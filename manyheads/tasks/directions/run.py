@@ -19,14 +19,13 @@ from manyheads.data.splits import SplitData
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import configured
-from manyheads.recipes.estimate import Plan, estimate
-from manyheads.recipes.run import Job, Run, carry_out
+from manyheads.runs.estimate import Plan, estimate
+from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
-from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.masked_words.run import wordpiece
 from manyheads.training.ranks import here
-from manyheads.training.record import write_result
+from manyheads.training.record import Metrics, write_result
 
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:

@@ -19,10 +19,10 @@ from manyheads.data.conll import Tagged
 from manyheads.data.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
-from manyheads.tasks.evaluation import Metrics
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.record import Metrics
 
 
 @dataclass(frozen=True)

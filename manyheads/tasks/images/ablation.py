@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from manyheads.recipes.ablation import Rows, ablate
-from manyheads.recipes.run import Run
+from manyheads.runs.ablation import Rows, ablate
+from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.run import train as train_classifier
 

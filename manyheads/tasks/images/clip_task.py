@@ -18,10 +18,11 @@ from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelOutcome, Metrics, scored_data, values
+from manyheads.tasks.evaluation import LabelOutcome, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
+from manyheads.training.record import Metrics
 
 SCORED = 64  # clips that are scored at once
 

@@ -13,11 +13,11 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.run import Job, Run, carry_out
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.images.clip_task import ClipClassifier, ClipTask
 from manyheads.tasks.images.recipes import ClipConfig
+from manyheads.training.record import Metrics
 
 
 def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:

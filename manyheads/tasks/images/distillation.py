@@ -56,7 +56,7 @@ class Teacher:
         size, device = self.given.size, next(self.model.parameters()).device
         try:  # networks of convolutions see any size
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
-        except ValueError as error:
+        except UserError as error:
             raise UserError(
                 f"the teacher cannot see the student's images: {error}; fine-tune it at their size first (--init with "
                 f"model.image_size={size})"

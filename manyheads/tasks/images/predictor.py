@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
-from manyheads.analysis.maps import AttentionMaps
+from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.core.runtime import Route
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
@@ -74,7 +74,7 @@ class ImageEncoder(TrainedModel):
         pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
         picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
         if tapped(self.model) or not squeezes(self.model):
-            return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
+            return self._maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
         if heads is not None or axis is not None:
             raise UserError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
@@ -132,7 +132,7 @@ class ImageClassifier(ImageEncoder):
             for i, image in enumerate(images[first : first + SCORED], first):
                 try:
                     arrays[i] = self.preprocessing.array(_plain(image))
-                except ValueError as error:
+                except UserError as error:
                     if faults is None:
                         raise
                     bad[i] = str(error)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
-from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Threads
+from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.images.run"

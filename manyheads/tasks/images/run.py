@@ -20,15 +20,16 @@ from manyheads.data.images.source import ImageSource
 from manyheads.data.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import model_settings, start
-from manyheads.recipes.run import Job, Run, carry_out, located
-from manyheads.tasks.evaluation import LabelOutcome, Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import model_settings, start
+from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.tasks.evaluation import LabelOutcome
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
 from manyheads.training.ranks import here
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 

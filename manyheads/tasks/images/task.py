@@ -17,10 +17,11 @@ from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.evaluation import values
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
+from manyheads.training.record import Metrics
 
 TOP = 5  # the right label among so many is a success for `top5`
 SCORED = 256  # images that are scored at once

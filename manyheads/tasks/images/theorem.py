@@ -8,7 +8,7 @@ from math import log10
 from typing import Any
 
 from manyheads.analysis.figures.convolution_error import convolution_errors, draw
-from manyheads.recipes.run import Run
+from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import TheoremConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import claimed

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Count, Length, Range, Vocabulary
 from manyheads.errors import UserError
-from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe
+from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.language.run"

@@ -23,13 +23,13 @@ from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted
 from manyheads.models.universal import UniversalSequence
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import adapted, dropouts, opened, tokenizer_of
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropouts, opened, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
+from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,10 @@ from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
 from manyheads.models.universal import UniversalSequence
-from manyheads.tasks.evaluation import Metrics, values
+from manyheads.tasks.evaluation import values
 from manyheads.training.division import each
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
+from manyheads.training.record import Metrics
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
 

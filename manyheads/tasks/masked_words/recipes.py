@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.core.config import Config, Count, Vocabulary
-from manyheads.recipes.recipe import FINE_TUNING, Recipe, Threads
+from manyheads.runs.recipe import FINE_TUNING, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import start_bert
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import start_bert
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.masked_words.recipes import PretrainingConfig
 from manyheads.tasks.masked_words.task import MaskedLMTask
 

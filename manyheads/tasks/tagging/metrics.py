@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from manyheads.data.conll import OUTSIDE
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics
+from manyheads.training.record import Metrics
 
 
 class Entity(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from manyheads.core.config import Count, Range, Vocabulary
 from manyheads.errors import UserError
-from manyheads.recipes.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
+from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.tagging.run"

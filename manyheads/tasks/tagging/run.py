@@ -17,13 +17,13 @@ from manyheads.data.tokenizers import train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import fine_tuning, start_tuned
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import fine_tuning, start_tuned
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.recipes import TaggingConfig
 from manyheads.tasks.tagging.task import TaggingTask
+from manyheads.training.record import Metrics
 
 ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))  # of CoNLL-2003
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from manyheads.models.presets import PRESETS, full_name
-from manyheads.recipes.ablation import Rows, ablate
-from manyheads.recipes.run import Run
+from manyheads.runs.ablation import Rows, ablate
+from manyheads.runs.run import Run
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.run import train as train_translator
 

@@ -10,7 +10,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Metrics
+from manyheads.training.record import Metrics
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metrics:

@@ -23,13 +23,13 @@ from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
-from manyheads.recipes.estimate import Plan
-from manyheads.recipes.fine_tuning import dropouts, start
-from manyheads.recipes.run import Job, Run, carry_out, located, told_warnings
-from manyheads.tasks.evaluation import Metrics
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import dropouts, start
+from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
+from manyheads.training.record import Metrics
 
 FAMILIES = ("transformer", "universal")  # of presets
 Model = Transformer | Universal

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from manyheads import cli
-from manyheads.bench import growth as bench
-from manyheads.bench.memory import Alive
+from benchmarks import growth as bench
+from benchmarks.__main__ import main
+from benchmarks.memory import Alive
 
 SMALL = {"LENGTHS": (64, 128), "BATCHES": (1, 2), "VOCABULARIES": (100, 200), "BEAMS": (1, 2), "PROMPT": 64,
          "TURN": 0.0, "TIMES": 1}  # fmt: skip
@@ -92,8 +92,8 @@ def test_the_table_and_what_growth_does_not_take(
     curve = {"part": "layer, forward", "name": "rnn", "against": "length", "at": [64, 4096], "seconds": [0.001, 0.0645],
              "bytes": [10**6, 64 * 10**6], "seconds_exponent": 1.002, "bytes_exponent": 1.0}  # fmt: skip
     monkeypatch.setattr(bench, "growth", lambda threads: {"curves": [curve]})
-    assert cli.main(["bench", "growth"]) == 0
+    assert main(["growth"]) == 0
     row = capsys.readouterr().out.splitlines()[1].split()
     assert row == ["layer,", "forward", "rnn", "length", "64", "4,096", "0.001", "0.0645", "1.00", "1", "64", "1.00"]
-    assert cli.main(["bench", "growth", "--repeats", "2"]) == 2
+    assert main(["growth", "--repeats", "2"]) == 2
     assert "leave out --against and --repeats" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-from bench import recording
+from benchmarks import recording
 from manyheads.core.attention import Attention
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset

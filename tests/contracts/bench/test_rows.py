@@ -9,8 +9,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from manyheads import cli
-from manyheads.bench import (
+from benchmarks import (
     decode_gpt2,
     decode_translation,
     encode_bert,
@@ -21,16 +20,17 @@ from manyheads.bench import (
     train_translation,
     training,
 )
-from manyheads.bench.ceilings import Ceilings, ceilings
-from manyheads.bench.decode_gpt2 import Decoding
-from manyheads.bench.decode_translation import Translating
-from manyheads.bench.encode_bert import Encoding
-from manyheads.bench.encode_vit import Seeing
-from manyheads.bench.ours import training_precisions
-from manyheads.bench.train_translation import Corpus
-from manyheads.bench.training import Batch
-from manyheads.bench.work import Side, Work
-from manyheads.bench.workers import workers
+from benchmarks.__main__ import main
+from benchmarks.ceilings import Ceilings, ceilings
+from benchmarks.decode_gpt2 import Decoding
+from benchmarks.decode_translation import Translating
+from benchmarks.encode_bert import Encoding
+from benchmarks.encode_vit import Seeing
+from benchmarks.ours import training_precisions
+from benchmarks.train_translation import Corpus
+from benchmarks.training import Batch
+from benchmarks.work import Side, Work
+from benchmarks.workers import workers
 from manyheads.core.runtime import prepare
 from tests.support import made_up
 from tests.support.made_up import MADE_UP
@@ -100,8 +100,8 @@ def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as it is measured: once its libraries have computed, a raised SIGINT would end this."""
     if importlib.util.find_spec("openvino") is None:
         pytest.skip("openvino is not installed: pip install 'manyheads[bench]'")
-    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
-    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
+    monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     with workers({"openvino": Side({}, made_up.openvino)}, 1) as started:
         for name, setting, near in (("decode-gpt2", "int8", 0.1), ("encode-vit", "float32", 1e-4)):
             work, case = TINY[name]
@@ -120,8 +120,8 @@ def test_llama_cpp_computes_what_we_do() -> None:
 
 
 def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
-    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
+    monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     measured = measure.measure("made-up", MADE_UP, MADE_UP.peers, 1, repeats=2)
     precise, coarse = measure.rows("made-up", MADE_UP, measured, LIMITS)
     assert list(precise)[:9] == ["work", "case", "unit", "ours", "peers", "ratio", "limit", "share_of_limit", "spread"]
@@ -141,8 +141,8 @@ def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_peer_that_dies_is_left_out_and_told(
     died: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
-    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
+    monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     settings = {"float32": "float32", "int8": "int8"}
     peers = {"openvino": MADE_UP.peers["openvino"], "ctranslate2": Side(settings, died)}
     work = replace(MADE_UP, cases={"a": 1.0, "b": 2.0}, peers=peers)
@@ -184,13 +184,13 @@ def test_of_two_measurements_of_a_ceiling_the_higher_counts() -> None:
 def test_the_verb_prints_one_document_and_tells_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("manyheads.bench.workers.SETTLE", 0.0)
-    monkeypatch.setattr("manyheads.bench.workers.TURN", 0.0)
+    monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
+    monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     taken = iter([LIMITS, LIMITS.better(Ceilings(3e10, LIMITS.products))] * 2)
-    monkeypatch.setattr("manyheads.bench.ceilings.ceilings", lambda threads: next(taken))
+    monkeypatch.setattr("benchmarks.ceilings.ceilings", lambda threads: next(taken))
     monkeypatch.setattr(table, "work", lambda name: MADE_UP)
     monkeypatch.setattr(table, "find_spec", lambda module: None)
-    assert cli.main(["bench", "startup", "--repeats", "1", "--json"]) == 0
+    assert main(["startup", "--repeats", "1", "--json"]) == 0
     told = capsys.readouterr()
     document = json.loads(told.out)
     assert document["bench"] == ["startup"]
@@ -198,7 +198,7 @@ def test_the_verb_prints_one_document_and_tells_what_is_missing(
     assert [row["case"] for row in document["rows"]] == ["a, float32", "a, int8"]
     assert all(row["peers"] == {} and row["ratio"] is None for row in document["rows"])
     assert "openvino is left out: openvino not installed: pip install 'manyheads[bench]'\n" in told.err
-    assert cli.main(["bench", "startup", "--repeats", "1", "--against"]) == 0
+    assert main(["startup", "--repeats", "1", "--against"]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("startup, things/s\n\ncase ")
     assert "openvino" not in told.err
@@ -213,7 +213,7 @@ def test_the_verb_prints_one_document_and_tells_what_is_missing(
     ],
 )
 def test_unknown_names_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *arguments]) == 2
+    assert main([*arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

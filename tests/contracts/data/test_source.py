@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import manyheads.results
+import lab.records
 from manyheads.data.corpora import (
     DigitSource,
     DocumentSource,
@@ -25,7 +25,7 @@ from manyheads.data.labelled import Columns
 from manyheads.data.recorded import KINDS, source_of
 from manyheads.data.source import Source
 
-RUNS = sorted((Path(manyheads.results.__file__).parent / "runs").glob("*.json"))
+RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 
 
 def squad(articles: int) -> str:

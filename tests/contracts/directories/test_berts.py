@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 import manyheads
 from manyheads import cli, directory
 from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from tests.support.reference import randomise
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot"], ["Rome", "Oslo", "York", "Bonn"]

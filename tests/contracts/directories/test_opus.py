@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
 import manyheads
 from manyheads import directory, export
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from tests.support.opus import ENGLISH, GERMAN, write_opus
 from tests.support.reference import tokenizer, translate
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from manyheads import cli
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import find
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import find
 from tests.paths import ROOT
 
 HOUSE = ROOT / "docs" / "house.md"  # shows commands of what a reader adds: tests/system/test_house.py types them

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from lab import results_table
+from lab.results_table import PAPERS
 from manyheads import cli
 from manyheads.analysis.costs import preset_model
 from manyheads.models.presets import FAMILIES, family_of, preset
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import RECIPES
-from scripts import results_table
-from scripts.results_table import PAPERS
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import RECIPES
 from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "papers"

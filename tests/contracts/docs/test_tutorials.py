@@ -10,7 +10,7 @@ from tests.paths import ROOT
 
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 READERS = {"kept", "recorded"}  # what a tutorial calls its function that prints the records of a recipe
-MODULES = {"manyheads.results", "textwrap"}  # what such a function is made of
+MODULES = {"lab.records", "textwrap"}  # what such a function is made of
 
 
 def reads_records(statement: ast.stmt) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts import complexity_page as page
+from lab import complexity_page as page
 
 
 def test_without_records_the_papers_table_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,7 +12,7 @@ def test_without_records_the_papers_table_stands_alone(monkeypatch: pytest.Monke
 
 
 def test_every_layer_of_the_table_is_measured() -> None:
-    from manyheads.bench import growth as bench
+    from benchmarks import growth as bench
 
     assert list(page.TABLE_1) == list(bench.LAYERS)
     assert (page.FORWARD, page.BACKWARD) == (bench.FORWARD, bench.BACKWARD)

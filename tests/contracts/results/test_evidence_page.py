@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scripts import evidence_page as page
-from scripts import results_keep
-from scripts.evidence.listed import LIST, Listed, read_list
+from lab import evidence_page as page
+from lab import results_keep
+from lab.evidence.listed import LIST, Listed, read_list
 
 CLAIMS = '[claims]\na = "it is better"\nb = "a curve"\n'
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from lab import results_keep
+from lab.evidence import peer
+from lab.evidence.standing import step
 from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.recipes import fine_tuning
-from manyheads.recipes.fine_tuning import start_bert
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import find
-from manyheads.recipes.train import train
+from manyheads.runs import fine_tuning
+from manyheads.runs.fine_tuning import start_bert
+from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.task import ClassificationTask
-from scripts import results_keep
-from scripts.evidence import peer
-from scripts.evidence.standing import step
+from manyheads.tasks.registry import find
+from manyheads.tasks.train import train
 
 transformers = pytest.importorskip("transformers")
 WORDS = {"Ann": "PER", "Bob": "PER", "Rome": "LOC", "Oslo": "LOC"}

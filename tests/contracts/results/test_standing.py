@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lab import results_keep
+from lab.evidence.listed import Listed
+from lab.evidence.standing import MINILM, Standing, kept_records
 from manyheads import files
-from scripts import results_keep
-from scripts.evidence.listed import Listed
-from scripts.evidence.standing import MINILM, Standing, kept_records
 
 RUN = Listed("lm", "lm", "a", "it", ("language-modelling",), 1, "cpu")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from manyheads import results
-from scripts import results_plot as plot
-from scripts import results_table as table
-from scripts import survival_page
-from scripts.results_keep import by_epoch, without_folders
+from lab import records as results
+from lab import results_plot as plot
+from lab import results_table as table
+from lab import survival_page
+from lab.results_keep import by_epoch, without_folders
 from tests.paths import ROOT
 
 

@@ -24,7 +24,7 @@ from tests.stress.fuzzing.engine import GUIDED, keep
 from tests.stress.fuzzing.inputs import packed, read
 from tests.stress.fuzzing.targets import NAMES
 
-RECORD = Path("manyheads/results/survival/fuzzing.json")
+RECORD = Path("lab/results/survival/fuzzing.json")
 
 
 def main() -> int:

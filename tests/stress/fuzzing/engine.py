@@ -28,7 +28,7 @@ INSTRUMENTED = (
     "manyheads.directory",
     "manyheads.files",
     "manyheads.core.config",
-    "manyheads.recipes",
+    "manyheads.runs",
     "manyheads.service",
     "manyheads.training.checkpoints",
     "manyheads.training.state",

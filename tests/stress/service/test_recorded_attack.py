@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from manyheads.results import records
-from scripts import service_page
+from lab import service_page
+from lab.records import records
 from tests.stress.attack_service import attack, faults_of
 from tests.stress.malformed import KINDS
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from manyheads import cli
-from manyheads.bench import growth as bench
+from benchmarks import growth as bench
+from benchmarks.__main__ import main
 from tests.contracts.bench.test_growth import SMALL
 
 
@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_verb_measures_every_curve(small: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "growth", "--json", "--threads", "1"]) == 0
+    assert main(["growth", "--json", "--threads", "1"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["bench"] == ["growth"]
     assert [(c["name"], c["against"]) for c in found["curves"] if c["part"] == "decoder"] == [

@@ -9,7 +9,7 @@ from PIL import Image
 
 from manyheads import cli
 from manyheads.data.embedded import phrases, tags
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from tests.contracts.docs.test_pages import commands, words
 
 TEACHER = {

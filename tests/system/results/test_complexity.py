@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scripts import complexity_page as page
+from lab import complexity_page as page
 
 
 def growth(device: str = "cpu") -> dict[str, Any]:

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
+from lab import results_keep
+from lab.evidence import __main__ as evidence
+from lab.evidence import standing
+from lab.evidence.listed import LIST, Listed, read_list
+from lab.evidence.session import GRACE, SIGNALS
+from lab.evidence.standing import MINILM, Standing, kept_records
 from manyheads import cli, files
-from manyheads.recipes.overrides import apply, from_arguments
-from manyheads.recipes.table import find
-from scripts import results_keep
-from scripts.evidence import __main__ as evidence
-from scripts.evidence import standing
-from scripts.evidence.listed import LIST, Listed, read_list
-from scripts.evidence.session import GRACE, SIGNALS
-from scripts.evidence.standing import MINILM, Standing, kept_records
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import find
 
 CLAIMS = '[claims]\na = "one"\nb = "two"\n'
 LM = """language-modelling data=$DATA/text.txt tokenizer=character block=16 rows=2 model.layers=1 model.width=16
@@ -294,7 +294,7 @@ def test_a_faulty_list_is_one_line(
 
 
 def test_a_reader_of_the_list_that_leaves_is_no_error() -> None:
-    code = "from scripts.evidence import __main__ as evidence; evidence.table = lambda *_: 'x' * 10**6; "
+    code = "from lab.evidence import __main__ as evidence; evidence.table = lambda *_: 'x' * 10**6; "
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", f"{code}raise SystemExit(evidence.main(['--list']))"]
@@ -353,7 +353,7 @@ def test_a_signal_right_after_the_start_ends_the_training(
         os.kill(os.getpid(), signal.SIGTERM)
         return process
 
-    monkeypatch.setattr("scripts.evidence.session.subprocess.Popen", start)
+    monkeypatch.setattr("lab.evidence.session.subprocess.Popen", start)
     other = threading.Event()
     threading.Thread(target=other.wait).start()  # which may take the signal
     try:

@@ -176,3 +176,11 @@ def test_a_checkpointed_stack_is_seen_and_edited_once() -> None:
         assert one is not None
         assert other is not None
         assert torch.equal(one, other)
+
+
+def test_states_and_forward_add_the_same_bias() -> None:
+    torch.manual_seed(0)
+    stack = Stack([Block(Attention(8, 2), FeedForward(8, 16, "relu")) for _ in range(2)]).eval()
+    x, bias = torch.randn(1, 5, 8), 3 * torch.randn(2, 5, 5)
+    assert torch.equal(stack.states(x, bias=bias)[-1], stack(x, bias=bias))
+    assert not torch.allclose(stack.states(x)[-1], stack(x, bias=bias))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.cache import KVCache
+from manyheads.lowering.cache import FusedCache
 
 LAYERS, HEADS, WIDTH, SOURCE, CAPACITY = 2, 2, 3, 4, 40
 
@@ -29,8 +30,9 @@ class Lists:
         self.cross_lengths = [self.cross_lengths[i] for i in rows]
 
 
-def filled(batch: int, capacity: int = CAPACITY) -> tuple[KVCache, Lists]:
-    cache, lists = KVCache(LAYERS, batch, HEADS, capacity, WIDTH), Lists(batch)
+def filled(batch: int, capacity: int = CAPACITY, *, fused: bool = False) -> tuple[KVCache, Lists]:
+    sizes = (LAYERS, batch, HEADS, capacity, WIDTH)
+    cache, lists = FusedCache(*sizes, half=False) if fused else KVCache(*sizes), Lists(batch)
     cross = torch.stack(lists.cross, dim=2)  # (layers, 2, B, H, Ts, Dh)
     for layer in range(LAYERS):
         cache.set_cross(layer, cross[layer, 0], cross[layer, 1], torch.tensor(lists.cross_lengths))
@@ -71,11 +73,12 @@ def compare(cache: KVCache, lists: Lists) -> None:
             assert torch.equal(got, torch.stack([row[layer, which] for row in lists.cross]))
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_random_operations(seed: int) -> None:
+def test_random_operations(seed: int, fused: bool) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
-    cache, lists = filled(random.randint(1, 4))
+    cache, lists = filled(random.randint(1, 4), fused=fused)
     for _ in range(12):
         match random.choice(["step", "step", "chunk", "uneven", "select"]):
             case "step":
@@ -147,3 +150,12 @@ def test_rows_of_another_cache_take_the_place_of_some(rows: list[int]) -> None:
     step(cache, lists, 1)
     step(cache, lists, 2)
     compare(cache, lists)
+
+
+def test_the_offset_of_a_single_query_is_known_without_a_look_at_the_lengths() -> None:
+    cache, lists = filled(2)
+    step(cache, lists, 3)
+    assert (cache.offset, cache.mask(1).offset) == (3, 3)
+    step(cache, lists, 3, [1, 2])
+    assert isinstance(cache.offset, torch.Tensor)
+    assert cache.offset.tolist() == [4, 5]

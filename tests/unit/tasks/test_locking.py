@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from manyheads.training.run_directory import locked
 
 GROWTH = "manyheads.tasks.classification.receptive_field.draw"

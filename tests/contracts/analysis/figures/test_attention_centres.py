@@ -19,7 +19,7 @@ from manyheads.analysis.figures.convolution_error import convolution_errors
 from manyheads.core.tap import record
 from manyheads.models.conv_attention import ConvAttention
 from manyheads.models.presets import preset
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 
 
 def small(kind: str, **settings: object) -> ConvAttention:

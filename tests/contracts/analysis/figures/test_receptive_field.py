@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from manyheads.analysis.figures.receptive_field import draw, growth, influence
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])

@@ -8,8 +8,8 @@ import pytest
 
 import manyheads
 from manyheads import cli
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import evaluate
+from manyheads.tasks.train import train
 from tests.contracts.tasks.classification.test_run import SMALL, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")

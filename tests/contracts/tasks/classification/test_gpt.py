@@ -16,10 +16,10 @@ from manyheads.core.runtime import prepare
 from manyheads.data.labelled import Labelled
 from manyheads.data.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
-from manyheads.recipes.train import train
 from manyheads.tasks.classification.marks import MARKS, marked
 from manyheads.tasks.classification.task import ClassificationTask, encode
 from manyheads.tasks.evaluation import evaluate
+from manyheads.tasks.train import train
 from manyheads.training.loss import in_tokens
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 

@@ -15,8 +15,8 @@ from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
-from manyheads.recipes.train import train
 from manyheads.tasks.classification.influence import influences
+from manyheads.tasks.train import train
 
 SMALL = {"length": 6, "width": 8, "layers": 1, "kernel": 3, "symbols": 2, "steps": 2}
 

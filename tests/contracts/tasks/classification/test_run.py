@@ -13,9 +13,9 @@ from manyheads import cli, directory
 from manyheads.data.tokenizers import train_wordpiece
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.recipes.table import RECIPES, find
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.registry import RECIPES, find
+from manyheads.tasks.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 FILLING = ["the", "film", "was", "and", "a", "plot", "we", "saw"]

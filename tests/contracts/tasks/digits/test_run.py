@@ -14,11 +14,11 @@ from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal
-from manyheads.recipes.table import RECIPES
-from manyheads.recipes.train import train
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.task import measure
 from manyheads.tasks.evaluation import compare
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
 
 TINY: dict[str, Any] = {
     "longest": 4, "size": 400, "lengths": [2, 4, 6], "tested": 10, "batch_tokens": 128, "threads": 1,
@@ -137,7 +137,7 @@ def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
 
 def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path: Path) -> None:
     from manyheads.data.splits import SplitData
-    from manyheads.recipes.run import Run
+    from manyheads.runs.run import Run
     from manyheads.tasks.digits.recipes import DigitsConfig
     from manyheads.tasks.digits.run import _model, _task
 

@@ -13,11 +13,11 @@ from manyheads import cli
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset
-from manyheads.recipes.table import RECIPES
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.images.clip_task import Batch, ClipClassifier
 from manyheads.tasks.images.clips import planned_model
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
 from manyheads.training.faults import BatchTooLargeError, told_memory
 from manyheads.training.ranks import here
 
@@ -87,8 +87,8 @@ def test_the_rival_has_no_blocks_and_the_command_says_so() -> None:
     config = RECIPES["moving-digits"].config
     assert planned_model(config).config.stages == (2,)
     options = cli._parse(["train", "moving-digits", "model.stages=[]"])
-    settings = manyheads.recipes.overrides.from_arguments(options.rest)
-    rival = planned_model(manyheads.recipes.overrides.apply(config, settings))
+    settings = manyheads.runs.overrides.from_arguments(options.rest)
+    rival = planned_model(manyheads.runs.overrides.apply(config, settings))
     assert rival.config.stages == ()
     assert not [name for name, _ in rival.named_modules() if name.endswith("theta")]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.recipes.overrides import apply, from_mapping
-from manyheads.recipes.table import RECIPES
-from manyheads.recipes.train import train
+from manyheads.runs.overrides import apply, from_mapping
 from manyheads.tasks.images import ablation
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
 
 
 def test_each_row_of_deits_ablation_takes_a_part_away() -> None:

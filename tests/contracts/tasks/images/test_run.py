@@ -17,10 +17,10 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.images import ablation
 from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.tasks.train import train
 
 TINY = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "patch": 4, "image_size": 8, "channels": 3}
 SMALL: dict[str, Any] = {

@@ -17,10 +17,10 @@ import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
 from manyheads.data.recorded import source_of
-from manyheads.recipes.table import RECIPES
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
 from manyheads.training import loop
 
 VERSE = "One for the master, one for the dame,\nand one for the little boy who lives down the lane.\n"

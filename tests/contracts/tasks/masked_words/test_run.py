@@ -12,8 +12,8 @@ import pytest
 import transformers
 
 from manyheads import cli, train
-from manyheads.recipes.table import RECIPES
 from manyheads.tasks.loading import load
+from manyheads.tasks.registry import RECIPES
 
 SMALL: dict[str, Any] = {
     "vocabulary": 120, "length": 24, "batch_tokens": 256, "threads": 1, "training.steps": 6, "training.warmup": 2,

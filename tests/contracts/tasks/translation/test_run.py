@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 import manyheads
 from manyheads.models.presets import build, preset
-from manyheads.recipes.train import train
 from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.train import train
 from manyheads.tasks.translation import predictor
 from manyheads.tasks.translation.ablation import rows
 from manyheads.tasks.translation.recipes import ABLATE

@@ -10,7 +10,7 @@ from manyheads.core.runtime import prepare
 from manyheads.data.store import TokenStore
 from manyheads.data.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from tests.contracts.tasks.translation.test_run import SMALL, lines, write_corpus
 

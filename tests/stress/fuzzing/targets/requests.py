@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from manyheads.cli import BAD_INPUT, main
+from manyheads.cli import main
+from manyheads.cli.reporting import BAD_INPUT
 from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.models import SIZES, saved
 from tests.stress.fuzzing.targets.target import Refused, Target

@@ -15,9 +15,9 @@ from manyheads.data.recorded import KINDS, source_of
 from manyheads.data.source import UNRECORDED
 from manyheads.data.store import TokenStore, TokenStream
 from manyheads.data.texts import read_texts
-from manyheads.recipes.overrides import apply, as_dict, from_arguments, from_file
-from manyheads.recipes.table import RECIPES
+from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
+from manyheads.tasks.registry import RECIPES
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import unfinished

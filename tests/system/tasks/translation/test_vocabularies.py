@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import manyheads
-from manyheads.recipes.train import train
+from manyheads.tasks.train import train
 from tests.contracts.tasks.translation.test_run import SMALL, write_corpus
 
 

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from manyheads import directory
-from manyheads.analysis.maps import Layer, attention_maps
+from manyheads.analysis.maps import Layer, MapOptions, attention_maps
 from manyheads.analysis.maps.sides import SPECIAL
 from manyheads.core.attention import Attention
 from manyheads.models import conv_attention, local_attention, nonlocal_net
@@ -97,26 +97,28 @@ def translator() -> Transformer:
 
 def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> None:
     model, inputs = translator(), (torch.tensor([[1, 2, 3]]), None, torch.tensor([[19, 4]]))
-    maps = attention_maps(model, *inputs, axis="cross", layers=[-1], heads=[3, -4], name="t")
+    maps = attention_maps(model, *inputs, name="t", options=MapOptions(axis="cross", layers=[-1], heads=[3, -4]))
     (layer,) = maps["cross"]
     assert (layer.name, layer.heads, layer.weights.shape) == ("decoder.blocks.2.cross", (3, 0), (1, 2, 2, 3))
     assert model.training
     whole = attention_maps(model, *inputs)["cross"][2].weights
     np.testing.assert_allclose(layer.weights, whole[:, [3, 0]], atol=1e-6)
     with pytest.raises(ValueError, match="t has no 'self' attention: it has encoder, decoder, cross"):
-        attention_maps(model, *inputs, axis="self", name="t")
+        attention_maps(model, *inputs, name="t", options=MapOptions(axis="self"))
     with pytest.raises(ValueError, match="cross layer 3 does not exist: valid are 0 to 2"):
-        attention_maps(model, *inputs, axis="cross", layers=[3])
+        attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=[3]))
     with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: valid are 0 to 1"):
-        attention_maps(model, *inputs, heads=[2])
+        attention_maps(model, *inputs, options=MapOptions(heads=[2]))
     chosen: Any
     for chosen in (np.array([-1]), [np.int64(2)], (2,)):
-        assert attention_maps(model, *inputs, axis="cross", layers=chosen)["cross"][0].number == 2
-        assert attention_maps(model, *inputs, axis="cross", heads=chosen)["cross"][0].heads in ((2,), (3,))
+        of_layers = attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=chosen))
+        assert of_layers["cross"][0].number == 2
+        of_heads = attention_maps(model, *inputs, options=MapOptions(axis="cross", heads=chosen))
+        assert of_heads["cross"][0].heads in ((2,), (3,))
     wrong: Any
     for name, wrong in (("layers", []), ("heads", np.array([], int)), ("heads", [0.5]), ("layers", 1), ("heads", "a")):
         with pytest.raises(ValueError, match=rf"{name} are .*expected") as caught:
-            attention_maps(model, *inputs, **{name: wrong})
+            attention_maps(model, *inputs, options=MapOptions(**{name: wrong}))
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="ResNet has no attention to look at"):
         attention_maps(ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"))), torch.zeros(1, 3, 32, 32))
@@ -143,12 +145,12 @@ def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
     with torch.no_grad():
         second = attention_maps(model.attention, model.attention(x))["self"][0].weights
     np.testing.assert_allclose(layers[1].weights, second, atol=1e-6)
-    chosen = attention_maps(model, x, layers=[-1, 2])["self"]  # as they are shown: by their steps
+    chosen = attention_maps(model, x, options=MapOptions(layers=[-1, 2]))["self"]  # as they are shown: by their steps
     assert [(layer.number, layer.step) for layer in chosen] == [(0, 3), (0, 2)]
     np.testing.assert_array_equal(chosen[1].weights, layers[1].weights)
     for missing in (0, 4, -4):
         with pytest.raises(ValueError, match=f"self step {missing} does not exist: valid are 1 to 3"):
-            attention_maps(model, x, layers=[missing])
+            attention_maps(model, x, options=MapOptions(layers=[missing]))
 
 
 def test_maps_of_local_attention_are_spread_over_the_image() -> None:

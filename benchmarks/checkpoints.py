@@ -1,0 +1,66 @@
+"""What checkpoints cost a training: the seconds that its loop stands still, and those that the writing thread computes.
+
+    python -m benchmarks checkpoints [--repeats 5] [--threads 1] [--out FILE.json]
+
+A checkpoint of GPT-2 with 124 million parameters and both moments of Adam, 1.5 GB. The loop stands still for a copy in
+memory. Then a thread sums up and writes: at the worst, where every core is busy, its processor time is lost, too.
+The share is of both together at a checkpoint a minute. `read`: how long a resumed run takes to check and load it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.output import command
+from manyheads.core.runtime import prepare
+from manyheads.models.presets import build, preset
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.record import hardware
+
+MODEL = "gpt2/124m"
+
+
+def measure(repeats: int, threads: int | None) -> dict[str, Any]:
+    route = prepare(threads=threads)
+    with route.settings(), tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        parameters = dict(build(preset(MODEL, "gpt2")).named_parameters())
+        tensors = {
+            f"{kind}.{n}": torch.randn_like(p) for n, p in parameters.items() for kind in ("model", "first", "second")
+        }
+        seconds: dict[str, list[float]] = {"still": [], "written": [], "computed": [], "read": []}
+        with Checkpoints(Path(folder), print) as checkpoints:
+            for step in range(repeats + 1):  # the first takes new memory
+                began = time.perf_counter()
+                checkpoints.save(step, tensors, {}, [])
+                seconds["still"].append(time.perf_counter() - began)
+                computed = time.process_time()
+                checkpoints.wait()
+                seconds["computed"].append(time.process_time() - computed)
+                seconds["written"].append(time.perf_counter() - began)
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            Checkpoints(Path(folder), print).latest()
+            seconds["read"].append((time.perf_counter() - began) / 2)  # it has checked both that are kept
+    medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
+    return {
+        "bench": "checkpoints", "model": MODEL, "parameters": sum(p.numel() for p in parameters.values()),
+        "bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
+        "seconds": {
+            kind: {"median": round(medians[kind], 3), "min": round(min(runs), 3), "max": round(max(runs), 3)}
+            for kind, (_, *runs) in seconds.items()
+        },
+        "first_still_seconds": round(seconds["still"][0], 3), "repeats": repeats,
+        "share_at_one_a_minute": round((medians["still"] + medians["computed"]) / 60, 5),
+        "share_still_at_one_a_minute": round(medians["still"] / 60, 5),
+        "hardware": {**hardware(), "threads": route.describe()["threads"]}, "route": route.describe(),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    command(__doc__, 5, measure)

@@ -1,0 +1,137 @@
+"""BERT base: texts a second from ids to the last layer's states, in one batch of 16 x 128 and of texts of any length.
+
+Texts of mixed lengths are batched as our predictors do, and for the peers in batches of 16 that are alike in length,
+each padded to its longest. A run takes every sixteenth batch, beginning with another one each time; what it did is
+counted by its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.ceilings import Ceilings
+from benchmarks.ours import computing, fast, generator, precisions, seeded
+from benchmarks.peers import openvino
+from benchmarks.peers import transformers as hugging_face
+from benchmarks.work import Prepared, Side, Work, largest_difference
+from manyheads.analysis import costs
+from manyheads.data.batching import pad, token_batches
+from manyheads.models.bert import Bert
+
+Batch = tuple[Tensor, Tensor]  # ids (B, T), lengths (B,)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """So many texts of so many random tokens, `batch` of the longest at once; a run takes one batch of `every`."""
+
+    texts: int
+    shortest: int
+    longest: int
+    batch: int = 16
+    every: int = 1
+    preset: str = "bert/base-uncased"
+
+    def inputs(self, vocabulary: int) -> list[list[int]]:
+        lengths = torch.randint(self.shortest, self.longest + 1, (self.texts,), generator=generator())
+        return [torch.randint(1, vocabulary, (length,), generator=generator(2)).tolist() for length in lengths.tolist()]
+
+
+def padded(texts: Sequence[Sequence[int]]) -> Batch:
+    return torch.from_numpy(pad(texts, 0)), torch.tensor([len(text) for text in texts])
+
+
+def ours(case: Encoding, setting: str, threads: int) -> Prepared:
+    model = seeded(case.preset, head="none")
+    texts = case.inputs(model.config.vocab)
+    lengths = [len(text) for text in texts]
+    rows = token_batches(lengths, lengths, case.batch * case.longest, seed=0, epoch=0)
+    model, route = fast(model, setting, threads)
+
+    def encode(ids: Tensor, lengths: Tensor) -> Tensor:
+        with torch.inference_mode(), route.computing():
+            states: Tensor = model(ids, lengths)
+            return states
+
+    return _prepared(case, encode, texts, [padded([texts[i] for i in batch]) for batch in rows])
+
+
+def with_openvino(case: Encoding, setting: str, threads: int) -> Prepared:
+    model = seeded(case.preset, head="none")
+    texts = case.inputs(model.config.vocab)
+    network = openvino.encoder(States(model), padded(texts[:2]), setting, threads)
+    return _prepared(case, lambda ids, lengths: torch.from_numpy(network(ids.numpy(), lengths.numpy())), texts,
+                     _alike(case, texts))  # fmt: skip
+
+
+def with_transformers(case: Encoding, setting: str, threads: int) -> Prepared:
+    model = seeded(case.preset, head="none")
+    texts = case.inputs(model.config.vocab)
+    other = hugging_face.twin(model, "AutoModel", setting).eval()
+
+    def encode(ids: Tensor, lengths: Tensor) -> Tensor:
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        with torch.inference_mode(), computing(threads, "float32"):
+            states: Tensor = other(ids, attention_mask=mask.long()).last_hidden_state
+            return states
+
+    return _prepared(case, encode, texts, _alike(case, texts))
+
+
+class States(nn.Module):
+    """What is converted: ids and lengths in, states out."""
+
+    def __init__(self, model: Bert) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        return self.model.encode(ids, lengths)
+
+
+def _alike(case: Encoding, texts: Sequence[Sequence[int]]) -> list[Batch]:
+    ordered = sorted(texts, key=len)
+    return [padded(ordered[i : i + case.batch]) for i in range(0, len(ordered), case.batch)]
+
+
+def _prepared(case: Encoding, encode: Callable[..., Tensor], texts: list[list[int]], batches: list[Batch]) -> Prepared:
+    tokens = sum(map(len, texts))
+    turns: Iterator[int] = count()
+
+    def run() -> float:
+        done = 0
+        for ids, lengths in batches[next(turns) % case.every :: case.every]:
+            encode(ids, lengths)
+            done += int(lengths.sum())
+        return done / tokens
+
+    ids, lengths = padded(texts[: case.batch])
+    real = torch.arange(ids.shape[1]) < lengths[:, None]
+    return Prepared(run, np.asarray((encode(ids, lengths).float() * real[..., None]).numpy()))
+
+
+def least(case: Encoding, precision: str, ceilings: Ceilings) -> float:
+    """The products of the real tokens, and the weights once."""
+    model: Any = costs.preset_model(case.preset)
+    mean = (case.shortest + case.longest) // 2
+    weights = sum(size for part, size in costs.parameters(model).items() if part.startswith("encoder"))
+    return ceilings.least(precision, weights, case.texts * costs.flops(model, mean)["forward"])
+
+
+WORK = Work(
+    unit="texts/s",
+    cases={"16 x 128": Encoding(16, 128, 128), "1,000 texts of 8 to 128": Encoding(1000, 8, 128, every=16)},
+    amount=lambda case: case.texts, least=least, ours=Side(precisions(), ours),
+    peers={
+        "openvino": Side(openvino.ENCODING, with_openvino),
+        "transformers": Side(hugging_face.SETTINGS, with_transformers),
+    },
+    compare=largest_difference, agreement="largest absolute difference of states",
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Training throughput of the vision models on CIFAR-10's images: those of the recipes, in turn, in one process.
+
+    python -m benchmarks image_training [--repeats 5] [--threads 1] [--out FILE.json]
+
+A step is forward, backward and update by a batch of 128 random images that are already decoded. The limit is what the
+matrix products and convolutions alone would take at the rate of a 1024-wide product. There is no peer here: what is
+compared are the models.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.output import command
+from manyheads.analysis import costs
+from manyheads.core.runtime import Route, prepare
+from manyheads.models.presets import IMAGES, build, preset
+from manyheads.tasks.images.recipes import RECIPES, ImageConfig
+from manyheads.training.optimisers import optimiser
+from manyheads.training.record import hardware
+
+BATCH = 128
+NAMES = tuple(map(str, range(10)))
+
+
+def _thin(config: ImageConfig, width: int) -> ImageConfig:
+    sizes = {"depths": (1, 1, 1), "widths": (width, 2 * width, 4 * width), "stem_width": width}
+    return replace(config, model={**config.model, **sizes})
+
+
+PLAIN, LOCAL = (RECIPES[f"cifar10/{name}"].config for name in ("resnet", "local-attention"))
+MODELS: dict[str, ImageConfig] = {
+    **{
+        f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("resnet", "se", "nonlocal", "local-attention")
+    },
+    "cifar10/conv-attention, downsample=4": replace(RECIPES["cifar10/conv-attention"].config, model={"downsample": 4}),
+    **{f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("vit", "deit")},
+    **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(PLAIN, w) for w in (8, 16, 24)},
+    **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(LOCAL, w) for w in (8, 16, 24)},
+}
+
+
+def measure(repeats: int, threads: int | None) -> dict[str, Any]:
+    route = prepare(threads=threads)
+    with route.settings():
+        return _measured(route, repeats)
+
+
+def _measured(route: Route, repeats: int) -> dict[str, Any]:
+    torch.manual_seed(1)
+    runs, rates = {}, {name: [] for name in MODELS}  # type: dict[str, Any], dict[str, list[float]]
+    for name, config in MODELS.items():
+        model = build(preset(config.preset, *IMAGES, **{"labels": NAMES, **config.model})).train()
+        runs[name] = model, optimiser(model, config.training)
+    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    for repeat in range(repeats + 1):  # the first is a warm-up
+        for name, (model, update) in runs.items():
+            began = time.perf_counter()
+            given = model(images)
+            heads = given if isinstance(given, tuple) else (given,)
+            sum(F.cross_entropy(logits, labels) for logits in heads).backward()  # type: ignore[union-attr]
+            update.step()
+            update.zero_grad()
+            if repeat:
+                rates[name].append(BATCH / (time.perf_counter() - began))
+    products, rows = route.products_per_second(), []
+    for name, (model, _) in runs.items():
+        flops = costs.flops(model)
+        rows.append({
+            "model": name, "parameters": sum(p.numel() for p in model.parameters()),
+            "forward_flops": flops["forward"], "training_flops": flops["training"],
+            "images_per_second": {
+                "median": round(statistics.median(rates[name]), 1), "min": round(min(rates[name]), 1),
+                "max": round(max(rates[name]), 1), "runs": repeats,
+            },
+            "limit_images_per_second": round(products / flops["training"], 1),
+        })  # fmt: skip
+    return {
+        "bench": "image-training", "batch": BATCH, "image": [3, 32, 32], "rows": rows,
+        "products_gflop_per_second": round(products / 1e9, 1), "hardware": hardware(), "route": route.describe(),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    command(__doc__, 5, measure)

@@ -1,0 +1,91 @@
+"""The list of runs in `runs.toml`, checked and with a run for each seed."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIST = Path(__file__).with_name("runs.toml")
+NEEDED: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "claim": str,
+    "shows": str,
+    "train": str,
+    "minutes": (int, float),
+}
+MORE = {"seeds": list, "device": str, "by": str}
+PROGRAMS = {"manyheads": ("manyheads", "train"), "transformers": ("lab.evidence.peer",)}  # of python -m
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run with one seed.
+
+    name    of its directory and its record: its `entry`'s in the list, with the seed where that has several
+    train   the words after `manyheads train`; $DATA stands for the folder of all data sets
+    after   the runs that it starts from, and those that they start from
+    minutes about how long it takes: the budget, written down before the run
+    device  "cuda": it needs a GPU
+    by      who trains it: one of PROGRAMS, which take the same words
+    """
+
+    name: str
+    entry: str
+    claim: str
+    shows: str
+    train: tuple[str, ...]
+    minutes: float
+    device: str
+    after: tuple[Listed, ...] = ()
+    by: str = "manyheads"
+
+    @property
+    def settings(self) -> list[str]:
+        """What makes it another run if it changes: its own words, and those of what it starts from."""
+        return [shlex.join(run.train) for run in (self, *self.after)]
+
+
+def read_list(path: Path) -> tuple[dict[str, str], list[Listed]]:
+    """The claims by their letter, and the runs in their order. Raises a ValueError that names the entry."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    claims: dict[str, str] = content.get("claims", {})
+    listed: dict[str, Listed] = {}
+    for entry in content.get("run", []):
+        _check(path, entry, claims)
+        seeds = entry.get("seeds", [1])
+        for seed in seeds:
+            name = f"{entry['name']}-{seed}" if "seeds" in entry else entry["name"]
+            if name in listed:
+                raise ValueError(f"{path}: {name} is listed twice")
+            words = (*shlex.split(entry["train"]), f"training.seed={seed}")
+            # what a run starts from stands before it, and is named as it is here: --init NAME, teacher=NAME
+            before = [listed[last] for word in words if (last := word.rpartition("=")[2]) in listed]
+            after = dict.fromkeys(run for one in before for run in (one, *one.after))
+            listed[name] = Listed(
+                name, entry["name"], entry["claim"], entry["shows"], words, entry["minutes"],
+                entry.get("device", "cpu"), tuple(after), entry.get("by", "manyheads"),
+            )  # fmt: skip
+    return claims, list(listed.values())
+
+
+def _check(path: Path, entry: dict[str, Any], claims: dict[str, str]) -> None:
+    place = f"{path}: run {entry.get('name', '?')!r}"
+    for key, kind in NEEDED.items():
+        if not isinstance(entry.get(key), kind):
+            raise ValueError(f"{place}: {key} is {entry.get(key)!r}; needed are {', '.join(NEEDED)}")
+    if unknown := sorted({*entry} - {*NEEDED, *MORE}):
+        raise ValueError(f"{place}: unknown {', '.join(unknown)}; known are {', '.join((*NEEDED, *MORE))}")
+    if entry["claim"] not in claims:
+        raise ValueError(f"{place}: no claim {entry['claim']!r}; there are {', '.join(claims)}")
+    if entry.get("device", "cpu") not in ("cpu", "cuda"):
+        raise ValueError(f"{place}: device is {entry['device']!r}: expected cpu or cuda")
+    if entry.get("by", "manyheads") not in PROGRAMS:
+        raise ValueError(f"{place}: by is {entry['by']!r}: expected {' or '.join(PROGRAMS)}")
+    if not all(isinstance(seed, int) for seed in entry.get("seeds", [])):
+        raise ValueError(f"{place}: seeds is {entry['seeds']!r}: expected numbers")

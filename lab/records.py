@@ -1,0 +1,123 @@
+"""What was measured, as JSON records: `runs/` (`result.json` of a run), `probes/`, `bench/`, `survival/` (kills and
+faults), `planning/` (a plan beside what was measured), `service/` (attacks on one), and `peers/`: a recipe of ours, run
+by another library. All scores shown are theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
+# settings that say where, on what and how often to look, not how
+UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
+
+
+def records(kind: str = "runs") -> list[dict[str, Any]]:
+    """The records of one kind, by file name."""
+    folder = RESULTS / kind
+    if not folder.is_dir():
+        return []
+    whole = (path for path in folder.iterdir() if path.name.endswith(".json") and path.name[0] != ".")
+    paths = sorted(whole, key=lambda path: path.name)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def measured(recipe: str) -> list[str]:
+    """Return one line for each way that a recipe was run, and one for each ablation, in the order of the records."""
+    runs = [record for record in records() if record["recipe"] == recipe]
+    tables = ablations(runs)
+    single = groups([record for record in runs if run_of(record) not in tables])
+    return [*map(run_line, single), *map(table_line, tables.values())]
+
+
+def run_line(group: list[dict[str, Any]]) -> str:
+    """Describe runs that differ in their seed: `en-de: bleu_13a 38.1, ... in 2.9 h`."""
+    return (
+        f"{describe(group)}: {', '.join(f'{name} {score}' for name, score in scores(group).items())} in {took(group)}"
+    )
+
+
+def table_line(rows: list[dict[str, Any]]) -> str:
+    """Describe the rows of an ablation: the range of each metric."""
+    each = [scores([row]) for row in rows]
+    ranges = {name: [score[name] for score in each] for name in each[0]}
+    spans = ", ".join(f"{name} {min(values, key=float)} to {max(values, key=float)}" for name, values in ranges.items())
+    return f"{describe_rows(rows)}, {len(rows)} rows: {spans} in {took(rows)} each"
+
+
+def run_of(record: dict[str, Any]) -> str | None:
+    """The run of `lab/evidence/runs.toml` that a record comes from, if it does."""
+    name: str | None = record.get("evidence", {}).get("run")
+    return name
+
+
+def ablations(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Runs of which each record is a row of a paper's table: their records by the run."""
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for record in runs:
+        if run := run_of(record):
+            by_run.setdefault(run, []).append(record)
+    return {run: rows for run, rows in by_run.items() if len(rows) > 1}
+
+
+def shared(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings that all rows of an ablation have."""
+    first, *others = (row["overrides"] for row in rows)
+    return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
+
+
+def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Records that differ by their seed alone, together."""
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for record in runs:
+        overrides = {k: v for k, v in record["overrides"].items() if not k.endswith("seed")}
+        pair = record["data"].get("source"), record["data"].get("target")
+        key = json.dumps([record["recipe"], overrides, record.get("init"), pair, _precision(record)])
+        by_run.setdefault(key, []).append(record)
+    return list(by_run.values())
+
+
+def describe(group: list[dict[str, Any]]) -> str:
+    """`en-de`, `from MiniLM, training.epochs=2, 3 seeds`, or `as it is`."""
+    record = group[0]
+    data, init = record["data"], record.get("init")
+    about = [f"{data['source']}-{data['target']}"] if "source" in data else []
+    about += [f"from {init}"] if init else []
+    settings = {key.removeprefix("training."): value for key, value in record["overrides"].items()}
+    about += [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD]
+    about += [precision] if (precision := _precision(record)) != "float32" else []
+    about += [f"{len(group)} seeds"] if len(group) > 1 else []
+    return ", ".join(about) or "as it is"
+
+
+def describe_rows(rows: list[dict[str, Any]]) -> str:
+    """What the rows of an ablation have in common, as `describe` tells it."""
+    return describe([{**rows[0], "overrides": shared(rows)}])
+
+
+def _precision(record: dict[str, Any]) -> str:
+    return str(record.get("route", {}).get("precision", "float32"))
+
+
+def scores(group: list[dict[str, Any]]) -> dict[str, str]:
+    """Every metric of a group as text: the value, or mean and standard deviation over seeds."""
+    texts = {}
+    for name in group[0]["metrics"]:
+        values = [record["metrics"][name]["value"] for record in group if name in record["metrics"]]
+        digits = 1 if name in PERCENT else 3
+        spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+        texts[name] = f"{mean(values):.{digits}f}{spread}"
+    return texts
+
+
+def took(group: list[dict[str, Any]]) -> str:
+    """How long its runs took: one time, or the shortest to the longest."""
+    seconds = [record["wall_seconds"] for record in group]
+    return " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,164 @@
+"""`python -m lab.results_plot`: draw the pictures of pages that show records, where there are some.
+
+docs/cifar10-widths.png, attention against convolution, is as figure 5 of Ramachandran et al. 2019: accuracy against
+parameters and against the FLOPs of an image, with networks of three blocks and several widths; the bars are 95%
+intervals, of a share of so many test images.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lab.records import records
+from manyheads.analysis.figures import length_curve
+from manyheads.tasks.registry import find
+
+COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
+TRAINING_PASSES = 3  # a backward pass costs two forward ones
+FIGURE = Path("docs/cifar10-widths.png")
+MEMORY = Path("docs/corpus-memory.png")
+HUNGER, HALTING = Path("docs/data-hunger.png"), Path("docs/universal-halting.png")
+DIRECTIONS = Path("docs/directions.png")
+READINGS = {
+    "bidirectional": "both directions at once", "left_to_right": "from left to right", "two_lstms": "two LSTMs",
+    "words_alone": "words alone",
+}  # fmt: skip
+HUNGRY = {"cifar10/resnet": "ResNet-20", "cifar10/vit": "a small ViT"}
+
+
+def forward_flops(record: dict[str, Any]) -> float:
+    """Of one image, as the run counted them."""
+    return float(record["flops"]) / record["target_tokens"] / TRAINING_PASSES
+
+
+def points() -> dict[str, list[tuple[int, float, float, float]]]:
+    """Of each kind, the runs at several widths: parameters, FLOPs of an image, accuracy, half of its interval."""
+    by_recipe: dict[str, list[tuple[int, float, float, float]]] = {}
+    for record in records():
+        if record["recipe"] in COMPARED and record["overrides"].get("model.depths") == [1, 1, 1]:  # teachers have more
+            right, images = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
+            half = 1.96 * (right * (1 - right) / images) ** 0.5
+            by_recipe.setdefault(record["recipe"], []).append(
+                (record["parameters"], forward_flops(record), right, half)
+            )
+    return {recipe: sorted(by_recipe[recipe]) for recipe in COMPARED if recipe in by_recipe}
+
+
+def draw(out: Path) -> Path:
+    from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for (recipe, at), marker, colour in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
+        for axis, column, scale in ((axes[0], 0, 1e3), (axes[1], 1, 1e6)):
+            axis.errorbar(
+                [point[column] / scale for point in at], [point[2] for point in at], [point[3] for point in at],
+                marker=marker, color=colour, capsize=3, label=COMPARED[recipe],
+            )  # fmt: skip
+    for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):
+        axis.set(xscale="log", xlabel=name)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.grid(alpha=0.3, which="both")
+    axes[0].set_ylabel("top-1 on CIFAR-10's test images")
+    axes[0].legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    pyplot.close(figure)
+    return out
+
+
+def claimed(letter: str) -> list[dict[str, Any]]:
+    """The records of a claim's runs (`lab/evidence/runs.toml`)."""
+    return [record for record in records() if record.get("evidence", {}).get("claim") == letter]
+
+
+def hunger() -> dict[str, list[tuple[int, float]]]:
+    """Of each kind, how many images it learnt from, and its top-1."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for record in claimed("e"):
+        point = record["data"]["items"]["train"], record["metrics"]["top1"]["value"]
+        curves.setdefault(record["recipe"], []).append(point)
+    return {recipe: sorted(curves[recipe]) for recipe in HUNGRY if recipe in curves}
+
+
+def draw_hunger(out: Path) -> Path | None:
+    """Accuracy against images to learn from; None where there are no records."""
+    from matplotlib.figure import Figure
+
+    if not (curves := hunger()):
+        return None
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for (recipe, points), marker in zip(curves.items(), "os", strict=False):
+        axis.plot(*zip(*points, strict=True), marker=marker, label=HUNGRY[recipe])
+    axis.set(xscale="log", xlabel="images to learn from", ylabel="top-1 on CIFAR-10's test images")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
+def readings() -> list[tuple[int, dict[str, float]]]:
+    """How many steps three encoders learnt for, and the entity F1 that is read from the features of each."""
+    usual = find("reading").config.training.steps
+    return sorted(
+        (record["overrides"].get("training.steps", usual), {n: record["readings"][n]["entity_f1"] for n in READINGS})
+        for record in records()
+        if record["recipe"] == "reading"
+    )
+
+
+def draw_readings(out: Path) -> Path | None:
+    """Entity F1 over the steps of pretraining; None where there are no records."""
+    from matplotlib.figure import Figure
+
+    if not (points := readings()):
+        return None
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for (name, label), marker in zip(READINGS.items(), "os^.", strict=True):
+        axis.plot([steps for steps, _ in points], [scores[name] for _, scores in points], marker=marker, label=label)
+    axis.set_xscale("log")
+    axis.set_xticks([], minor=True)
+    axis.set_xticks([steps for steps, _ in points], [f"{steps:,}" for steps, _ in points])
+    axis.set(xlabel="steps of pretraining", ylabel="entity F1 on CoNLL-2003's validation data", ylim=0)
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
+def draw_halting(out: Path) -> Path | None:
+    """How long positions think, over the length of the input; None where there are no records."""
+    if not (runs := claimed("j")):
+        return None
+    length_curve.draw([(record["recipe"], record) for record in runs], out)
+    return out
+
+
+def draw_memory(out: Path) -> Path | None:
+    """What the training on a large corpus holds, over time; None where there is no record."""
+    from matplotlib.figure import Figure
+
+    record = next((bench for bench in records("bench") if bench.get("bench") == ["large-corpus"]), None)
+    if record is None:
+        return None
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axis = figure.subplots()
+    minutes = [line["seconds"] / 60 for line in record["memory"]]
+    for name, label in (("RssAnon", "its own"), ("RssFile", "of mapped files")):
+        axis.plot(minutes, [line[name] / 1024 for line in record["memory"]], label=label)
+    axis.axhline(record["disk_bytes"] / 2**30, color="grey", linestyle=":", label="the corpus, on disk")
+    axis.set(yscale="log", xlabel="minutes", ylabel="GiB resident")
+    axis.grid(alpha=0.3, which="both")
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
+    return out
+
+
+if __name__ == "__main__":
+    drawn = draw(FIGURE), draw_hunger(HUNGER), draw_readings(DIRECTIONS), draw_halting(HALTING), draw_memory(MEMORY)
+    for path in filter(None, drawn):
+        print(path)

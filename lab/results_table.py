@@ -1,0 +1,358 @@
+"""`python -m lab.results_table`: put the tables of what was measured between the markers of the pages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.work import three_digits
+from lab import complexity_page, evidence_page, service_page, survival_page
+from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
+from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
+from manyheads.analysis.heads import coreference
+from manyheads.analysis.heads.stanford import PUBLISHED
+from manyheads.tasks.registry import RECIPES
+
+TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
+FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+
+def table(*recipes: str, rival: str = "") -> str:
+    """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running.
+
+    rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
+    """
+    runs = [record for record in records() if not recipes or record["recipe"] in recipes]
+    tables = ablations(runs)
+    runs = [record for record in runs if run_of(record) not in tables]
+    alike = [_training(record) for record in runs]
+    runs += [record for record in records() if record["recipe"] == rival and _training(record) in alike]
+    by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
+    for group in groups(runs):
+        by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
+    parts = [_table(list(metrics), runs) for metrics, runs in by_metrics.items()]
+    return "\n\n".join(
+        [*parts, *(_ablations(recipe, tables) for recipe in sorted({r[0]["recipe"] for r in tables.values()}))]
+    )
+
+
+def _ablations(recipe: str, tables: dict[str, list[dict[str, Any]]]) -> str:
+    """The rows of a paper's table: what each changes, and its scores in each run of the recipe."""
+    mine = {run: rows for run, rows in tables.items() if rows[0]["recipe"] == recipe}
+    metrics = TABLES.get(recipe, tuple(next(iter(mine.values()))[0]["metrics"]))
+    by_change: dict[str, dict[str, dict[str, Any]]] = {}
+    for run, rows in mine.items():
+        for row in rows:
+            by_change.setdefault(_change(row, shared(rows)), {})[run] = row
+    columns = [(run, metric) for run in mine for metric in metrics]
+    head = [[f"`{recipe}`", "parameters", *(f"`{run}`: {metric}" for run, metric in columns)],
+            ["---", "--:", *["--:"] * len(columns)]]  # fmt: skip
+    body = []
+    for change in sorted(by_change, key=_in_order):
+        of = by_change[change]
+        size = next(iter(of.values()))["parameters"]
+        body.append(
+            [
+                change or "base",
+                f"{size:,}",
+                *(scores([of[run]])[metric] if run in of else "" for run, metric in columns),
+            ]
+        )
+    about = [f"`{run}`: {describe_rows(rows)}; {len(rows)} runs of {took(rows)} on "
+             f"{_machine(rows[0]['hardware'])}" for run, rows in mine.items()]  # fmt: skip
+    return "\n\n".join([_markdown(head + body), "  \n".join(about)])
+
+
+def _change(row: dict[str, Any], base: dict[str, Any]) -> str:
+    """`heads=1`: what a row changes, alike in encoder and decoder."""
+    changes = {key: value for key, value in row["overrides"].items() if key not in base}
+    names = (key.rpartition(".")[2].removeprefix("encoder_").removeprefix("decoder_") for key in changes)
+    return ", ".join(dict.fromkeys(f"{name}={value}" for name, value in zip(names, changes.values(), strict=True)))
+
+
+def _in_order(change: str) -> tuple[int, str, float]:
+    """By name, then by size; what changes nothing first, what changes several things last."""
+    name, _, value = change.partition("=")
+    return change.count("="), name, float(value) if value.replace(".", "").isdigit() else 0.0
+
+
+def by_room() -> str:
+    """All that was measured, below the names of the rooms that the recipes stand in."""
+    rooms: dict[str, list[str]] = {}
+    for name, recipe in RECIPES.items():
+        rooms.setdefault(recipe.module.split(".")[2], []).append(name)
+    tables = {room: table(*recipes) for room, recipes in rooms.items()}
+    return "\n\n".join(f"## {room.replace('_', ' ').capitalize()}\n\n{text}" for room, text in tables.items() if text)
+
+
+def _training(record: dict[str, Any]) -> dict[str, Any]:
+    """What a run was told of its data and its training."""
+    untold = ("model.", "training.seed")
+    return {key: value for key, value in record["overrides"].items() if not key.startswith(untold)}
+
+
+def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
+    images = "top1" in metrics
+    sizes = ["parameters", *(["MFLOP an image"] if images else [])]
+    rows = [["recipe", "run", *sizes, *metrics, "time", "processor"]]
+    for group in runs:
+        score, first = scores(group), group[0]
+        rows.append([
+            f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}",
+            *([f"{forward_flops(first) / 1e6:,.1f}"] if images else []), *(score.get(m, "") for m in metrics),
+            took(group), ", ".join(dict.fromkeys(_machine(record["hardware"]) for record in group)),
+        ])  # fmt: skip
+    rows.insert(1, ["---", "---", *["--:"] * len(sizes + metrics), "--:", "---"])
+    return _markdown(rows)
+
+
+def models_table() -> str:
+    """What models cost beside each other: their training throughput, and what the products alone would allow."""
+    tables = []
+    for record in (bench for bench in records("bench") if "rows" in bench and "ceilings" not in bench):
+        head = [f"trained on {_processor(record['hardware'])}", "parameters", "MFLOP an image", "images/s", "limit"]
+        rows = [head, ["---", *["--:"] * 4]]
+        for row in record["rows"]:
+            rate, (recipe, comma, settings) = row["images_per_second"], row["model"].partition(", ")
+            rows.append([
+                f"`{recipe}`{comma}{settings}",
+                f"{row['parameters']:,}", f"{row['forward_flops'] / 1e6:,.1f}",
+                f"{rate['median']:,.0f} ({rate['min']:,.0f} to {rate['max']:,.0f})",
+                f"{row['limit_images_per_second']:,.0f}",
+            ])  # fmt: skip
+        tables.append(_markdown(rows))
+    return "\n\n".join(["## What models of images cost", *tables] if tables else [])
+
+
+# what a first look wants to know: what it does, by which recipe run in which way, and one score
+FIRST = (
+    ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
+    ("translates captions of photos, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
+    ("copies strings twice as long as it was trained on", "universal/copy", "as it is", "exact_match_80"),
+    ("tells which of 60 languages a phrase is in", "text-classification", "as it is", "accuracy"),
+    ("tells whether a film was liked", "imdb/corrected", "3 seeds", "accuracy"),
+    ("the same of sentences, from MiniLM's weights", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
+    ("finds people, places and organisations", "conll2003", "from all-MiniLM-L6-v2, learning_rate=0.0001", "entity_f1"),
+    ("answers questions about a text", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
+    ("writes on in Shakespeare's manner", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
+    ("reads handwritten digits, a ViT", "mnist/vit", "as it is", "top1"),
+    ("tells what is in a small photo, a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
+)
+
+
+def first_table() -> str:
+    """One score for each kind of work, the mean over its seeds where there are several. A run that is not recorded is a
+    ValueError: the list above names it."""
+    kept = {(g[0]["recipe"], describe(g).removesuffix(f", {len(g)} seeds")): g for g in groups(records())}
+    rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
+    for what, recipe, run, metric in FIRST:
+        if (recipe, run) not in kept:
+            raise ValueError(f"no record of {recipe}, {run}")
+        group = kept[recipe, run]
+        rows.append([
+            what, f"`{recipe}`", f"{group[0]['parameters']:,}", f"{metric} {scores(group)[metric]}",
+            took(group),
+        ])  # fmt: skip
+    return _markdown(rows)
+
+
+def costs_table() -> str:
+    """What recording maps adds to the time of a model, as ratios of runs that followed one another."""
+    rows: list[list[str]] = []
+    for record in (bench for bench in records("bench") if "cost" in bench):
+        head = [f"`{record['model']}`, {record['batch']} x {record['tokens']} tokens", *record["cost"], "processor"]
+        ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
+        rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
+                 ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
+    return f"## What it costs to record heads\n\n{_markdown(rows)}" if rows else ""
+
+
+def precision_table() -> str:
+    """What trained models score in each precision."""
+    rows: list[list[str]] = []
+    for record in (bench for bench in records("bench") if "precisions" in bench):
+        for run in record["precisions"]:
+            kinds = run["metrics"]
+            rows = rows or [["trained", "parameters", "metric", *kinds], ["---", "--:", "---", *["--:"] * len(kinds)]]
+            for metric in kinds["float32"]:
+                figures = (f"{scored[metric]:.4g}" for scored in kinds.values())
+                rows.append([f"`{run['recipe']}`", f"{run['parameters']:,}", metric, *figures])
+    return _markdown(rows)
+
+
+def speed_table() -> str:
+    """What `python -m benchmarks NAME --json` has found: ours beside each peer at its best, and the limit."""
+    tables = []
+    for record in (bench for bench in records("bench") if "ceilings" in bench):
+        for name in record["bench"]:
+            cases = [row for row in record["rows"] if row["work"] == name]
+            rows = [
+                [f"`{name}`, {cases[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
+                ["---", "--:", "---", "--:", "--:", "--:"],
+                *([r["case"], f"{three_digits(r['ours'])} ({' to '.join(map(three_digits, r['spread']))})",
+                   _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in cases),
+            ]  # fmt: skip
+            tables.append(_markdown(rows))
+        rates = ", ".join(
+            f"{kind} {rate:,.0f}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
+        )
+        memory = record["ceilings"]["memory_gb_per_second"]
+        versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
+        where = _processor(record["hardware"])
+        tables.append(f"{where}: {memory:.0f} GB/s, products of {rates} GFLOP/s; {versions}")
+    return "\n\n".join(tables) or "Nothing is recorded yet."
+
+
+def _best_of_each(row: dict[str, Any]) -> str:
+    """`openvino int8 94.2; transformers bf16 28.1`: of every peer the setting that is fastest here."""
+    best: dict[str, tuple[str, float]] = {}
+    for setting, figure in row["peers"].items():
+        peer = setting.split()[0]
+        if peer not in best or (figure < best[peer][1]) == (row["unit"] == "seconds"):
+            best[peer] = setting, figure
+    return "; ".join(f"{setting} {three_digits(figure)}" for setting, figure in best.values())
+
+
+def _machine(hardware: dict[str, Any]) -> str:
+    return str(hardware.get("gpu") or _processor(hardware))
+
+
+def _processor(hardware: dict[str, Any]) -> str:
+    return f"{hardware['threads']} thread{'s' * (hardware['threads'] > 1)}, {hardware['cpu']}"
+
+
+def probe_table() -> str:
+    """Which head follows which relation, beside the best fixed offset, and which finds what a mention refers to."""
+    parts = []
+    for record in records("probes"):
+        parts.append(f"### {record['model']} on {record['treebank']}")
+        frequent = [row for row in record["relations"] if row["items"] >= FREQUENT]
+        parts.append(_best_heads("relation", frequent))
+        if record["coreference"]:
+            parts.append(_best_heads("mention of an entity", record["coreference"]))
+        if record["parsers"]:
+            rows = [(name, f"{s['value']:.3f} ({s['low']:.3f} to {s['high']:.3f})")
+                    for name, s in record["parsers"].items()]  # fmt: skip
+            parts.append(_markdown([["a parser that sees", "UAS (95%)"], ["---", "--:"], *map(list, rows)]))
+    return "\n\n".join(parts)
+
+
+def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
+    rows = [[of, "count", "head", "looks", "accuracy (95%)", "held out", "best baseline"],
+            ["---", "--:", "--:", "---", "--:", "--:", "--:"]]  # fmt: skip
+    for row in heads:
+        held = row["held_out"]
+        rows.append([
+            row["group"], f"{row['items']:,}", f"{row['layer']}-{row['head']}", row["direction"],
+            f"{row['accuracy']:.3f} ({row['low']:.3f} to {row['high']:.3f})",
+            "" if held is None else f"{held:.3f}", f"{row['base']:.3f} ({row['baseline']})",
+        ])  # fmt: skip
+    return _markdown(rows)
+
+
+def published_table() -> str:
+    """The rows of Clark et al. 2019, table 1, and of section 4.3, beside those of each probe; heads count from 1."""
+    probes = records("probes")
+    names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
+    head = [["relation", "BERT-base", *names], ["---", *["---"] * (1 + len(names))]]
+    columns = [{row["group"]: _head(row) for row in record["published_relations"]} for record in probes]
+    rows = [[f"`{relation}`", f"{paper.layer}-{paper.head}: {paper.accuracy:.3f} ({paper.base:.3f})",
+             *(heads.get(relation, "") for heads in columns)] for relation, paper in PUBLISHED.items()]  # fmt: skip
+    columns = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
+    rows += [[f"who is meant, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in columns)]
+             for kind, accuracy in coreference.PUBLISHED.items()]  # fmt: skip
+    return _markdown(head + rows)
+
+
+def _head(row: dict[str, Any]) -> str:
+    return f"{row['layer'] + 1}-{row['head'] + 1}: {row['accuracy']:.3f} ({row['base']:.3f})"
+
+
+def readings_table() -> str:
+    """What each of three encoders knows of names, over the steps of pretraining."""
+    head = [["steps", *READINGS.values()], ["--:"] * (1 + len(READINGS))]
+    rows = [[f"{steps:,}", *(f"{score:.3f}" for score in scores.values())] for steps, scores in readings()]
+    return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../{DIRECTIONS.name})"
+
+
+def hunger_picture() -> str:
+    """What `lab.results_plot` draws once there are records."""
+    return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
+
+
+PAPERS = {
+    "transformer": ("translation", "translation/multi30k", "translation/ablate", "translation/blog"),
+    "universal": (
+        "universal/copy", "universal/reverse", "universal/addition",
+        "translation", "language-modelling/tiny-shakespeare",
+    ),
+    "text-classifier": (
+        "text-classification", *(f"imdb/{name}" for name in
+        ("keras", "textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
+    ),
+    "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
+    "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
+    "directions": ("reading",),
+    "gpt": (
+        "language-modelling", "language-modelling/tiny-shakespeare", "language-modelling/tiny-shakespeare-gpu",
+        "single-sentence",
+    ),
+    "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
+    "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
+    "squeeze-excitation": ("cifar10/se",),
+    "nonlocal": ("moving-digits", "cifar10/nonlocal"),
+    "local-attention": ("cifar10/local-attention",),
+    "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
+}  # fmt: skip
+RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
+PAGES: dict[str, tuple[Callable[[], str], ...]] = {
+    "README.md": (first_table,),
+    "docs/results.md": (by_room, models_table, costs_table),
+    "docs/inside.md": (probe_table,),
+    "docs/evidence.md": evidence_page.PARTS,
+    "docs/survival.md": survival_page.PARTS,
+    "docs/serving.md": service_page.PARTS,
+    "docs/speed.md": (speed_table, precision_table),
+    "docs/complexity.md": complexity_page.PARTS,
+    "docs/papers/heads.md": (published_table,),
+    **{
+        f"docs/papers/{page}.md": (
+            partial(table, *recipes, rival=RIVALS.get(page, "")),
+            *([hunger_picture] if page == "vit" else []),
+            *([readings_table] if page == "directions" else []),
+        )
+        for page, recipes in PAPERS.items()
+    },
+}
+
+
+def filled(text: str, parts: tuple[Callable[[], str], ...]) -> str:
+    """`text` with the present tables between its markers."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"expected {BEGIN} and {END} once each")
+    before, rest = text.split(BEGIN)
+    tables = "\n\n".join(filter(None, (part() for part in parts)))
+    return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
+
+
+def main(root: Path = Path()) -> int:
+    for page, parts in PAGES.items():
+        try:
+            file = root / page
+            file.write_text(filled(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        except (ValueError, OSError) as error:
+            print(f"{page}: {error}", file=sys.stderr)
+            return 2
+    return 0
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

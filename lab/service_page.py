@@ -1,0 +1,97 @@
+"""The tables of docs/serving.md: what many clients at once get; what attacked services answered, and what they kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lab.records import records
+
+Record = dict[str, Any]
+WORDS = {"left": "the client had left", "closed": "closed without one", "none": "none came"}
+
+
+def _answers(record: Record) -> str:
+    counts: Counter[str] = sum(map(Counter, record["malformed"].values()), Counter())
+    return ", ".join(f"{WORDS.get(what, what)}: {count:,}" for what, count in sorted(counts.items()))
+
+
+def _failures(record: Record) -> str:
+    return str(sum(count for status, count in record["by_status"].items() if status[0] == "5"))
+
+
+def _tried(record: Record) -> str:
+    return str(record["schemathesis"]["told"]).splitlines()[-1]
+
+
+def _good(what: str) -> Callable[[Record], str]:
+    def figures(record: Record) -> str:
+        good = record["good"][what]
+        return f"{good['p50']:,.0f}, {good['p99']:,.0f} ({good['requests']:,} requests)"
+
+    return figures
+
+
+def _wrong(record: Record) -> str:
+    return str(record["good"]["wrong_count"])
+
+
+def _memory(record: Record) -> str:
+    return ", ".join(f"{size:,.0f}" for size in record["memory_mib"])
+
+
+FIGURES: dict[str, Callable[[Record], str]] = {
+    "answers to malformed requests, by status": _answers,
+    "schemathesis, meanwhile": _tried,
+    "answers of 500 or more, of all": _failures,
+    "good clients before, ms: half below, 99 of 100 below": _good("before"),
+    "the same while it was attacked": _good("while"),
+    "their answers that were other than before": _wrong,
+    "memory of its own, MiB, minute by minute": _memory,
+}
+
+
+def attacks() -> str:
+    """A column for each recorded attack."""
+    runs = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
+    if not runs:
+        return "Nothing is recorded yet."
+    rows = [["", *(record["attack"] for record in runs)], ["---", *["---"] * len(runs)]]
+    rows += [[name, *(figure(record) for record in runs)] for name, figure in FIGURES.items()]
+    hardware = runs[0]["hardware"]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{table}\n\nThe service and those who asked shared {hardware['cores']} cores of an {hardware['cpu']}."
+
+
+def company() -> str:
+    """One client beside many at once, of each recorded service."""
+    runs = [record for record in records("bench") if record.get("bench") == "serving"]
+    if not runs:
+        return ""
+    clients, hardware = runs[0]["clients"], runs[0]["hardware"]
+    rows = [["", "one client", f"{clients} at once", "times", f"p99 with {clients}"], ["---", *["--:"] * 4]]
+    for record in runs:
+        for key, what, unit in (
+            ("translate", "sentences/s, `transformer/tiny`, beam 4", "requests_per_second"),
+            ("complete", "tokens/s, `gpt2/124m`", "tokens_per_second"),
+            ("complete_llama.cpp", "the same of llama.cpp's server", "tokens_per_second"),
+        ):
+            if measured := record.get(key):
+                one, many = measured["one"][unit], measured["many"][unit]
+                seconds = f"{many / one:.1f}", f"{measured['many']['p99_seconds']:.2f} s"
+                rows.append([f"{what}, {record['precision']}", f"{one:,.1f}", f"{many:,.1f}", *seconds])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    batches = " and ".join(
+        f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in runs
+    )
+    return (
+        "**In company** each gets less than alone, and all together more (`python -m benchmarks serving`):\n\n"
+        f"{table}\n\n"
+        "Weights are random; a sentence has ten words, a completion 64 tokens. 99 of 100 sentences are answered within "
+        f"{batches} what one request with {clients} sentences takes. {hardware['threads']} threads of an "
+        f"{hardware['cpu']}, which the clients share."
+    )
+
+
+PARTS = (attacks, company)

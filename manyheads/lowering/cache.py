@@ -1,0 +1,98 @@
+"""The cache of a fused stack: its kernel writes new positions by itself and follows rows that change places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyheads.core.cache import KVCache
+
+
+class FusedCache(KVCache):
+    """A `KVCache` in which rows change places without moving data, as long as they have one length.
+
+    A table states in which slot each position of a row is; kernels read through it. Other modules may read and write
+    the cache as well: the entries then move to where they expect them.
+
+    half  store bfloat16 instead of float32
+    """
+
+    def __init__(self, layers: int, batch: int, heads: int, capacity: int, head_width: int, *, half: bool) -> None:
+        self._half = half
+        self._slots: Tensor | None = None  # (B, longest); None: all positions of row b are in slot b
+        super().__init__(layers, batch, heads, capacity, head_width)
+
+    def reserve(self, positions: int) -> tuple[Tensor, Tensor | None]:
+        """Prepare for a kernel that appends `positions` new ones to each row, before `advance` counts them.
+
+        Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have changed places, the slots
+        (B, longest + positions) of all positions; row b's new ones belong into slot b.
+        """
+        self._end(positions)
+        self._make_room(self.batch)
+        if self._slots is not None:
+            own = torch.arange(self.batch)[:, None].expand(-1, positions)
+            self._slots = torch.cat([self._slots[:, : self._longest], own], dim=1)
+        return self._entries, self._slots
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        self._gather()
+        self._make_room(self.batch)
+        return super().append(layer, key, value)
+
+    def advance(self, positions: int | Tensor) -> None:
+        if not isinstance(positions, int):
+            self._gather()  # rows of unequal length write into their own slots, which others must not read any more
+        super().advance(positions)
+
+    def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
+        """Store the entries in the kernel's precision, each head's positions next to each other."""
+        dtype = torch.bfloat16 if self._half else torch.float32
+        super().set_cross(layer, key.to(dtype).contiguous(), value.to(dtype).contiguous(), lengths)
+
+    def cross(self, layer: int) -> tuple[Tensor, Tensor]:
+        key, value = super().cross(layer)
+        return key.float(), value.float()
+
+    def sources(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
+        """Return what a kernel reads of the sources.
+
+        The cross entries of every layer, each (Bs, H, Ts, Dh), the source of each row (B,), and the lengths (Bs,).
+        """
+        return self._cross_entries(), self._sources, self._cross_lengths
+
+    def replace(self, rows: Tensor, other: KVCache) -> None:
+        assert isinstance(other, FusedCache)
+        self._gather()
+        self._make_room(self.batch)
+        other._gather()
+        super().replace(rows, other)
+
+    def _select_entries(self, rows: Tensor) -> None:
+        if not self._even:
+            self._gather()
+            return super()._select_entries(rows)
+        used = self._longest
+        own = torch.arange(self.batch)[:, None].expand(-1, used)
+        self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
+
+    def _gather(self) -> None:
+        """Move every row's positions to the slot of its number, if the table says otherwise."""
+        if self._slots is None:
+            return
+        self._make_room(self.batch)
+        used = min(self._slots.shape[1], self._longest)
+        at = self._slots[None, None, :, None, :used, None].expand(
+            *self._entries.shape[:2], -1, self._entries.shape[3], -1, self._entries.shape[5]
+        )
+        self._entries[:, :, : self.batch, :, :used] = self._entries[:, :, :, :, :used].gather(2, at)
+        self._slots = None
+
+    def _zeros(self, shape: Sequence[int]) -> Tensor:
+        """Return memory of NumPy's, which asks for large pages: kernels read it in many small pieces."""
+        if self._half:
+            return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(np.zeros(shape, np.float32))

@@ -1,0 +1,40 @@
+"""A recipe taken apart: a small run for every row of a paper's table, each one change away from the base."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from manyheads.runs.overrides import apply, from_mapping
+from manyheads.runs.run import Run
+from manyheads.training.ranks import here
+
+C = TypeVar("C")
+Rows = dict[str, dict[str, Any]]  # of each row the settings that differ from the base's, by dotted key
+
+
+def ablate(
+    rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
+) -> str | dict[str, Any] | None:
+    """Train each row, resumable in a directory of its own below `run.out`, and give the table of all.
+
+    columns  {metric: its name in the table}
+    """
+    if run.dry_run:
+        return {"rows": list(rows), "each": train(config, run)}
+    lines = [f"{'row':24} {'parameters':>12}" + "".join(f" {name:>11}" for name in columns.values()) + "  seconds"]
+    begun = time.monotonic()
+    for name, changes in rows.items():
+        row = replace(run.part(re.sub(r"\W+", "-", name), begun), overrides={**run.overrides, **changes})
+        result = train(apply(config, from_mapping(changes)), row)
+        if result is None:  # stopped by --max-minutes: the same command goes on
+            return None
+        scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
+        lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")
+    table = "\n".join(lines)
+    if here().first:
+        (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")
+    return table

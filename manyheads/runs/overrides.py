@@ -1,0 +1,351 @@
+"""Settings from the user, applied to a nested dataclass: dotted `key=value` arguments and YAML files.
+
+Both give text, and the type of the field decides how it is read: `1e-3` is a number and `no` a language wherever the
+field says so, whatever YAML would make of them.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from manyheads.errors import UserError
+from manyheads.files import parse_json, regular
+
+Config = TypeVar("Config")
+
+OTHER_NAMES = {  # of settings, as other tools call them
+    "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
+    "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
+    "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
+}  # fmt: skip
+LARGEST_FILE = 100_000  # bytes
+DEEPEST = 50  # levels of nesting
+_OPENING = (
+    yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
+)  # fmt: skip
+_CLOSING = (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken, yaml.BlockEndToken)
+_NONE = ("", "none", "null", "~")
+_BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value for one dotted key: text, a list of texts, or a Python value.
+
+    place  where it was written, such as `run.yaml:3`
+    """
+
+    key: str
+    value: Any
+    place: str = ""
+
+    def error(self, message: str, key: str | None = None) -> UserError:
+        return UserError(
+            f"{self.place}: {key or self.key}: {message}" if self.place else f"{key or self.key}: {message}"
+        )
+
+
+def from_arguments(arguments: Iterable[str]) -> list[Setting]:
+    """Command-line arguments of the form `training.steps=100`."""
+    settings = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"{argument!r} is not a setting: expected key=value, such as training.steps=100")
+        if not value.strip():
+            raise UserError(f"{argument!r} has no value (an unset variable?): for none write {key.strip()}=null")
+        settings.append(Setting(key.strip(), value.strip()))
+    return settings
+
+
+def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
+    """Python values by dotted key or nested, as `manyheads.train` takes them."""
+    return [Setting(key, value) for key, value in leaves(_plain(values))]
+
+
+def from_file(path: str | Path) -> list[Setting]:
+    """A YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
+    try:
+        file = regular(Path(path))
+        if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
+            raise UserError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
+        text = file.read_text(encoding="utf-8")
+        if token := _endless(text):
+            line = token.start_mark.line + 1
+            if isinstance(token, yaml.AliasToken):
+                raise UserError(f"{path}:{line}: *{token.value}: write the settings out")
+            raise UserError(f"{path}:{line}: nested without end; expected settings such as `training: {{steps: 100}}`")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+    if root is None:
+        return []
+    if not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{path}:{root.start_mark.line + 1}: expected settings such as `training: {{steps: 100}}`")
+    return list(_flatten(root, "", str(path)))
+
+
+def _endless(text: str) -> yaml.Token | None:
+    """The first alias of YAML, as aliases of aliases multiply without end, or the first bracket or block that is nested
+    too deeply: PyYAML's time grows with the square of the depth."""
+    depth = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if isinstance(token, yaml.AliasToken) or depth > DEEPEST:
+            return token
+    return None
+
+
+def apply(config: Config, settings: Iterable[Setting]) -> Config:
+    """`config` with the settings in place, later ones winning. Raises a UserError that names key, place and remedy."""
+    settings = list(settings)
+    for setting in settings:
+        _check_key(config, setting)
+    return _rebuild(config, "", settings)
+
+
+def as_dict(config: Any) -> Any:
+    """The config as plain nested data, ready for JSON or YAML."""
+    if is_dataclass(config) and not isinstance(config, type):
+        return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
+    return _plain(config)
+
+
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting with its dotted key."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def setting_words(value: Any) -> str:
+    """A setting's value as it is given behind `key=`. A list of fewer than two items needs its brackets, and one of
+    lists, or of words that hold what separates them, its quotes."""
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (list, tuple)) or _needs_quotes(item) for item in value):
+            return json.dumps(value, ensure_ascii=False)
+        items = ",".join(setting_words(item) for item in value)
+        return items if len(value) > 1 else f"[{items}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _needs_quotes(item: Any) -> bool:
+    return isinstance(item, str) and (not item or item != item.strip() or not set(item).isdisjoint("[](),'\""))
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """How an error ends: the nearest valid name, or all of them."""
+    names = list(valid)
+    close = get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"valid are {', '.join(names)}"
+
+
+def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
+    place = f"{file}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
+        seen = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix[:-1]}: expected a name before the colon")
+            if key.value in seen:
+                raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix}{key.value} is given twice")
+            seen.add(key.value)
+            yield from _flatten(value, f"{prefix}{key.value}.", file)
+    elif isinstance(node, yaml.MappingNode):
+        yield Setting(prefix[:-1], "{}", place)
+    else:
+        yield Setting(prefix[:-1], _text(node), place)
+
+
+def _text(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return [_text(item) for item in node.value]
+    return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    for f in fields(config):
+        value = getattr(config, f.name)
+        yield from _keys(value, f"{prefix}{f.name}.") if is_dataclass(value) else [f"{prefix}{f.name}"]
+
+
+def _check_key(config: Any, setting: Setting) -> None:
+    node: Any = config
+    for part in setting.key.split("."):
+        if isinstance(node, dict):
+            return
+        if not is_dataclass(node) or part not in {f.name for f in fields(node)}:
+            raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
+        node = getattr(node, part)
+    if is_dataclass(node) and setting.value not in ("{}", {}):
+        raise setting.error(f"is a group of settings: give one of {', '.join(_keys(node, setting.key + '.'))}")
+
+
+def _suggest(key: str, valid: list[str]) -> str:
+    """The nearest whole key, or the key whose last part is meant: `steps` -> `training.steps`."""
+    last = {name.rpartition(".")[2]: name for name in reversed(valid)}
+    word = key.rpartition(".")[2]
+    if (meant := OTHER_NAMES.get(word)) in last:
+        return f"did you mean {last[meant]}?"
+    for near in (get_close_matches(key, valid, n=1, cutoff=0.75), get_close_matches(word, last, n=1, cutoff=0.75)):
+        if near:
+            return f"did you mean {last.get(near[0], near[0])}?"
+    return nearest(key, valid)
+
+
+def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
+    """A copy of `config`, whose keys begin with `prefix`; its own checks then see all new values at once."""
+    hints = get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    mine: list[Setting] = []
+    for f in fields(config):
+        key = prefix + f.name
+        value = getattr(config, f.name)
+        below = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
+        if (
+            f.name == "model"
+            and isinstance(value, dict)
+            and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
+        ):
+            value = changes["model"] = {}  # what a recipe says of its model goes with its preset
+        if not below:
+            continue
+        mine += below
+        if is_dataclass(value):
+            changes[f.name] = _rebuild(value, f"{key}.", below)
+            continue
+        for setting in below:
+            if setting.key == key:
+                value = _convert(setting, setting.value, hints[f.name])
+            else:  # an entry of a dictionary
+                value = {**value, setting.key[len(key) + 1 :]: _convert(setting, setting.value, Any)}
+        changes[f.name] = value
+    try:
+        return replace(config, **changes)
+    except UserError as error:
+        if len(mine) == 1 and not str(error).startswith(mine[0].key):
+            raise mine[0].error(str(error)) from error
+        raise UserError(
+            f"{prefix[:-1]}: {error}" if prefix and not str(error).startswith(prefix) else str(error)
+        ) from error
+
+
+def _convert(setting: Setting, value: Any, hint: Any) -> Any:
+    """Text, or a list of texts, read as what the type hint asks for. The config checks Python values itself."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if not isinstance(value, str | list):
+        return (value,) if origin is tuple else value  # one number for a list of them
+    if origin in (Union, types.UnionType):
+        if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
+            return None
+        kinds = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is str)  # text last: it takes all
+        for kind in kinds[:-1]:
+            try:
+                return _convert(setting, value, kind)
+            except ValueError:
+                continue
+        return _convert(setting, value, kinds[-1])
+    if origin is Literal:
+        named = {str(a): a for a in arguments}
+        if not isinstance(value, str) or value not in named:
+            raise setting.error(f"expected one of {', '.join(named)}, got {value!r}; {nearest(str(value), named)}")
+        return named[value]
+    if origin in (tuple, list):
+        return _sequence(setting, value, origin, arguments)
+    if origin is dict or hint is dict:
+        loaded = _load(setting, value)
+        if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
+            raise setting.error(f"expected a mapping such as {{name: value}}, got {value!r}")
+        return loaded
+    if hint is Any:
+        return _load(setting, value)
+    if not isinstance(value, str):
+        raise setting.error(f"expected {_PLAIN.get(hint, 'one value')}, got a list")
+    try:
+        return _BOOL[value.lower()] if hint is bool else hint(value)
+    except (KeyError, ValueError) as error:
+        raise setting.error(f"expected {_PLAIN.get(hint, hint.__name__)}, got {value!r}") from error
+
+
+def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, ...]) -> Any:
+    if isinstance(value, str):
+        value = _items(value)
+    fixed = origin is tuple and Ellipsis not in arguments
+    if fixed and len(value) != len(arguments):
+        raise setting.error(f"expected {len(arguments)} values, got {len(value)}")
+    kinds = arguments if fixed else [arguments[0]] * len(value)
+    return origin(_convert(setting, item, kind) for item, kind in zip(value, kinds, strict=True))
+
+
+def _items(text: str) -> list[Any]:
+    """Of `a,b`, with or without brackets around it; what is a JSON list of words may have any characters in them."""
+    try:
+        words = parse_json(text)
+        if isinstance(words, list) and words and all(isinstance(word, (str, list)) for word in words):
+            return words
+    except ValueError:
+        pass
+    inner = _inside(text, "[]", "()")
+    return [_inside(part, '""', "''") for part in inner.split(",")] if inner else []
+
+
+def _inside(text: str, *pairs: str) -> str:
+    """What stands between a pair of brackets or quotes, or all of it: `(a) b (c)` is in none."""
+    text = text.strip()
+    inner = text[1:-1]
+    depths = accumulate((character in "[(") - (character in "])") for character in inner)
+    around = len(text) > 1 and text[0] + text[-1] in pairs and min(depths, default=0) >= 0
+    return inner.strip() if around else text
+
+
+def _load(setting: Setting, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_load(setting, item) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without its brackets
+    try:
+        if len(text) <= LARGEST_FILE and not _endless(text):
+            return _numbers(yaml.safe_load(text))
+    except Exception as error:  # what the library makes of values whose tags are others than they are
+        raise setting.error(f"cannot be read as a value: {value[:40]!r}") from error
+    bounds = f"at most {LARGEST_FILE:,} characters, {DEEPEST} brackets in each other and no aliases (*name)"
+    raise setting.error(f"expected {bounds}, got {value[:40]!r}")
+
+
+def _numbers(loaded: Any) -> Any:
+    """YAML 1.1 takes 1e-3 for text."""
+    if isinstance(loaded, dict):
+        return {key: _numbers(item) for key, item in loaded.items()}
+    if isinstance(loaded, list):
+        return [_numbers(item) for item in loaded]
+    try:
+        return float(loaded) if isinstance(loaded, str) else loaded
+    except ValueError:
+        return loaded

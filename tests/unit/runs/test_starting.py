@@ -1,0 +1,40 @@
+"""What a recipe says of training suits what it starts from: new weights, or those of another model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads import directory
+from manyheads.models.presets import build, preset
+from manyheads.runs.recipe import FINE_TUNING
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.train import train
+
+
+@pytest.mark.parametrize("name", [n for n, recipe in RECIPES.items() if recipe.init == "may" and not recipe.requires])
+def test_weights_that_are_trained_already_are_not_overrun_by_the_rate_of_new_ones(name: str) -> None:
+    new, tuned = RECIPES[name].starting_config(None).training, RECIPES[name].starting_config("MODEL").training
+    assert tuned.learning_rate <= 2 * FINE_TUNING.learning_rate < new.learning_rate / 4
+    assert tuned.schedule == "linear"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value"),
+    [
+        ("language-modelling", "vocab", 300), ("text-classification", "pad", 3), ("tagging", "head", "sequence"),
+        ("translation", "end", 7), ("translation", "source_vocab", 300),
+    ],
+)  # fmt: skip
+def test_what_the_data_decide_is_not_set_by_hand(recipe: str, setting: str, value: Any, tmp_path: Path) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=f"settings {setting}: the data and the task decide"):
+            train(recipe, {f"model.{setting}": value}, out=tmp_path / "run", dry_run=dry_run)
+
+
+def test_what_texts_are_classified_by_is_named_where_it_is_another_model(tmp_path: Path) -> None:
+    directory.save(tmp_path / "net", build(preset("resnet/20-small", image_size=8, labels=("a", "b"))))
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "red\ta\nblue\tb\n" * 4)
+    with pytest.raises(ValueError, match="net: a manyheads-resnet model; single-sentence starts from a BERT or a GPT"):
+        train("single-sentence", {"data": str(tmp_path)}, out=tmp_path / "run", init=str(tmp_path / "net"))
