@@ -37,7 +37,13 @@ def test_embedded_data_are_made_again(source: Source[Any]) -> None:
         other.again()
 
 
-@pytest.mark.parametrize("name", ["addition-lstm", "tagging", "text-classification", "translation-en-de"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "addition-lstm", "tagging", "translation-en-de",
+        pytest.param("text-classification", marks=pytest.mark.slow),  # phrases of many languages
+    ],
+)  # fmt: skip
 def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
     record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
     source = source_of(record)

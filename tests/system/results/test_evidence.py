@@ -95,6 +95,7 @@ def _understood(run: Listed) -> None:
     assert starts == [other.name for other in run.after][: len(starts)], "it starts from what stands further up"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", FIRST, ids=lambda run: run.entry)
 def test_the_listed_runs_can_be_planned(
     run: Listed, real_data: Callable[[str], Path], minilm: Path, capsys: pytest.CaptureFixture[str]

@@ -113,7 +113,6 @@ from pathlib import Path
 import manyheads.training.loop as loop
 from manyheads.training.ranks import here
 from tests.support import families
-from tests.paths import ROOT
 
 backward = loop._backward
 

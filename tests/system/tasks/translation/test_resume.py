@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from manyheads import cli
 from tests.contracts.tasks.translation.test_run import SMALL, write_corpus
 
 
@@ -26,10 +27,12 @@ def command(corpus: Path, out: Path, *more: str) -> list[str]:
     ]
 
 
-def test_killed_and_resumed_is_the_same_run_byte_for_byte(corpus: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_is_the_same_run_byte_for_byte(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(corpus, whole), check=True, capture_output=True, env=environment)
+    assert cli.main(command(corpus, whole)[3:]) == 0
     process = subprocess.Popen(
         command(corpus, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
     )
@@ -39,8 +42,8 @@ def test_killed_and_resumed_is_the_same_run_byte_for_byte(corpus: Path, tmp_path
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "model.safetensors").exists()
-    refused = subprocess.run(command(corpus, killed), capture_output=True, text=True, env=environment)
-    assert refused.returncode == 2
-    assert "--resume" in refused.stderr.splitlines()[-1]
+    capsys.readouterr()
+    assert cli.main(command(corpus, killed)[3:]) == 2
+    assert "--resume" in capsys.readouterr().err.splitlines()[-1]
     subprocess.run(command(corpus, killed, "--resume"), check=True, capture_output=True, env=environment)
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

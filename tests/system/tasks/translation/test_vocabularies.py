@@ -17,15 +17,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
 
 
-@pytest.fixture(scope="module")
-def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that knows its corpus by heart."""
-    out = tmp_path_factory.mktemp("runs") / "run"
-    settings = {**SMALL, "data": str(corpus), "training.steps": 300, "training.learning_rate": 5e-3}
-    train("translation", settings, out=out)
-    return out
-
-
 def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "data": str(corpus), "joint": False, "model.tie": "none", "training.steps": 250}
     settings |= {"vocabulary": 40, "training.learning_rate": 5e-3}
