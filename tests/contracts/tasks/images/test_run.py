@@ -70,12 +70,12 @@ def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None
 
 
 def test_deits_recipe_is_taken_apart_a_part_a_row(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ablation, "ROWS", {row: ablation.ROWS[row] for row in ("base", "no mixup, no cutmix")})
     settings = {**SMALL, "data": str(data), "training.epochs": 1}
     assert train("deit/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
-    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
+    assert f"--out {tmp_path / 'a'} --resume" in log.text
     table = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
     assert [line[:24].rstrip() for line in table.splitlines()[1:]] == ["base", "no mixup, no cutmix"]
     assert (tmp_path / "a" / "table.txt").read_text() == table + "\n"

@@ -259,11 +259,11 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
 
 
 def test_a_stopped_ablation_names_the_command_of_the_whole(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1}
     assert train("translation/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
-    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
+    assert f"--out {tmp_path / 'a'} --resume" in log.text
 
 
 def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:
