@@ -1,11 +1,8 @@
 """A resumed run is the uninterrupted run, bit for bit."""
 
 import json
-import multiprocessing
 import os
 import random
-import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import manyheads.training.session as session
-from manyheads.files import LEFTOVER
+from manyheads.training import session
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
@@ -26,9 +22,6 @@ SETTINGS: dict[str, Any] = {
     "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
 }  # fmt: skip
 TIMES = {"seconds", "tokens_per_second", "waiting"}
-
-
-HEAVY: dict[str, Any] = {**SETTINGS, "checkpoint_every": 3, "average_every": 5}  # with checkpoints of 12 MB
 
 
 class Crash(Exception):
@@ -295,37 +288,3 @@ def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
     assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
     assert not any("tied" in name for name in names)
     assert len(list(state.glob("checkpoint-*.json"))) == 2
-
-
-def start(out: Path, resume: bool = False) -> BaseProcess:
-    """Train in a fork, which has torch imported already."""
-    options = {"resume": resume, "task": ToyTask(ballast=3_000_000), "config": TrainingConfig(**HEAVY)}
-    process = multiprocessing.get_context("fork").Process(target=run, args=(out,), kwargs=options)
-    process.start()
-    return process
-
-
-def test_kill_9_at_random_moments_while_writing_included(tmp_path):
-    began = time.monotonic()
-    whole = start(tmp_path / "whole")
-    whole.join()
-    seconds = time.monotonic() - began
-    assert whole.exitcode == 0
-    out, state = tmp_path / "run", tmp_path / "run" / "state"
-    attempt = killed_while_writing = 0
-    while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
-        attempt += 1
-        process = start(out, resume=True)
-        known = set(state.glob("checkpoint-*.json"))
-        while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
-            time.sleep(0.002)  # until it got further than the last time
-        time.sleep(random.uniform(0, seconds / 20))  # there is something left for twelve attempts
-        while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
-            pass
-        process.kill()
-        process.join()
-        killed_while_writing += bool(list(state.glob(f"{LEFTOVER}*")))
-    assert killed_while_writing >= 2
-    run(out, resume=True, task=ToyTask(ballast=3_000_000), config=TrainingConfig(**HEAVY))
-    assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(state.glob(f"{LEFTOVER}*"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import manyheads.training.progress as progress
@@ -21,22 +20,6 @@ from manyheads.training.record import write_result
 from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
-
-
-def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
-    entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    training = [entry for entry in entries if "loss" in entry]
-    assert [entry["step"] for entry in training] == [10, 20, 30, 40]
-    assert training[0]["learning_rate"] == pytest.approx(16**-0.5 * 10**-0.5)
-    assert training[-1]["tokens"] > training[0]["tokens"] > 10
-    assert training[-1]["loss"] < training[0]["loss"]
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
-    assert [event.step for event in events.Scalars("validation/loss")] == [20, 40]
-    with Image.open(tmp_path / "loss.png") as image:
-        assert len(image.getcolors(10**6) or []) > 50
 
 
 def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):

@@ -1,0 +1,21 @@
+"""A unit test takes at most half a second of processor time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+import pytest
+
+LIMIT = 0.5  # seconds of the test's own call; fixtures do not count
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that exceeds the limit, unless its marker says that it compiles."""
+    before = time.process_time()
+    result = yield
+    seconds = time.process_time() - before
+    if seconds > LIMIT and item.get_closest_marker("compiles") is None:
+        pytest.fail(f"{seconds:.2f} s of processor time, expected at most {LIMIT}: shrink the test or move it")
+    return result
