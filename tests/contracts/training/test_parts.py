@@ -10,7 +10,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.training.division import each, read_once
-from manyheads.training.loss import Loss, LossPart
+from manyheads.training.task import Loss, LossPart
 
 
 def test_the_parts_of_a_batch_are_the_batch() -> None:
