@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyheads.training import ranks
+from manyheads.cli import reporting
+from manyheads.errors import UserError
 from manyheads.training.ranks import ENDED
 from manyheads.training.run_directory import run_status
 from tests.paths import ROOT
@@ -161,10 +162,10 @@ def test_what_comes_of_rank_0s_mistake_is_not_told_beside_it(
     of_rank_0: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(ranks, "is_rank", lambda: True)
-    monkeypatch.setattr(ranks, "_complaint", lambda: of_rank_0)
+    monkeypatch.setattr(reporting, "is_rank", lambda: True)
+    monkeypatch.setattr(reporting, "failure_of_first_rank", lambda: of_rank_0)
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
-    ranks.complain(ENDED, quietly=False)
+    assert reporting.exit_status(UserError(ENDED), debug=False) == 2
     assert capsys.readouterr().err == told
 
 
