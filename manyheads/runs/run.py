@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate
@@ -106,7 +106,9 @@ class Data(Protocol[D]):
 
     def peek(self) -> Any: ...
 
-    def read(self) -> SplitData[D]: ...
+    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
+
+    def told(self, splits: SplitData[D]) -> list[str]: ...
 
     def report(self, splits: SplitData[D]) -> str: ...
 
@@ -164,8 +166,8 @@ def carry_out(
         if run.init is None:
             plan()
         with ranks.first_ahead():
-            splits = data.read()
-            tell_splits(splits, data.unit)
+            data, splits = data.read_as_before(_fingerprints(run.out) if run.resume else {})
+            tell_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
@@ -236,14 +238,26 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tell_splits(splits: SplitData[Any], unit: str) -> None:
-    """Which data were held out, and which were skipped, on stderr."""
-    if splits.held_out:
-        logger.info(f"no validation data: {splits.held_out:,} {unit} of the training data are held out")
+def _fingerprints(out: Path) -> dict[str, str]:
+    """Those of the data that the last checkpoint of a run is of, so that a run keeps its splits; none where it has no
+    checkpoint that can be read, which the training says."""
+    for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
+        try:
+            settings = read_json(path, "")["content"]["settings"]
+            return {str(name): str(digits) for name, digits in settings["fingerprints"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {}
+
+
+def tell_splits(data: Data[D], splits: SplitData[D]) -> None:
+    """Which file is which split, which data were held out, and which were skipped."""
+    for line in data.told(splits):
+        logger.info(line)
     # by reason, which names the file: what was held out knows what was left out of all of it
-    skips = {reason: count for data in splits.known.values() for reason, count in data.skips.items()}
+    skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
-        logger.info(f"skipped {count:,} {unit} of {reason}")
+        logger.info(f"skipped {count:,} {data.unit} of {reason}")
 
 
 def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from manyheads.errors import UserError
 BUDGETS = ("steps", "epochs", "minutes")
 DECAYING = ("linear", "cosine")  # schedules whose shape is the budget
 Beta = Annotated[float, Range(0, 1, below=True)]
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")  # of metrics; of all others more is better
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class TrainingConfig(Config):
     log_every: Count = 50  # steps
     # steps that may be left out, since their loss or a gradient is not finite, before the run stops: no weight changes
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
-    metric: str | None = None  # of `Task.validate`; given, the weights that did best by it are kept
+    metric: str | None = None  # one of `Task.metrics`; if given, the best weights by it are kept
     patience: Count | None = None  # stop after so many validations in a row without a new best
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
 
@@ -65,8 +64,8 @@ class TrainingConfig(Config):
             raise UserError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
         if self.floor and self.schedule not in DECAYING:
             raise UserError(
-                f"floor is {self.floor}, and the schedule {self.schedule} has none: only {' and '.join(DECAYING)} "
-                "decay; add training.floor=0"
+                f"floor is {self.floor}, and the schedule {self.schedule} has none: only "
+                f"{', '.join(DECAYING[:-1])} and {DECAYING[-1]} decay; add training.floor=0"
             )
         if self.ema is not None and self.average > 1:
             raise UserError(f"ema is {self.ema} and average {self.average}: expected one of them, as both average")

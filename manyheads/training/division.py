@@ -18,24 +18,38 @@ R = TypeVar("R")
 
 ALONE = Ranks()
 
-_ranks = ContextVar("ranks", default=ALONE)  # among which `each` divides its batches
+
+class _Division(NamedTuple):
+    """The ranks among which `each` divides its batches; `same_calls`: each computes as many as all others."""
+
+    ranks: Ranks
+    same_calls: bool = False
+
+
+UNDIVIDED = _Division(ALONE)
+
+_division = ContextVar("division", default=UNDIVIDED)
 
 
 class _Refused(NamedTuple):
-    """A UserError of one process, for all: they raise it together, and rank 0 tells it."""
+    """A UserError of one rank: all raise it, and rank 0 reports it."""
 
     reason: str
 
 
 @contextmanager
-def divided() -> Iterator[None]:
-    """Within, all processes of the job come by the same calls of `each`, which divides its batches among them."""
+def divided(*, same_calls: bool = False) -> Iterator[None]:
+    """Divide the batches of `each` among the ranks within the block. Collective: all ranks make the same calls.
+
+    same_calls  in the last round, ranks without a batch compute one of another rank and drop the result: the blocks of
+                a sharded model are gathered from all ranks
+    """
     with told_losses():
-        before = _ranks.set(here())
+        before = _division.set(_Division(here(), same_calls))
         try:
             yield
         finally:
-            _ranks.reset(before)
+            _division.reset(before)
 
 
 def each(batches: Sequence[B], compute: Callable[[B], R]) -> Iterator[R]:
@@ -43,12 +57,17 @@ def each(batches: Sequence[B], compute: Callable[[B], R]) -> Iterator[R]:
 
     What `compute` gives goes from process to process: tensors on the CPU.
     """
-    ranks = _ranks.get()
+    ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
-        own = range(len(batches))[first + ranks.rank :][:1]  # none for some, in the last round
+        index = first + ranks.rank
+        has_own = index < len(batches)  # in the last round, some ranks have none
 
-        def results(own: range = own) -> list[R]:
-            return [compute(batches[i]) for i in own]
+        def results(index: int = index, has_own: bool = has_own, first: int = first) -> list[R]:
+            if has_own:
+                return [compute(batches[index])]
+            if same_calls:
+                compute(batches[first])
+            return []
 
         for result in _agreed(ranks, results):
             yield from result
@@ -56,7 +75,7 @@ def each(batches: Sequence[B], compute: Callable[[B], R]) -> Iterator[R]:
 
 def read_once(chunks: Iterator[R]) -> Iterator[R]:
     """What rank 0 reads from where it can be read but once, for all processes."""
-    ranks = _ranks.get()
+    ranks = _division.get().ranks
     while (chunk := _agreed(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
         yield chunk
 

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed): the first lets the step finish and the checkpoint be written,
-the second aborts at once."""
+"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed). After the first signal the step finishes and a checkpoint is
+written; the second aborts at once."""
 
 import signal
 import threading
@@ -14,7 +14,8 @@ class Interrupted(KeyboardInterrupt):
 class Signals:
     """Within the context, `received` is the number of the signal that asked the run to stop.
 
-    An abort by the second signal does no damage: files are only ever replaced whole.
+    An abort by the second signal does no damage: files are only ever replaced whole. A signal that is ignored (as nohup
+    does) stays ignored. A handler that was not installed from Python stays: Python cannot put it back.
     """
 
     def __init__(self) -> None:
@@ -24,8 +25,10 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python handles signals there only
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-                    self._previous[number] = signal.signal(number, self._receive)
+                handler = signal.getsignal(number)
+                if handler is not None and handler != signal.SIG_IGN:
+                    self._previous[number] = handler
+                    signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

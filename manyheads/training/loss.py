@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +14,6 @@ CHUNK = 512  # positions at once: 512 x 10,000 float32 logits are 20 MB, which s
 def at_least_float32(x: Tensor) -> Tensor:
     """What losses are computed in: float32, or float64 where the model is in it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def in_tokens(loss: Tensor, counts: Sequence[int]) -> Tensor:
-    """The loss of a batch, such that its sum over batches, divided by the sum of their target tokens, is the mean loss.
-
-    loss    a sum over the target tokens, or (K,): of its parts, each a sum over something else, all of whose means are
-            added
-    counts  of the whole effective batch: the target tokens, and then what the other parts are sums over
-    """
-    if loss.ndim == 0:
-        return loss
-    return torch.stack([part * (counts[0] / max(count, 1)) for part, count in zip(loss, counts, strict=True)]).sum()
 
 
 def smoothed_cross_entropy(

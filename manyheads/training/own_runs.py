@@ -1,18 +1,23 @@
-"""Which runs were trained here, by this user: what their records name is opened again without a question.
+"""The runs that this user has trained on this machine. Verbs open the files that their records name without --trust.
 
 `result.json` names files, and a run may come from anywhere. So a training leaves a digest of its record's data in the
-user's own folder of state ($XDG_STATE_HOME, or ~/.local/state), where no copied directory can bring one.
+user's own folder of state ($XDG_STATE_HOME, or ~/.local/state), where no copied directory can bring one. The file keeps
+the digests of the last runs, at least `MAX_RUNS`; older runs need --trust again.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+MAX_RUNS = 2000
 
 _here: set[str] = set()  # what this process has added, also where no file can be written
 
@@ -26,8 +31,7 @@ def add(data: Mapping[str, Any]) -> None:
     try:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="ascii") as lines:
-            lines.write(digest + "\n")  # one write of one line: several runs may end at once
+        _append(file, digest)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         print(f"warning: the run is not noted as your own ({error}): to evaluate it, add --trust or --data PATH",
               file=sys.stderr)  # fmt: skip
@@ -41,6 +45,19 @@ def is_own(data: Mapping[str, Any]) -> bool:
         return digest in _file().read_text(encoding="ascii", errors="replace").split()
     except (OSError, RuntimeError):
         return False
+
+
+def _append(file: Path, digest: str) -> None:
+    """Add a line. Keep the last `MAX_RUNS` lines once there are twice as many."""
+    with file.open("a+", encoding="ascii", errors="replace") as lines:
+        with suppress(OSError):  # a file system without locks: a line may be lost if two runs end at once
+            fcntl.flock(lines, fcntl.LOCK_EX)
+        lines.seek(0)
+        digests = lines.read().split()
+        if len(digests) >= 2 * MAX_RUNS:
+            lines.truncate(0)
+            lines.write("".join(f"{kept}\n" for kept in digests[1 - MAX_RUNS :]))
+        lines.write(digest + "\n")
 
 
 def _file() -> Path:

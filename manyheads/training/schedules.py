@@ -45,6 +45,11 @@ def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
     )
 
 
+def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
+    """Return the number of effective batches in an epoch of `batches` micro-batches."""
+    return math.ceil(batches / config.accumulate)
+
+
 def length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
     """Steps of the run: `steps` or `epochs`, whichever ends first; each epoch counts as many steps as the first one,
     from which others may differ by a few. None where minutes alone end it."""

@@ -1,86 +1,100 @@
-"""Which weights a run ends with: the last, the best by validation, or a mean."""
+"""Validation, and the weights that a run ends with: the last, the best by validation, or a mean."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from manyheads.errors import UserError
-from manyheads.training.checkpoints import Checkpoints, mean_tensors
-from manyheads.training.config import LOWER_IS_BETTER, TrainingConfig
-from manyheads.training.ranks import Ranks
-from manyheads.training.spread import Spread
-from manyheads.training.state import Counters, load_weights, weights
+from manyheads.training.checkpoints import mean_tensors
+from manyheads.training.config import TrainingConfig
+from manyheads.training.division import divided
+from manyheads.training.session import TrainingSession
+from manyheads.training.state import load_weights, weights
 from manyheads.training.task import Task
 
 
-def validated(task: Task, over: Spread, ranks: Ranks) -> dict[str, float]:
-    """The metrics of the validation data, to the last bit the same for all ranks, which decide by them."""
-    task.model.eval()
-    with torch.no_grad():
-        values = over.compute(task.validate)
-    task.model.train()
-    return ranks.shared(lambda: values)
+def check_metric(task: Task, config: TrainingConfig) -> None:
+    """Raise UserError if the run is to be judged by a metric that the task does not have."""
+    if config.metric is not None and config.metric not in task.metrics:
+        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(task.metrics)}")
 
 
-def watched(config: TrainingConfig, values: dict[str, float]) -> float:
-    assert config.metric is not None
-    if config.metric not in values:
-        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(values)}")
-    return values[config.metric]
+def validation_metrics(session: TrainingSession) -> dict[str, float]:
+    """Return the metrics of the current weights on the validation split. Ranks divide it, and get the same values."""
+    session.model.eval()
+    with torch.no_grad(), divided(same_calls=session.config.shard):
+        values = session.strategy.compute(session.task.validate)
+    session.model.train()
+    assert values.keys() == session.task.metrics.keys(), "a task declares the metrics of its validation"
+    return session.ranks.shared(lambda: values)
 
 
-def snapshot(task: Task, step: int, checkpoints: Checkpoints, over: Spread, ranks: Ranks) -> dict[str, Any]:
-    """The weights of this step, written beside the checkpoints."""
-    tensors = over.whole(weights(task.model))
-    return ranks.shared(lambda: checkpoints.snapshot(step, tensors))
-
-
-def judge(
-    task: Task, config: TrainingConfig, counters: Counters, values: dict[str, float], checkpoints: Checkpoints,
-    over: Spread, ranks: Ranks,
-) -> None:  # fmt: skip
-    """Keep the weights if they are the best so far."""
+def validate(session: TrainingSession) -> dict[str, float]:
+    """Validate the current weights, keep them if they are the best so far, and return their metrics."""
+    counters, values = session.counters, validation_metrics(session)
     counters.validated = counters.step
+    update_best(session, values)
+    kept = {counters.best["step"]} if counters.best else set()
+    session.validations = {step: known for step, known in session.validations.items() if step in kept}
+    session.validations[counters.step] = values
+    return values
+
+
+def update_best(session: TrainingSession, values: dict[str, float]) -> None:
+    """Keep the current weights if their metrics are the best so far; else count one more without a new best."""
+    config, counters = session.config, session.counters
     if config.metric is None:
         return
-    value = watched(config, values)
-    if counters.best is None or _better(config, value, counters.best["value"]):
-        counters.best = {"value": value, **snapshot(task, counters.step, checkpoints, over, ranks)}
+    monitored_value = values[config.metric]
+    if counters.best is None or _better(session, monitored_value, counters.best["value"]):
+        counters.best = {"value": monitored_value, **snapshot(session)}
         counters.without_best = 0
     else:
         counters.without_best += 1
 
 
-def _better(config: TrainingConfig, value: float, than: float) -> bool:
-    if math.isnan(than):  # which no comparison finds worse
+def snapshot(session: TrainingSession) -> dict[str, Any]:
+    """Write the current weights next to the checkpoints; return the step and the file."""
+    tensors = session.strategy.whole(weights(session.model))
+    return session.ranks.shared(lambda: session.checkpoints.snapshot(session.counters.step, tensors))
+
+
+def add_snapshot(session: TrainingSession) -> None:
+    """Keep the current weights for the final mean, instead of the oldest of the last `average`."""
+    snapshots = session.counters.snapshots
+    snapshots.append(snapshot(session))
+    del snapshots[: -session.config.average]
+
+
+def _better(session: TrainingSession, value: float, than: float) -> bool:
+    """Return True if `value` of the monitored metric is better than another one."""
+    if math.isnan(than):  # any number is better than NaN
         return not math.isnan(value)
-    return value < than if config.metric in LOWER_IS_BETTER else value > than
+    assert session.config.metric is not None
+    return value < than if session.task.metrics[session.config.metric] == "lower" else value > than
 
 
-def final_weights(
-    task: Task, config: TrainingConfig, counters: Counters, moving: dict[str, Tensor], state: Path, over: Spread,
-    ranks: Ranks,
-) -> tuple[str, dict[str, float]]:  # fmt: skip
-    """Put the final weights into the model; say which they are and what the validation says of them."""
-    held = "last"
+def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
+    """Put the final weights into the model; return their description and their metrics."""
+    config, counters, model, strategy = session.config, session.counters, session.model, session.strategy
+    state, chosen = session.out / "state", "last"
     earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
     if config.average > 1 and earlier:
-        last = over.whole(weights(task.model), everywhere=True)
-        load_weights(task.model, mean_tensors([state / s["file"] for s in earlier], last))
-        held = f"mean of {len(earlier) + 1}"
-    if moving:
-        load_weights(task.model, moving)
-        held = "averaged"
-    values = validated(task, over, ranks)
-    best = counters.best
-    if config.metric and best and _better(config, best["value"], watched(config, values)):
-        load_weights(task.model, load_file(state / best["file"]))
-        held, values = f"best (step {best['step']:,})", validated(task, over, ranks)
-    task.model.eval()
-    return held, values
+        last = strategy.whole(weights(model), everywhere=True)
+        load_weights(model, mean_tensors([state / s["file"] for s in earlier], last))
+        chosen = f"mean of {len(earlier) + 1}"
+    if session.ema_weights:
+        load_weights(model, session.ema_weights)
+        chosen = "averaged"
+    known = session.validations.get(counters.step) if chosen == "last" else None
+    values, best = known or validation_metrics(session), counters.best
+    if config.metric and best and _better(session, best["value"], values[config.metric]):
+        load_weights(model, load_file(state / best["file"]))
+        chosen = f"best (step {best['step']:,})"
+        values = session.validations.get(best["step"]) or validation_metrics(session)
+    model.eval()
+    return chosen, values

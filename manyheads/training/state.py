@@ -1,4 +1,4 @@
-"""What a run is at a step: tensors (model, optimiser, random generators) and counters, put back bit for bit."""
+"""The state of a run at a step, saved and restored bit for bit: model, optimizer, random generators, counters."""
 
 import random
 from collections.abc import Collection, Mapping
@@ -13,12 +13,12 @@ from manyheads.core.config import checked
 from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
 
-WINDOW = ("loss", "right")  # what is summed up between two entries of the log
+WINDOW = ("loss", "right")  # sums between two log entries, by their names in checkpoints
 
 
 @dataclass
 class Counters:
-    """Where a run stands. `index` is the next micro-batch of `epoch`; `window_*` is what the next log entry covers."""
+    """The position of a run. `index`: the next micro-batch of `epoch`; `window_*`: counts for the next log entry."""
 
     step: int = 0
     epoch: int = 0
@@ -59,7 +59,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """The dice of a step of one of several processes: each throws its own, and a resumed run the same again."""
+    """Seed the RNG for one step on one rank. Ranks differ; a resumed run is identical."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
@@ -70,7 +70,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {n: t.detach() for n, t in tensors.items() if first.setdefault(id(t), n) == n}
 
 
-def load_weights(model: nn.Module, saved: dict[str, Tensor]) -> None:
+def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Copy `saved` into the model, strictly."""
     own = weights(model)
     wrong = [n for n in {**own, **saved} if n not in own or n not in saved or own[n].shape != saved[n].shape]
@@ -91,27 +91,27 @@ def _as_part_of(tensor: Tensor, saved: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def follow(moving: dict[str, Tensor], model: nn.Module, decay: float) -> None:
-    """moving <- decay * moving + (1 - decay) * weights, in place; integers, such as counts, are the latest."""
+def update_ema(ema_weights: Mapping[str, Tensor], model: nn.Module, decay: float) -> None:
+    """Set ema_weights to decay * ema_weights + (1 - decay) * weights, in place; copy integers, such as counts."""
     for name, tensor in weights(model).items():
         if tensor.is_floating_point():
-            moving[name].lerp_(tensor, 1 - decay)
+            ema_weights[name].lerp_(tensor, 1 - decay)
         else:
-            moving[name].copy_(tensor)
+            ema_weights[name].copy_(tensor)
 
 
 def capture(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     counters: Counters,
     window: Tensor,
-    moving: Mapping[str, Tensor],
+    ema_weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
-    tensors |= {f"ema.{name}": tensor for name, tensor in moving.items()}
+    tensors |= {f"ema.{name}": tensor for name, tensor in ema_weights.items()}
     for name, parameter in model.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimiser.{name}.{key}"] = value
     _, keys, *numpy_rest = np.random.get_state()
     version, words, gauss = random.getstate()
@@ -126,16 +126,16 @@ def capture(
 
 def restore(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     window: Tensor,
-    moving: Mapping[str, Tensor],
+    ema_weights: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
     """Undo `capture`. Raises UserError for a checkpoint of another model, or that is no whole one of ours."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
-        return _restored(model, optimiser, window, moving, tensors, content)
+        return _restored(model, optimizer, window, ema_weights, tensors, content)
     except Exception as error:  # it holds anything, where somebody else has written it
         if no_memory(error):
             raise
@@ -147,13 +147,13 @@ def restore(
 
 def _restored(
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     window: Tensor,
-    moving: Mapping[str, Tensor],
+    ema_weights: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
-    for name, tensor in moving.items():
+    for name, tensor in ema_weights.items():
         tensor.copy_(_as_part_of(tensor, tensors[f"ema.{name}"]))
     by_name = dict(model.named_parameters())
     for full, value in tensors.items():
@@ -161,7 +161,7 @@ def _restored(
             name, key = full.removeprefix("optimiser.").rsplit(".", 1)
             parameter = by_name[name]
             value = value.clone().to(parameter.device)
-            optimiser.state[parameter][key] = _as_part_of(parameter, value) if value.ndim else value
+            optimizer.state[parameter][key] = _as_part_of(parameter, value) if value.ndim else value
     for name, total in zip(WINDOW, window, strict=True):
         total.copy_(tensors.get(f"loop.window_{name}", total))
     version, gauss = content["rng"]["python"]

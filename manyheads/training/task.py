@@ -1,18 +1,61 @@
-"""What the loop asks for: a task with batches and a loss."""
+"""The interface of a task, as the training loop uses it: batches, a loss, a validation and a way to save the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
+
+Better = Literal["higher", "lower"]  # the better values of a metric
+
+
+class LossPart(NamedTuple):
+    """A further sum of losses, and the number of its terms."""
+
+    total: Tensor
+    count: int  # type: ignore[assignment]  # hides the method of tuple
+
+
+class Loss(NamedTuple):
+    """The loss of a batch in sums. The loop adds them up over the effective batch, then takes the mean.
+
+    total    0-dim float tensor: the sum (not the mean) over the targets of the batch
+    count    number of targets, equal to `Batch.tokens`
+    correct  0-dim tensor: how many targets the model predicted correctly, measured in training mode and before the
+             update, as Keras does; None for a task without classes
+    others   further sums, each over its own count, equal to `Batch.counts[1:]`; the means of all sums are added
+
+    DistributedDataParallel and FSDP find the tensors of a tuple, not those of a dataclass.
+    """
+
+    total: Tensor
+    count: int  # type: ignore[assignment]  # hides the method of tuple
+    correct: Tensor | None = None
+    others: tuple[LossPart, ...] = ()
+
+    def scaled(self, counts: Sequence[int]) -> Tensor:
+        """Return the sum of all parts in units of the first: divided by counts[0] it contributes to the sum of means.
+
+        counts  of the whole effective batch: the targets, then the terms of each further sum
+        """
+        if not self.others:
+            return self.total
+        others = [part.total * (counts[0] / max(count, 1)) for part, count in zip(self.others, counts[1:], strict=True)]
+        return torch.stack([self.total, *others]).sum()
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean loss per target of this batch alone; the means of further sums are added."""
+        return self.scaled([self.count, *(part.count for part in self.others)]) / self.count
 
 
 class Batch(Protocol):
     @property
     def tokens(self) -> int:
-        """Number of target tokens (or items) the loss is summed over, known before the forward pass.
+        """Number of targets (tokens or items) that the loss is summed over, known before the forward pass.
 
-        Where the loss has parts that are means over something else, `counts` are the numbers of all, this one first.
+        If the loss has further parts, the batch also has `counts`: this number, and the terms of each further part.
         """
         ...
 
@@ -23,32 +66,35 @@ class Task(Protocol):
 
     @property
     def unit(self) -> str:
-        """What `Batch.tokens` counts, as progress shows it: "tokens", "images", "texts", ..."""
+        """The name of what `Batch.tokens` counts, for the progress line: "tokens", "images", "texts", ..."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, Better]:
+        """The names of all metrics that `validate` returns, each with the direction of its better values."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """The `Batch`es of an epoch, collated when indexed.
+        """Return the `Batch`es of an epoch, collated when indexed.
 
         Their order depends on seed and epoch alone. They are indexed from a background thread, so collation must not
         draw from the global random generators: that would make the run irreproducible.
 
-        To be spread over processes, they have `part(index, rank, world)` (`data/batching.py`).
+        To train on several ranks, the sequence needs a method `part(index, rank, world)` (`data/batching.py`).
         """
         ...
 
-    def loss(self, batch: Any) -> Tensor:
-        """0-dim float tensor: the sum (not the mean) over the batch's target tokens. Or (K,), where the batch has
-        `counts`: the sums of the parts, whose means will be added.
-
-        A task that tells classes leaves beside it, as `right`, how many of the batch it has told right: a 0-dim tensor,
-        measured while it trains, with dropout and before the step, as Keras does.
-        """
+    def loss(self, batch: Any) -> Loss:
+        """Return the loss of a batch in training mode."""
         ...
 
     def validate(self) -> dict[str, float]:
-        """Metrics on the validation data; called in eval mode, without gradients, outside autocast."""
+        """Return the value of each of `metrics` on the validation data.
+
+        The loop calls it in eval mode, without gradients and outside autocast.
+        """
         ...
 
     def save(self, directory: Path) -> str:
-        """Write the model directory with the present weights; the model type that it is saved as."""
+        """Write the model directory with the current weights; return the model type that it is saved as."""
         ...

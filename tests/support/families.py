@@ -12,7 +12,7 @@ import torch
 import manyheads.runs.run
 import manyheads.tasks.directions.run
 from manyheads.tasks.train import train
-from manyheads.training import loop, selection
+from manyheads.training import selection
 from manyheads.training.ranks import here
 
 STEPS = 50
@@ -117,7 +117,7 @@ def main() -> None:
     if dtype == torch.float64:  # what no user meets: images and validations in float64
         from_numpy: Any = torch.from_numpy
         setattr(torch, "from_numpy", lambda a: from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a))  # noqa: B010
-        loop.validated = selection.validated = lambda *_: {"loss": 0.0}
+        selection.validation_metrics = lambda *_: {"loss": 0.0}
     score_nothing()
     here()
     for name in sys.argv[5:] or FAMILIES:

@@ -2,7 +2,6 @@
 
 from torch.optim import Optimizer
 
-from manyheads.training.loss import in_tokens
 from manyheads.training.task import Task
 
 
@@ -11,5 +10,5 @@ def learn(task: Task, optimiser: Optimizer, epochs: int) -> None:
     for epoch in range(epochs):
         for batch in task.batches(epoch):
             optimiser.zero_grad()
-            (in_tokens(task.loss(batch), getattr(batch, "counts", ())) / batch.tokens).backward()
+            task.loss(batch).mean.backward()
             optimiser.step()

@@ -1,6 +1,6 @@
 """A small task with dropout and unequal batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from manyheads.core.runtime import Route
+from manyheads.training.task import Better, Loss
 
 
 @dataclass
@@ -56,6 +57,7 @@ class ToyModel(nn.Module):
 
 class ToyTask:
     unit = "items"
+    metrics: Mapping[str, Better] = {"loss": "lower"}
 
     def __init__(
         self,
@@ -77,10 +79,11 @@ class ToyTask:
     def batches(self, epoch: int) -> Sequence[Any]:
         return ToyBatches(self.count, epoch, self.dtype, self.joined)
 
-    def loss(self, batch: ToyBatch) -> Tensor:
+    def loss(self, batch: ToyBatch) -> Loss:
         self.calls += 1
         self.before_loss(self.calls)
-        return nn.functional.cross_entropy(self.model(batch.inputs), batch.targets, reduction="sum")
+        total = nn.functional.cross_entropy(self.model(batch.inputs), batch.targets, reduction="sum")
+        return Loss(total, batch.tokens)
 
     def validate(self) -> dict[str, float]:
         assert not self.model.training

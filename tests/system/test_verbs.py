@@ -14,7 +14,7 @@ import torch
 
 import manyheads
 from manyheads import cli
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.directory import save
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset

@@ -7,7 +7,7 @@ in one that does not hold the whole answer the answer is the first token, [CLS],
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.squad import Answer, Questions
+from manyheads.data.readers.squad import Answer, Questions
 from manyheads.tasks.answering.metrics import squad_metrics
 from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
@@ -36,6 +36,7 @@ from manyheads.tasks.answering.passages import (
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import padded
 from manyheads.training.loss import at_least_float32
+from manyheads.training.task import Better, Loss
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class AnsweringTask:
     """
 
     unit: ClassVar = "passages"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "squad_f1": "higher", "squad_em": "higher"}
 
     model: Any
     tokenizer: Tokenizer
@@ -94,13 +96,14 @@ class AnsweringTask:
         segments, _ = padded([p.segments for p in passages], 0)
         return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.route.device) for t in moved)
         logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
         beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
         logits = logits.masked_fill(beyond[..., None], -torch.inf)
-        return F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last
+        total = F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last
+        return Loss(total, batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """The loss per passage, and SQuAD's F1 and exact match of the answers."""

@@ -8,7 +8,7 @@ GPT, which reads them with a token between, and may go on learning to predict th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,14 +23,15 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.labelled import Labelled
-from manyheads.data.text_faults import ItemError, beginning, fault_of
-from manyheads.data.tokenizers import shortened
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.text_faults import ItemError, beginning, fault_of
+from manyheads.data.text.tokenizers import shortened
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
 from manyheads.training.record import Metrics
+from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,7 @@ class ClassificationTask:
     """
 
     unit: ClassVar = "texts"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher", "f1": "higher"}
 
     model: Any
     tokenizer: Tokenizer
@@ -181,20 +183,20 @@ class ClassificationTask:
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
         return Batch(*self._texts.batch(rows.tolist(), padding_of(self.model)), self._labels[rows])
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         device = self.route.device
         ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
-        words: Tensor | None = None
         if self.auxiliary:
             hidden = self._forward(ids, lengths)  # (B, T, D)
             logits = self.model.classify(hidden, lengths)
-            words = self.auxiliary * _next_tokens(self.model, hidden, ids, lengths)
+            next_tokens = self.auxiliary * _next_tokens(self.model, hidden, ids, lengths)
+            others: tuple[LossPart, ...] = (LossPart(next_tokens, batch.counts[1]),)
         else:
             segments = None if batch.segments is None else batch.segments.to(device)
-            logits = self._forward(ids, lengths, segments)  # (B, L)
-        self.right = (logits.detach().argmax(-1) == labels).sum()
-        told = F.cross_entropy(at_least_float32(logits), labels, reduction="sum")
-        return told if words is None else torch.stack([told, words])
+            logits, others = self._forward(ids, lengths, segments), ()  # (B, L)
+        correct = (logits.detach().argmax(-1) == labels).sum()
+        total = F.cross_entropy(at_least_float32(logits), labels, reduction="sum")
+        return Loss(total, batch.tokens, correct, others)
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,14 +15,16 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.conll import Tagged
-from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.windows import word_windows
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.text.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.training.division import each
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.record import Metrics
+from manyheads.training.task import Better, Loss
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class DirectionsTask:
     """
 
     unit: ClassVar = "predictions"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower"}
 
     model: DirectionalEncoder
     tokenizer: Tokenizer
@@ -84,7 +87,7 @@ class DirectionsTask:
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         directions = self._read(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
         losses = [
             smoothed_cross_entropy(
@@ -94,16 +97,17 @@ class DirectionsTask:
             )
             for direction, (features, (at, words)) in enumerate(zip(directions, batch.predicted, strict=True))
         ]  # fmt: skip
-        return torch.stack(losses).sum()
+        return Loss(torch.stack(losses).sum(), batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
-        total, words = 0.0, 0
-        for batch in self._batches(self.validation.epoch(0), 0, 0):
+
+        def compute(batch: Batch) -> tuple[float, int]:
             with self.route.computing():
-                total += self.loss(batch).item()
-            words += batch.tokens
-        return {"loss": total / words}
+                return self.loss(batch).total.item(), batch.tokens
+
+        totals, words = zip(*each(self._batches(self.validation.epoch(0), 0, 0), compute), strict=True)
+        return {"loss": sum(totals) / sum(words)}
 
     @property
     def tokens_per_prediction(self) -> float:

@@ -17,7 +17,7 @@ from manyheads.analysis.heads import HeadStatistics
 from manyheads.core.runtime import Route
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
-from manyheads.data.windows import Frame
+from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import pondered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +24,7 @@ from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
 from manyheads.training.record import Metrics
+from manyheads.training.task import Better, Loss
 
 SCORED = 64  # clips that are scored at once
 
@@ -44,6 +46,7 @@ class ClipTask:
     """What the training loop trains: cross-entropy with the labels."""
 
     unit: ClassVar = "clips"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher"}
 
     model: NonLocalNet
     preprocessing: Preprocessing
@@ -66,11 +69,11 @@ class ClipTask:
         some = self.train.subset(rows.tolist())
         return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         clips, labels = (part.to(self.route.device) for part in (batch.clips, batch.labels))
         logits = at_least_float32(self._forward(clips))  # (B, L)
-        self.right = (logits.detach().argmax(-1) == labels).sum()
-        return F.cross_entropy(logits, labels, reduction="sum")
+        correct = (logits.detach().argmax(-1) == labels).sum()
+        return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.tokens, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per clip, and the share that is told right."""

@@ -22,6 +22,7 @@ from manyheads.tasks.images.distillation import Teacher
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32
 from manyheads.training.record import Metrics
+from manyheads.training.task import Better, Loss
 
 TOP = 5  # the right label among so many is a success for `top5`
 SCORED = 256  # images that are scored at once
@@ -63,24 +64,29 @@ class ImageClassificationTask:
         self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
         self._forward = route.compile(self.model.forward)
 
+    @property
+    def metrics(self) -> dict[str, Better]:
+        names = metric_names(len(self.model.config.labels))
+        return {name: "lower" if name == "loss" else "higher" for name in names}
+
     def batches(self, epoch: int) -> Sequence[ImageBatch]:
         return self._train.epoch(epoch)
 
-    def loss(self, batch: ImageBatch) -> Tensor:
+    def loss(self, batch: ImageBatch) -> Loss:
         device = self.route.device
         images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
         labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
         logits = self._forward(images)  # (B, L), or of both tokens
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
         likeliest = labels if labels.ndim == 1 else labels.argmax(-1)  # of images that are mixed, the larger share
-        self.right = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
-        true = self._cross_entropy(by_class, labels)
+        correct = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
+        total = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
-            return (1 - share) * true + share * self.teacher.loss(at_least_float32(by_distillation), images)
-        if by_distillation is by_class:
-            return true
-        return (true + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
+            total = (1 - share) * total + share * self.teacher.loss(at_least_float32(by_distillation), images)
+        elif by_distillation is not by_class:
+            total = (total + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
+        return Loss(total, batch.tokens, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per image, top1 and, of more than five labels, top5."""

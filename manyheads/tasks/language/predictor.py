@@ -14,9 +14,9 @@ from tokenizers import Encoding
 
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
-from manyheads.data.corpora import TextSource
-from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.texts import Texts
+from manyheads.data.readers.texts import Texts
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data

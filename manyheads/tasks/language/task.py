@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
-from manyheads.data.blocks import Groups, Stream, block_starts
+from manyheads.data.text.blocks import Groups, Stream, block_starts
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost
@@ -27,6 +27,7 @@ from manyheads.tasks.evaluation import values
 from manyheads.training.division import each
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 from manyheads.training.record import Metrics
+from manyheads.training.task import Better, Loss
 
 SCORED_TOKENS = 16_384  # that are read at once when a text is scored
 
@@ -53,6 +54,7 @@ class LanguageModellingTask:
     """
 
     unit: ClassVar = "tokens"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "perplexity": "lower", "bits_per_byte": "lower"}
 
     model: GPT | UniversalSequence
     tokenizer: Tokenizer
@@ -83,13 +85,13 @@ class LanguageModellingTask:
         tokens = torch.from_numpy(blocks)  # (B, T + 1)
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         hidden, thoughts = self._think(batch.read.to(self.route.device))  # (B, T, D)
         target = batch.write.to(self.route.device).flatten()
-        loss = smoothed_cross_entropy(
+        total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return loss + batch.tokens * ponder_cost(self.model, thoughts)
+        return Loss(total + batch.tokens * ponder_cost(self.model, thoughts), batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""

@@ -17,12 +17,13 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.tokenizers import with_special_tokens
+from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.text.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
 from manyheads.training.division import each
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.task import Better, Loss, LossPart
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,19 @@ class MaskedLMTask:
         self.model.to(self.route.device)
         self._encode = self.route.compile(self.model.encode)
 
+    @property
+    def metrics(self) -> dict[str, Better]:
+        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower", "accuracy": "higher"}
+        if self.validation.rules.next_sentence:
+            metrics["next_sentence_accuracy"] = "higher"
+        return metrics
+
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         """Of the masked words and, where there are pairs, of the next sentence: the means of both are added."""
         batch = batch.to(self.route.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
@@ -109,10 +117,11 @@ class MaskedLMTask:
             masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
         )
         if batch.follows is None:
-            return words
+            return Loss(words, batch.tokens)
         assert model.next_sentence is not None
         logits = at_least_float32(model.next_sentence(model.pool(states)))  # (B, 2)
-        return torch.stack([words, F.cross_entropy(logits, batch.follows, reduction="sum")])
+        follows = F.cross_entropy(logits, batch.follows, reduction="sum")
+        return Loss(words, batch.tokens, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
         """As `mean_scores`, on the first epoch of the validation data."""

@@ -6,7 +6,7 @@ any length do: what is longer than the model takes is read in overlapping window
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,12 +21,13 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.conll import Tagged
-from manyheads.data.windows import WordWindow, word_windows
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.windows import WordWindow, word_windows
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import at_least_float32
+from manyheads.training.task import Better, Loss
 
 IGNORED = -100  # the label of tokens that no word is read from
 
@@ -50,6 +51,7 @@ class TaggingTask:
     """
 
     unit: ClassVar = "words"
+    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "entity_f1": "higher", "accuracy": "higher"}
 
     model: Any
     tokenizer: Tokenizer
@@ -95,10 +97,11 @@ class TaggingTask:
             row[window.positions] = torch.tensor([self._index[tags[word]] for word in window.words])
         return Batch(ids, lengths, labels, sum(len(window.words) for window in windows))
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Loss:
         ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))
         logits = at_least_float32(self._forward(ids, lengths))  # (B, T, L)
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        return Loss(total, batch.tokens)
 
     def validate(self) -> dict[str, float]:
         """The loss per word, entity F1, and the accuracy of single tags."""

@@ -16,9 +16,9 @@ from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.corpora import ParallelSource
-from manyheads.data.parallel import Pairs
-from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.lowering import reduction

@@ -17,14 +17,16 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
-from manyheads.data.parallel import Pairs
-from manyheads.data.store import TokenStore
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
+from manyheads.training.division import each
 from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
@@ -133,40 +135,49 @@ class TranslationTask:
         think: Any = self.model.think
         self._think: Any = self.route.compile(think)
 
+    @property
+    def metrics(self) -> dict[str, Better]:
+        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower"}
+        if isinstance(self.model, Universal) and self.model.config.halting != "fixed":
+            metrics |= {"encoder_steps": "lower", "decoder_steps": "lower"}
+        return metrics
+
     def batches(self, epoch: int) -> Lazy[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
-    def loss(self, batch: Batch) -> Tensor:
-        loss, thoughts = self._loss(batch, self.smoothing)
+    def loss(self, batch: Batch) -> Loss:
+        total, thoughts = self._loss(batch, self.smoothing)
         if not thoughts:
-            return loss
+            return Loss(total, batch.tokens)
         of_source, of_target = (
-            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else loss.new_zeros(())
+            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else total.new_zeros(())
             for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
         )
-        return torch.stack([loss + of_target, torch.as_tensor(of_source)])
+        source_part = LossPart(torch.as_tensor(of_source), batch.counts[1])
+        return Loss(total + of_target, batch.tokens, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
-        total, tokens, source_tokens = 0.0, 0, 0
-        steps: dict[str, float] = {}
-        for numbers in rows:
-            batch = corpus.batch(numbers, self.model)
+
+        def compute(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
+            """The loss, the number of positions by stack, and their steps by stack."""
+            batch = corpus.batch(indices, self.model)
             with self.route.computing():
                 loss, thoughts = self._loss(batch, 0.0)
-            total += float(loss)
-            of_target, of_source = batch.counts
-            tokens, source_tokens = tokens + of_target, source_tokens + of_source
-            for stack, ponder in thoughts.items():
-                positions = of_source if stack == "encoder" else of_target
-                steps[stack] = steps.get(stack, 0.0) + float(ponder.mean_steps) * positions
-        loss = torch.tensor(total / tokens)
-        positions_of = {"encoder": source_tokens, "decoder": tokens}
-        mean_steps = {f"{stack}_steps": total / positions_of[stack] for stack, total in steps.items()}
-        return {"loss": float(loss), "perplexity": float(loss.exp()), **mean_steps}
+            positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
+            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in thoughts.items()}
+            return float(loss), positions, steps
+
+        losses, positions, steps = zip(*each(rows, compute), strict=True)
+        mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
+        mean_steps = {
+            f"{stack}_steps": sum(of_batch[stack] for of_batch in steps) / sum(counts[stack] for counts in positions)
+            for stack in steps[0]
+        }
+        return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)

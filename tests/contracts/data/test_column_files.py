@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.data import column
+from manyheads.data.readers import column
 from tests.unit.data.test_column import TEXTS, in_a_file
 
 

@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 
 import lab.records
-from manyheads.data.corpora import (
-    DigitSource,
-    DocumentSource,
-    LabelledSource,
-    ParallelSource,
-    QuestionSource,
-    TaggedSource,
-    TextSource,
-    by_length,
-)  # fmt: skip
-from manyheads.data.labelled import Columns
-from manyheads.data.recorded import KINDS, source_of
-from manyheads.data.source import Source
+from manyheads.data.readers.labelled import Columns
+from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.digits import DigitSource, by_length
+from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
 
 RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 

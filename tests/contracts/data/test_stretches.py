@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from manyheads.data.stretches import encoder
+from manyheads.data.text.stretches import encoder
 from tests.unit.data.test_stretches import DTYPE, TOKENIZER
 
 

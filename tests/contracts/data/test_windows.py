@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import Tokenizer
 
-from manyheads.data.tokenizers import train_wordpiece
-from manyheads.data.windows import word_windows
+from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.data.text.windows import word_windows
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from manyheads import directory
-from manyheads.data.recorded import source_of
+from manyheads.data.sources.recorded import source_of
 from manyheads.files import read_json
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import manyheads
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
 from manyheads.service import writing as writing_module
 from manyheads.service.batching import Batcher, Turns

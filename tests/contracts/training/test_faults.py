@@ -1,8 +1,9 @@
 """What cannot be computed is told by step and tensor, and may be left out; what cannot be written is told, too."""
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import read_metrics
+from manyheads.training.task import Loss
 from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.support.toy import ToyBatch, ToyTask, toy_route
 
@@ -51,7 +53,7 @@ class Faulty(ToyTask):
                 batch.inputs[-1, 2] = NAN
         return made
 
-    def loss(self, batch: ToyBatch) -> Tensor:
+    def loss(self, batch: ToyBatch) -> Loss:
         bad = batch.__dict__["bad"]
         if self.fault == "gradient" and bad:
             with torch.no_grad():
@@ -60,10 +62,11 @@ class Faulty(ToyTask):
             self.calls += 1
             hidden = torch.tanh(self.model.first(batch.inputs))
             logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))
-            return nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+            return Loss(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), batch.tokens)
         if len(batch.inputs) > 1:
             self.norm(batch.inputs)  # batch normalisation sees what comes
-        return super().loss(batch) * (NAN if self.fault == "loss" and bad else 1.0)
+        loss = super().loss(batch)
+        return loss._replace(total=loss.total * (NAN if self.fault == "loss" and bad else 1.0))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,47 @@ def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, bloc
     with pytest.raises(BatchTooLargeError, match=told):
         train(failing, config, tmp_path, route=toy_route())
     run(tmp_path, task=task(), config=config, resume=True)
+
+
+class Pair(NamedTuple):
+    """The worked example of the architecture page has such batches."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(slots=True)
+class Slotted:
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def tokens(self) -> int:
+        return len(self.targets)
+
+
+@pytest.mark.parametrize("kind", [Pair, Slotted])
+def test_batches_of_any_class_are_described_and_their_bad_inputs_named(tmp_path: Path, kind: Any) -> None:
+    class Other(ToyTask):
+        bad = False
+
+        def batches(self, epoch: int) -> list[Any]:
+            made = [kind(batch.inputs, batch.targets) for batch in super().batches(epoch)]
+            made[3].inputs[0, 0] = NAN if self.bad else 0.0
+            return made
+
+    failing, bad = Other(), Other()
+    failing.before_loss = lambda call: call == 3 and torch.empty(1 << 50)
+    config = TrainingConfig(**{**SETTINGS, "accumulate": 1})
+    with pytest.raises(BatchTooLargeError, match=r"a batch of inputs \(\d, 4\), targets \(\d,\): "):
+        train(failing, config, tmp_path / "large", route=toy_route())
+    bad.bad = True
+    with pytest.raises(NonFiniteError, match=r"^step 4: .*first bad tensor: input inputs; "):
+        train(bad, config, tmp_path / "bad", route=toy_route())
 
 
 class Slow:

@@ -16,6 +16,7 @@ from manyheads.training.loop import train
 from manyheads.training.optimisers import optimiser
 from manyheads.training.run_directory import run_status, unfinished
 from manyheads.training.state import weights
+from manyheads.training.task import Better
 from tests.support.toy import ToyBatches, ToyModel, ToyTask, toy_route
 
 FLAT: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 0.01}
@@ -94,7 +95,8 @@ def test_clipping_bounds_the_global_norm(tmp_path):
 def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
     class Diverging(ToyTask):
         def loss(self, batch):
-            return super().loss(batch) * (float("nan") if self.calls == 27 else 1.0)
+            loss = super().loss(batch)
+            return loss._replace(total=loss.total * (float("nan") if self.calls == 27 else 1.0))
 
     with pytest.raises(NonFiniteError, match=r"^step 27: .*first bad tensor: the loss; start anew"):
         train(Diverging(), TrainingConfig(steps=60, checkpoint_every=20, **FLAT), tmp_path, route=toy_route())
@@ -143,9 +145,9 @@ def test_the_moving_average_is_that_of_torch(tmp_path):
 class Watched(ToyTask):
     """Validation values come from a list, by the number of steps done."""
 
-    def __init__(self, values: Sequence[float], metric: str = "bleu") -> None:
+    def __init__(self, values: Sequence[float], metric: str = "bleu", better: Better = "higher") -> None:
         super().__init__()
-        self.values, self.metric = values, metric
+        self.values, self.metric, self.metrics = values, metric, {metric: better}
 
     def validate(self) -> dict[str, float]:
         return {self.metric: self.values[min(self.calls // 5, len(self.values) - 1)]}
@@ -175,11 +177,11 @@ def test_models_of_some_epochs_stay(tmp_path):
 
 @pytest.mark.parametrize(
     ("metric", "sign"),
-    [("bleu", 1), ("accuracy", 1), ("top1", 1), ("loss", -1), ("perplexity", -1), ("bits_per_byte", -1)],
+    [("bleu", 1), ("accuracy", 1), ("top1", 1), ("loss", -1), ("perplexity", -1), ("bits_per_byte", -1), ("mse", -1)],
 )
 def test_early_stopping_keeps_the_best_weights(tmp_path, metric, sign):
     values = [0, 1, 3, 2, 3, 2.5, 9, 9]  # best after 10 steps; 15, 20, 25 are no better
-    task = Watched([sign * value for value in values], metric)
+    task = Watched([sign * value for value in values], metric, "higher" if sign > 0 else "lower")
     config = TrainingConfig(steps=100, **{**EARLY, "metric": metric}, **FLAT)
     summary = train(task, config, tmp_path, route=toy_route())
     assert (summary.step, summary.weights) == (25, "best (step 10)")
@@ -208,7 +210,8 @@ def test_the_mean_wins_where_it_validates_better(tmp_path):
     assert summary.weights == "mean of 2"
 
 
-def test_an_unknown_metric_is_named(tmp_path):
+def test_an_unknown_metric_is_named_without_a_validation(tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyTask, "validate", lambda task: pytest.fail("validated"))
     with pytest.raises(ValueError, match="the validation has no metric 'bleu'; it has loss"):
         trained(ToyTask(), tmp_path, steps=10, metric="bleu")
     assert run_status(tmp_path) == "none"  # told before the first step

@@ -75,6 +75,18 @@ def test_a_foreign_one_is_asked_about_once(
     assert main(["compare", str(run), str(run)]) == 0
 
 
+def test_the_file_of_own_runs_keeps_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(own_runs, "MAX_RUNS", 5)
+    for number in range(33):
+        own_runs.add({"run": number})
+    monkeypatch.setattr(own_runs, "_here", set())
+    own = [number for number in range(33) if own_runs.is_own({"run": number})]
+    assert 5 <= len(own) <= 10
+    assert own == [*range(33 - len(own), 33)]
+    assert len((tmp_path / "manyheads" / "runs").read_text().splitlines()) == len(own)
+
+
 @pytest.mark.parametrize("split", ["data", "validation", "test"])
 def test_not_even_a_look_is_taken_at_what_an_altered_record_names(
     run: Path, capsys: pytest.CaptureFixture[str], split: str

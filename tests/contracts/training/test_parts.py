@@ -10,7 +10,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.training.division import each, read_once
-from manyheads.training.loss import in_tokens
+from manyheads.training.task import Loss, LossPart
 
 
 def test_the_parts_of_a_batch_are_the_batch() -> None:
@@ -49,11 +49,12 @@ def test_the_parts_of_a_batch_of_images_are_mixed_as_in_the_whole(workers: int) 
 
 def test_means_over_different_things_are_added() -> None:
     words, follows = torch.rand(7, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
-    loss = in_tokens(torch.stack([words.sum(), follows.sum()]), (7, 3)) / 7
-    torch.testing.assert_close(loss, words.mean() + follows.mean())
+    loss = Loss(words.sum(), 7, others=(LossPart(follows.sum(), 3),))
+    torch.testing.assert_close(loss.mean, words.mean() + follows.mean())
+    torch.testing.assert_close(loss.scaled((7, 3)) / 7, loss.mean)
     parts = [(words[:2], follows[:2]), (words[2:], follows[2:])]
-    sums = [in_tokens(torch.stack([part.sum() for part in pair]), (7, 3)) for pair in parts]
-    torch.testing.assert_close(torch.stack(sums).sum() / 7, loss)
+    sums = [Loss(a.sum(), len(a), others=(LossPart(b.sum(), len(b)),)).scaled((7, 3)) for a, b in parts]
+    torch.testing.assert_close(torch.stack(sums).sum() / 7, loss.mean)
 
 
 def test_alone_every_batch_is_computed_here_and_in_order() -> None:

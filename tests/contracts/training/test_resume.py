@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import manyheads.training.loop as loop
+import manyheads.training.session as session
 from manyheads.training.config import TrainingConfig
-from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
-from manyheads.training.run_directory import run_status
 from tests.support.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
@@ -128,7 +124,9 @@ def test_bf16_resumes_bit_for_bit(tmp_path):
 
 def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
+    monkeypatch.setattr(
+        session, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # a second passes at every look
     sessions = 0
     while sessions < 20:
         summary = train(
@@ -142,61 +140,35 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     assert outcome(tmp_path / "run") == whole  # metrics hold the learning rates
 
 
-@pytest.fixture
-def heeded() -> Iterator[None]:
-    """Signals as a terminal's, where the tests run under nohup or in a shell's background, too."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+class Counted(ToyTask):
+    """Counts its validations. Its loss is best after `best` micro-batches."""
+
+    def __init__(self, best: int) -> None:
+        super().__init__()
+        self.best, self.validated = best, 0
+
+    def validate(self) -> dict[str, float]:
+        self.validated += 1
+        return {"loss": abs(self.calls - self.best) + super().validate()["loss"] / 1e3}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number, heeded):
-    task = ToyTask()
-    task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
-    handler = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume_command="again")
-    assert signal.getsignal(number) is handler
-    assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
-    run(tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == whole
-
-
-def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
-    """As nohup does."""
-    task = ToyTask()
-    task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route()).status == "finished"
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
-    task = ToyTask()
-    task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
-    with pytest.raises(KeyboardInterrupt) as aborted:
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route())
-    assert not isinstance(aborted.value, Interrupted)
-    run(tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == whole
-
-
-def test_a_signal_within_the_last_validation_is_told_and_the_run_is_whole(tmp_path, whole, heeded):
-    class Ended(ToyTask):
-        def validate(self) -> dict[str, float]:
-            signal.raise_signal(signal.SIGTERM)
-            return super().validate()
-
-    config = TrainingConfig(**{**SETTINGS, "validate_every": 10**6})
-    with pytest.raises(Interrupted, match=r"the model in .* is complete, this scores it: again"):
-        train(Ended(), config, tmp_path / "run", route=toy_route(), resume_command="again")
-    assert run_status(tmp_path / "run") == "finished"
+@pytest.mark.parametrize(
+    ("settings", "weights", "validations"),
+    [
+        ({"steps": 54, "average": 1}, "best (step 18)", 6),  # of steps 9, 18, ... 54
+        ({"steps": 54, "average": 1, "metric": None}, "last", 6),
+        ({"steps": 60, "average": 1, "metric": None}, "last", 7),
+        ({"steps": 54, "average": 2}, "best (step 18)", 7),  # and of the mean
+    ],
+)
+def test_no_weights_are_validated_twice(tmp_path, settings, weights, validations):
+    task = Counted(best=18 * 27 // 10)
+    run(tmp_path, task=task, config=TrainingConfig(**{**SETTINGS, **settings}))
+    summary = json.loads((tmp_path / "state" / "finished.json").read_text())
+    assert (summary["weights"], task.validated) == (weights, validations)
+    logged = {e["step"]: e["validation"] for e in read_metrics(tmp_path / "metrics.jsonl") if "validation" in e}
+    chosen = 18 if "best" in weights else settings["steps"]
+    assert chosen not in logged or summary["metrics"] == logged[chosen]
 
 
 def test_another_config_or_setting_is_no_resume(tmp_path):

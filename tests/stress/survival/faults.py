@@ -86,14 +86,14 @@ def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
     """In the step `AT`, before it is computed, `fault(task, group)` is called."""
 
     def install() -> None:
-        backward = loop._backward
+        train_step = loop.train_step
 
-        def faulty(task: Any, group: Any, counts: Any, window: Any, step: int, *rest: Any, **more: Any) -> Any:
-            if step == AT:
-                fault(task, group)
-            return backward(task, group, counts, window, step, *rest, **more)
+        def faulty(session: Any, group: Any) -> Any:
+            if session.counters.step == AT:
+                fault(session.task, group)
+            return train_step(session, group)
 
-        setattr(loop, "_backward", faulty)  # noqa: B010
+        setattr(loop, "train_step", faulty)  # noqa: B010
 
     return install
 
@@ -139,7 +139,7 @@ def harmed_files(faults: Faults) -> None:
 def computing(faults: Faults) -> None:
     def nan_loss(task: Any, _: Any) -> None:
         loss = task.loss
-        task.loss = lambda batch: loss(batch) * NAN
+        task.loss = lambda batch: loss(batch)._replace(total=loss(batch).total * NAN)
 
     def nan_gradient(task: Any, _: Any) -> None:
         [*task.model.parameters()][2].register_hook(lambda gradient: gradient * NAN)

@@ -24,6 +24,7 @@ from typing import Any
 import manyheads.files as files
 import manyheads.training.checkpoints as checkpoints
 import manyheads.training.loop as loop
+import manyheads.training.session as session
 from manyheads.data.embedded import phrases, tags
 from manyheads.training.progress import read_metrics
 from tests.support import families
@@ -85,7 +86,7 @@ class Watched:
             sync(path)
 
         files._sync = slowly
-        validated, final_weights, capture, write = loop.validated, loop.final_weights, loop.capture, checkpoints._write
+        validate, final_weights, capture, write = loop.validate, loop.final_weights, session.capture, checkpoints._write
 
         def marked(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any) -> Any:
@@ -102,10 +103,11 @@ class Watched:
             self._writing.value = 0
             return result
 
-        for name, phase, function in (
-            ("validated", VALIDATION, validated), ("final_weights", END, final_weights), ("capture", STEPS, capture),
+        for module, name, phase, function in (
+            (loop, "validate", VALIDATION, validate), (loop, "final_weights", END, final_weights),
+            (session, "capture", STEPS, capture),
         ):  # fmt: skip
-            setattr(loop, name, marked(phase, function))
+            setattr(module, name, marked(phase, function))
         setattr(checkpoints, "_write", written)  # noqa: B010
 
     def doing(self) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyheads.data import tokenizers
 from manyheads.data.batching import token_batches
-from manyheads.data.conll import Tagged
-from manyheads.data.parallel import Pairs
-from manyheads.data.tokenizers import encode_all, train_bpe
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text import tokenizers
+from manyheads.data.text.tokenizers import encode_all, train_bpe
 from tests.unit.data.test_batching import padding
 from tests.unit.data.test_conll import read_splits
 

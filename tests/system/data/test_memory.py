@@ -10,19 +10,21 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.rows import table
+from manyheads.data.readers.rows import table
 from tests.unit.data.test_column import pairs
 
 READ = """
 import sys
 from pathlib import Path
-from manyheads.data import column, store
+from manyheads.data.readers import column
+from manyheads.data.text import store
 column.HELD, store._CHUNK = 2**16, 1000
-from manyheads.data.column import Joined
-from manyheads.data.corpora import DocumentSource, ParallelSource
-from manyheads.data.pretraining import TokenisedDocuments
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import train_bpe, train_wordpiece
+from manyheads.data.readers.column import Joined
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.sources.running_text import DocumentSource
+from manyheads.data.text.pretraining import TokenisedDocuments
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 source = (ParallelSource if kind == "pairs" else DocumentSource)(data=data, kept=kept)
 splits = source.read()

@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.corpora import (
-    DigitSource,
-    ParallelSource,
-    TaggedSource,
-    TextSource,
-)  # fmt: skip
-from manyheads.data.recorded import source_of
-from manyheads.data.source import Source
+from manyheads.data.sources.corpora import ParallelSource, TaggedSource
+from manyheads.data.sources.digits import DigitSource
+from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.sources.source import Source
 from manyheads.files import fingerprint
 from tests.contracts.data.test_source import RUNS
 

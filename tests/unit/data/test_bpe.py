@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.data.tokenizers import encode_all, load_tokenizer, train_bpe
+from manyheads.data.text.tokenizers import encode_all, load_tokenizer, train_bpe
 from tests.paths import ROOT
 
 WORDS = [
@@ -76,7 +76,7 @@ def test_sizes_that_cannot_be_had_are_told() -> None:
 
 def test_same_text_same_tokenizer_in_another_process() -> None:
     code = (
-        "import sys; from manyheads.data.tokenizers import train_bpe; from pathlib import Path\n"
+        "import sys; from manyheads.data.text.tokenizers import train_bpe; from pathlib import Path\n"
         "sys.stdout.write(train_bpe(sys.argv[1].split('|'), 80).to_str())"
     )
     outputs = [

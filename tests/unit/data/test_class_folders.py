@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from manyheads import cli
-from manyheads.data.corpora import LabelledSource
-from manyheads.data.labelled import Columns, Labelled, read_labelled
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.labelled import Columns, Labelled, read_labelled
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import LabelledSource
 
 IMDB = ("negative", "positive")
 

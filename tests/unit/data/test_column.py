@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
-from manyheads.data import column
-from manyheads.data.column import Column, Gathering, Joined
-from manyheads.data.corpora import DocumentSource, ParallelSource
+from manyheads.data.readers import column
+from manyheads.data.readers.column import Column, Gathering, Joined
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.sources.running_text import DocumentSource
 from manyheads.files import WriteError
 
 TEXTS = ["a", "", "häuser", "世界\n", "x" * 100]

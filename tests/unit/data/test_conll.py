@@ -9,9 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.conll import Tagged, read_conll, words_of
-from manyheads.data.corpora import TaggedSource
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import Tagged, read_conll, words_of
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import TaggedSource
 
 
 def read_splits(data: Path) -> SplitData[Tagged]:

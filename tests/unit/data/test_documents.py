@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.documents import read_documents, sentences
+from manyheads.data.readers.documents import read_documents, sentences
 
 
 @pytest.mark.parametrize(

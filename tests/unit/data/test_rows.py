@@ -9,9 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.rows import Row, character_fault, sift, table, text_fault
-from manyheads.data.splits import LONGEST
-from manyheads.data.text_faults import check_text
+from manyheads.data.readers.rows import Row, character_fault, sift, table, text_fault
+from manyheads.data.readers.splits import LONGEST
+from manyheads.data.text.text_faults import check_text
 
 CELLS = [{"a": "one, two", "b": "x"}, {"a": 'He said "no".', "b": "ü"}, {"a": "Zwei\u2028Katzen\x0b", "b": " "}]
 TEXTS = {

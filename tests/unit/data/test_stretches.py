@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from manyheads.data import stretches
-from manyheads.data.stretches import Stretches, encoder, falls_apart
-from manyheads.data.tokenizers import train_bpe, train_byte_bpe
+from manyheads.data.text import stretches
+from manyheads.data.text.stretches import Stretches, encoder, falls_apart
+from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe
 
 WORDS = [
     "the",

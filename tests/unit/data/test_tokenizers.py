@@ -21,8 +21,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
-from manyheads.data import tokenizers
-from manyheads.data.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
+from manyheads.data.text import tokenizers
+from manyheads.data.text.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
 from tests.paths import ROOT
 
 WORDS = [
@@ -99,7 +99,7 @@ def test_text_that_spells_a_special_token_is_text(tmp_path: Path, kind: str) -> 
 
 def test_same_texts_same_file_in_any_process() -> None:
     code = (
-        "import sys, json; from manyheads.data import tokenizers as t; texts = json.loads(sys.argv[1])\n"
+        "import sys, json; from manyheads.data.text import tokenizers as t; texts = json.loads(sys.argv[1])\n"
         "print(json.dumps([t.train_wordpiece(texts, 120).to_str(), t.train_byte_bpe(texts, 300).to_str(),\n"
         "t.train_unigram(texts, 75).to_str(), t.train_character(texts).to_str(),\n"
         "t.train_word_level(texts, 12).to_str(), t.train_words(texts, 40, 'en', begin=True).to_str()]))"

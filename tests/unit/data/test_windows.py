@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import Tokenizer
 
-from manyheads.data.tokenizers import train_wordpiece
-from manyheads.data.windows import Frame, Window, owners, windows
+from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.data.text.windows import Frame, Window, owners, windows
 
 
 def published_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:

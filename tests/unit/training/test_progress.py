@@ -10,8 +10,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import manyheads.training.loop as loop
 import manyheads.training.progress as progress
+import manyheads.training.session as session
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
 from manyheads.training.config import TrainingConfig
@@ -70,9 +70,9 @@ def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
 def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
     clock = iter(range(0, 10**6, 20))  # seconds; it advances at every look
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     config = TrainingConfig(**budget, schedule="constant", warmup=0)
-    assert loop.train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
+    assert train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
 
 
 def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):
@@ -154,8 +154,7 @@ class Telling(ToyTask):
     """It has told one of each batch right."""
 
     def loss(self, batch):
-        self.right = torch.tensor(1)
-        return super().loss(batch)
+        return super().loss(batch)._replace(correct=torch.tensor(1))
 
 
 def test_the_share_that_training_tells_right_is_logged(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 
 from manyheads.data.embedded import languages as module
 from manyheads.data.embedded.languages import LANGUAGES, cldr_languages
-from manyheads.data.labelled import Labelled
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.splits import SplitData
 
 FEW = ["en", "ja", "de", "ru"]
 

@@ -7,8 +7,8 @@ from babel import Locale
 from babel.dates import format_date
 
 from manyheads.data.embedded.phrases import Writer, cldr_pairs, locale_of, split_of
-from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
 
 
 @pytest.fixture(scope="module")

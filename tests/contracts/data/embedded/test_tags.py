@@ -6,9 +6,9 @@ import pytest
 from babel import Locale
 from babel.dates import format_date
 
-from manyheads.data.conll import Tagged, fault_of
 from manyheads.data.embedded.tags import NAMES, cldr_tagged
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import Tagged, fault_of
+from manyheads.data.readers.splits import SplitData
 from manyheads.tasks.tagging.metrics import entities
 
 

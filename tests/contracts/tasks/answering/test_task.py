@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.squad import Answer, Question, Questions
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.squad import Answer, Question, Questions
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
@@ -165,7 +165,7 @@ def test_loss_and_logits_are_transformers(tmp_path: Path, tokenizer: Tokenizer, 
         )
         total += found.loss
     assert isinstance(total, torch.Tensor)
-    loss = task.loss(batch)
+    loss = task.loss(batch).total
     torch.testing.assert_close(loss, total, rtol=0, atol=1e-5)
     loss.backward()
     total.backward()

@@ -13,14 +13,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import manyheads
 from manyheads import cli, directory
 from manyheads.core.runtime import prepare
-from manyheads.data.labelled import Labelled
-from manyheads.data.tokenizers import train_byte_bpe, train_character
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.classification.marks import MARKS, marked
 from manyheads.tasks.classification.task import ClassificationTask, encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
-from manyheads.training.loss import in_tokens
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 
 START, DELIMITER, EXTRACT = MARKS
@@ -154,7 +153,7 @@ def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Pa
             truncate=False, seed=1, auxiliary=share,
         )  # fmt: skip
         (batch,) = task.batches(0)
-        losses.append(in_tokens(task.loss(batch), batch.counts))
+        losses.append(task.loss(batch).scaled(batch.counts))
     plain, words, labels = [], [], batch.labels.tolist()
     for ids, length, label in zip(batch.ids, batch.lengths, labels, strict=True):
         row = ids[None, :length]

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.labelled import Labelled
-from manyheads.data.tokenizers import train_word_level, train_wordpiece
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
@@ -66,7 +66,7 @@ def test_a_batch_is_learnt_by_heart(name: str) -> None:
     optimiser = torch.optim.Adam(learning.model.parameters(), lr=4e-3 if name == "bert" else 0.02)
     for _ in range(120):
         optimiser.zero_grad()
-        loss = learning.loss(batch)
+        loss = learning.loss(batch).total
         loss.backward()
         optimiser.step()
     values = learning.validate()

@@ -16,8 +16,8 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import record
-from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
-from manyheads.data.treebank import read_treebank
+from manyheads.data.readers.treebank import read_treebank
+from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models import bert, gpt, sequence_baselines, transformer, universal
 from manyheads.models.presets import preset
 from manyheads.tasks.heads.probing import probe

@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
-from manyheads.data.recorded import source_of
+from manyheads.data.sources.recorded import source_of
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
-from manyheads.training import loop
+from manyheads.training import session
 
 VERSE = "One for the master, one for the dame,\nand one for the little boy who lives down the lane.\n"
 SMALL: dict[str, Any] = {
@@ -139,7 +139,9 @@ def test_stopped_and_resumed_is_the_same_run_byte_for_byte(
     name, whole, stopped = "language-modelling/tiny-shakespeare", tmp_path / "whole", tmp_path / "stopped"
     train(name, settings, out=whole)
     clock = iter(range(10**6))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # a second passes at every look
+    monkeypatch.setattr(
+        session, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )  # a second passes at every look
     sessions = 1
     while train(name, settings, out=stopped, resume=sessions > 1, max_minutes=0.5) is None:
         sessions += 1

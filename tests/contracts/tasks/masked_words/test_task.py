@@ -15,15 +15,14 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.documents import sentences
-from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.documents import sentences
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words import predictor
 from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best, _groups
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
-from manyheads.training.loss import in_tokens
 from tests.support.learning import learn
 
 ROUTE = Route("cpu", "float32", 1, "highest", False)
@@ -80,7 +79,7 @@ def test_the_loss_is_that_of_transformers(tokenizer: Tokenizer, pairs: bool, tmp
             "input_ids": batch.ids, "token_type_ids": batch.segments, "labels": labels,
             "attention_mask": (torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]).long(),
         }  # fmt: skip
-        loss = in_tokens(ours.loss(batch), batch.counts) / batch.tokens
+        loss = ours.loss(batch).mean
         expected = theirs(**asked, **({"next_sentence_label": batch.follows} if pairs else {})).loss
         torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
         ours.model.zero_grad()
@@ -124,7 +123,7 @@ def test_one_batch_is_learned_by_heart(tokenizer: Tokenizer, pairs: bool) -> Non
     optimiser = torch.optim.Adam(ours.model.parameters(), lr=1e-2)
     for _ in range(80):
         optimiser.zero_grad()
-        loss = in_tokens(ours.loss(batch), batch.counts) / batch.tokens
+        loss = ours.loss(batch).mean
         loss.backward()
         optimiser.step()
     assert float(loss.detach()) < 0.05

@@ -7,8 +7,8 @@ import torch
 
 import manyheads
 from manyheads.core.runtime import prepare
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 from manyheads.tasks.train import train
 from manyheads.tasks.translation.task import Corpus, TranslationTask

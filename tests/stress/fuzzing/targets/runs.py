@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from manyheads.data.images.checking import remembered
-from manyheads.data.recorded import KINDS, source_of
-from manyheads.data.source import UNRECORDED
-from manyheads.data.store import TokenStore, TokenStream
-from manyheads.data.texts import read_texts
+from manyheads.data.readers.texts import read_texts
+from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.source import UNRECORDED
+from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
 from manyheads.tasks.registry import RECIPES

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from manyheads.data.embedded.phrases import cldr_pairs
-from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
 from tests.paths import ROOT
 
 

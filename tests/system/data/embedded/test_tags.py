@@ -2,9 +2,9 @@
 
 import pytest
 
-from manyheads.data.conll import Tagged
 from manyheads.data.embedded.tags import cldr_tagged
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.splits import SplitData
 
 
 @pytest.fixture(scope="module")

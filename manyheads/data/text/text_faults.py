@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manyheads.data.splits import LONGEST, SURROGATE, half_character
+from manyheads.data.readers.splits import LONGEST, SURROGATE, half_character
 from manyheads.errors import UserError
 
 CHARACTERS = 1000  # that a token of a text may stand for; the longest tokens of GPT-2's vocabulary have 128

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.column import Column, Gathering
-from manyheads.data.rows import Row
+from manyheads.data.readers.column import Column, Gathering
+from manyheads.data.readers.rows import Row
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)

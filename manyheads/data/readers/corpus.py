@@ -21,9 +21,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import AT_ONCE, kind, opened
-from manyheads.data.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
-from manyheads.data.splits import SURROGATE, UTF8, half_character
+from manyheads.data.readers.compressed import AT_ONCE, kind, opened
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
+from manyheads.data.readers.splits import SURROGATE, UTF8, half_character, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
@@ -158,9 +158,8 @@ _ARRAYS = ("hashes", "usable", "long", "starts")
 
 
 def files_of(path: str) -> list[Path]:
-    names = [Path(path)] if Path(path).exists() or "," not in path else [Path(name) for name in path.split(",")]
     files: list[Path] = []
-    for name in names:
+    for name in parts_of(path):
         if not name.is_file() and not name.is_dir():  # nor a pipe, which would be waited for
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
             raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of them")

@@ -1,6 +1,6 @@
 """Texts as folders of files: a folder for each class, and a .txt file for each text in it or in folders below it.
 
-    ROOT/train/CLASS/*.txt, and val (or valid, validation, dev) and test likewise, as IMDB's reviews are unpacked;
+    ROOT/train/CLASS/*.txt, and val and test likewise (`roles.py`), as IMDB's reviews are unpacked;
     ROOT/CLASS/*.txt, of which all is for training
 
 What is hidden is passed over. What cannot have a label is left out and counted: other files, texts beside the folders,
@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from manyheads.data.rows import Row, character_fault
-from manyheads.data.splits import LONGEST, UTF8, VALIDATION, Splits, half_character, is_split, splits_among
+from manyheads.data.readers.roles import folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.rows import Row, character_fault
+from manyheads.data.readers.splits import LONGEST, UTF8, Splits, half_character
 from manyheads.errors import UserError
 
 UNLABELLED = "unsup"
@@ -23,10 +24,10 @@ _UTF8_BYTES = 4  # of a character, at most
 
 def class_folder_splits(folder: Path) -> Splits:
     """The splits of a directory, or the directory itself where it holds class folders; else nothing."""
-    folders = _folders(folder)
-    named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
-    if any(map(_folders, named)) or named == folders:  # else classes, be one called `train` or `test_card`
-        return splits_among(folder, [path.name for path in named])
+    folders = folders_in(folder)
+    if named := split_folders(folders):
+        found = splits_among(folder, [path.name for path in named])
+        return found.mapped(lambda path: str(within(Path(path))))
     holds_texts = any(_is_text(path) for path in folders for path in path.iterdir())
     return Splits(str(folder) if holds_texts else None, None, [])
 
@@ -37,11 +38,11 @@ def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> I
     skips  counts what has no label
     limit  of some texts only: about so many, of each class alike
     """
-    folders = _folders(folder)
+    folders = folders_in(folder)
     if not folders:
         raise UserError(f"{folder}: no class folders in it; expected {folder}/CLASS/*.txt")
     share = None if limit is None else -(-limit // len(folders))
-    if beside := sum(_is_text(path) for path in _visible(folder)):
+    if beside := sum(_is_text(path) for path in visible(folder)):
         skips[f"{folder}: texts beside the class folders"] += beside
     for path in folders:
         files = _below(path)
@@ -82,14 +83,6 @@ def _fault(path: Path, fault: str, remedy: str) -> Row[tuple[str, str]]:
 
 def _is_text(path: Path) -> bool:
     return path.suffix.lower() == ".txt" and not path.is_dir()
-
-
-def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [path for path in _visible(folder) if path.is_dir()]
 
 
 def _below(folder: Path) -> list[Path]:

@@ -8,8 +8,8 @@ One corpus is given as a string:
   `corpus.jsonl`    {"de": ..., "en": ...}, {"source": ..., "target": ...} or {"translation": {"de": ..., "en": ...}}
   `corpus.parquet`  the same names as columns
   `a.jsonl,b.jsonl` several such tables are one corpus
-All but Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory holds one such corpus per split: `train`,
-`val`|`valid`|`validation`|`dev`, `test*`; a table may be in parts there, such as train-00000-of-00003.parquet.
+All but Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory holds one such corpus per split, by
+its name (`roles.py`); a table may be in parts there, such as train-00000-of-00003.parquet.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.compressed import COMPRESSED, kind
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
-from manyheads.data.splits import UTF8, count_lines, lines
+from manyheads.data.readers.compressed import COMPRESSED, kind
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
+from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
 
 
@@ -87,17 +87,16 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
 
 def locate(path: str, source: str, target: str) -> list[Path]:
     """The tables, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
-    whole = Path(path)
-    parts = [whole] if whole.is_file() else [Path(part.strip()) for part in path.split(",")]
+    parts = parts_of(path)
     if all(kind(part) in TABLES for part in parts):
         for part in parts:
             if not part.is_file():
                 raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
         return parts
-    if whole.is_dir():
-        raise UserError(f"{whole}: is a directory; name one corpus in it, such as {whole / 'train'}")
+    if len(parts) == 1 and parts[0].is_dir():
+        raise UserError(f"{parts[0]}: is a directory; name one corpus in it, such as {parts[0] / 'train'}")
     files = [_side(path, language) for language in (source, target)]
-    if "," in path and not files[0].is_file():
+    if len(parts) > 1 and not files[0].is_file():
         files = parts
         if len(files) != 2:
             raise UserError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")

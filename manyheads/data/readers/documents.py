@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from manyheads.data.batching import Lazy
-from manyheads.data.compressed import kind
-from manyheads.data.corpus import text_rows
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, Row, blocks, sift
-from manyheads.data.splits import UTF8
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.corpus import text_rows
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, Row, blocks, sift
+from manyheads.data.readers.splits import UTF8, parts_of
 
 Document = list[str]  # sentences
-SUFFIXES = (".txt", *TABLES)
+SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
 
 BREAK = "<br ?/?>"
 _LINES = re.compile(rf"\n|{BREAK}")
@@ -68,12 +68,7 @@ def read_documents(
 
     Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
     """
-    path = Path(data)
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if kind(file) in SUFFIXES)
-        if not files:
-            raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
+    path, files = Path(data), document_files(str(data))
     skips: Counter[str] = Counter()
 
     def rows() -> Iterator[Row[tuple[str]]]:
@@ -88,6 +83,21 @@ def read_documents(
 
     remedy = "expected documents separated by blank lines, or one a row"
     return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy, folder=kept)
+
+
+def document_files(data: str) -> list[Path]:
+    """Of a file, of several joined by commas, or of a directory."""
+    files: list[Path] = []
+    for path in parts_of(data):
+        inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]
+        if not inside:
+            raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
+        files += inside
+    return files
+
+
+def is_document_file(path: Path) -> bool:
+    return kind(path) in SUFFIXES
 
 
 def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import BadRow, Block, Row, blocks, parsed, sift
-from manyheads.data.splits import UTF8
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import BadRow, Block, Row, blocks, parsed, sift
+from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # the head of the word that has none
 COLUMNS = 10

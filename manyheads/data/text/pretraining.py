@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.batching import Lazy
-from manyheads.data.column import Joined
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import encode_all
+from manyheads.data.readers.column import Joined
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
 
 MASKS = ("[MASK]", "<mask>")  # what stands for a masked word: BERT's, and RoBERTa's

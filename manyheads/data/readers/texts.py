@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
+from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, write_json
 
@@ -47,7 +47,8 @@ class Texts:
     """Running texts of a corpus, or given ones.
 
     chosen  (N,) which of its texts these are; None: all that can be used
-    span    of the only text the characters from the first to the second (None: to its end)
+    span    of the text `cut` the characters from the first to the second (None: to its end)
+    cut     the number of a text; None: the only one
     skips   why texts were left out, and how many
     kept    directory where what was read is remembered
     """
@@ -55,6 +56,7 @@ class Texts:
     source: Corpus | Sequence[str]
     chosen: NDArray[np.bool_] | None = None
     span: tuple[int, int | None] | None = None
+    cut: int | None = None
     skips: dict[str, int] = field(default_factory=dict)
     file: Path | None = None
     kept: Path | None = None
@@ -94,7 +96,7 @@ class Texts:
             current, begun, at = (current, begun, at) if text == current else (text, False, 0)
             if content is None or not self._chosen[text]:
                 continue
-            if self.span is not None:
+            if self.span is not None and self.cut in (None, text):
                 first, last = self.span
                 here, at = at, at + len(content)
                 content = content[max(0, first - here) : None if last is None else max(0, last - here)]
@@ -136,13 +138,24 @@ class Texts:
         mask[np.flatnonzero(self._chosen)[chosen]] = True
         return replace(self, chosen=mask)
 
-    def halves(self, share: float) -> tuple[Texts, Texts]:
-        """The only text, and the last `share` of its characters. Raises UserError where one of them would be empty."""
-        characters = sum(len(part.content) for part in self.parts())
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(N,) characters of the texts, which are all read for it."""
+        sizes = np.zeros(len(self._chosen), np.int64)
+        for part in self.parts():
+            sizes[part.text] += len(part.content)
+        return sizes[self._chosen]
+
+    def halves(self, share: float, row: int = 0) -> tuple[Texts, Texts]:
+        """All texts without the last `share` of one's characters, and those. Raises UserError where one of the two
+        parts of that text would be empty."""
+        number = int(np.flatnonzero(self._chosen)[row])
+        cut = None if len(self) == 1 else number
+        characters = sum(len(part.content) for part in self.parts() if part.text == number)
         at = int(characters * (1 - share))
         if not 0 < at < characters:
             raise UserError(f"a text of {characters} characters cannot be split; give validation data")
-        return replace(self, span=(0, at)), replace(self, span=(at, None))
+        return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut)
 
     def sample(self, most: int) -> Iterator[str]:
         """All pieces; or, of more than `most` bytes, about as many: those of the lowest hashes, which are anywhere."""
@@ -156,7 +169,8 @@ class Texts:
         """Where the facts are kept."""
         if self.kept is None or isinstance(self.source, Sequence):
             return None
-        described = json.dumps([FORMAT, self._surveyed.state, self.source.column, self.span])
+        cut = [] if self.cut is None else [self.cut]
+        described = json.dumps([FORMAT, self._surveyed.state, self.source.column, self.span, *cut])
         return self.kept / f"{fingerprint([described, self._chosen.tobytes()])}.facts"
 
 

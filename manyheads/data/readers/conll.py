@@ -19,10 +19,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.compressed import kind
-from manyheads.data.dataset import Dataset, leaving_out
-from manyheads.data.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
-from manyheads.data.splits import LONGEST, UTF8, lines
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.dataset import Dataset, leaving_out
+from manyheads.data.readers.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
+from manyheads.data.readers.splits import LONGEST, UTF8, lines
 from manyheads.errors import UserError
 
 OUTSIDE = "O"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.store import TokenStream
+from manyheads.data.text.store import TokenStream
 from manyheads.errors import UserError
 
 Ids = NDArray[np.unsignedinteger | np.signedinteger]

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from manyheads.data.column import Joined
-from manyheads.data.conll import Tagged
-from manyheads.data.documents import Documents
-from manyheads.data.labelled import Labelled, label_order
-from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData, hash_of, hashes_of
-from manyheads.data.squad import Questions
-from manyheads.data.texts import Texts
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.documents import Documents
+from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
+from manyheads.data.readers.squad import Questions
+from manyheads.data.readers.texts import Texts
 
 _OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away from the median ratio
 _SHOWN = 6  # labels

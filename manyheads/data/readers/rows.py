@@ -18,8 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.compressed import MOST_EXPANDED, UNCHECKED, kind
-from manyheads.data.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
+from manyheads.data.readers.compressed import MOST_EXPANDED, UNCHECKED, kind
+from manyheads.data.readers.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 

@@ -7,20 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from manyheads.core.config import checked
-from manyheads.data.corpora import (
-    DigitSource,
-    DocumentSource,
-    LabelledSource,
-    ParallelSource,
-    QuestionSource,
-    TaggedSource,
-    TextSource,
-)  # fmt: skip
 from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
-from manyheads.data.labelled import Columns
-from manyheads.data.source import Source
+from manyheads.data.readers.labelled import Columns
+from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.digits import DigitSource
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
 KINDS: dict[str, type[Source[Any]]] = {
@@ -54,6 +48,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
             checked(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
+        values.setdefault("whole", "kind" in data)  # which names the file or folder of each split
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
         made = source(**{name: value for name, value in values.items() if name in known})

@@ -22,9 +22,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from manyheads.data.compressed import kind, opened
-from manyheads.data.dataset import Dataset
-from manyheads.data.rows import TABLES, BadRow, Cells, Fault, Row, character_fault, parsed, sift, table, text_fault
+from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import (
+    TABLES,
+    BadRow,
+    Cells,
+    Fault,
+    Row,
+    character_fault,
+    parsed,
+    sift,
+    table,
+    text_fault,
+)
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
@@ -13,14 +12,11 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import opened
+from manyheads.data.readers.compressed import opened
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-NUMBERED = re.compile(r"\d+")  # train-0.txt
-PARTS = re.compile(r"-\d+-of-\d+")  # train-00000-of-00003.parquet
-VALIDATION = ("val", "valid", "validation", "dev")
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
 LONGEST_LINE = 2**26  # bytes of a line, of any file: it is held in memory
 LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
@@ -37,6 +33,11 @@ class Splits(NamedTuple):
     def given(self, validation: str | None, test: str | None) -> Splits:
         """With those that the user has named in the place of what was found."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
+
+    def mapped(self, path: Callable[[str], str]) -> Splits:
+        """With other paths in the place of those that were found."""
+        first = [None if found is None else path(found) for found in (self.train, self.validation)]
+        return Splits(first[0], first[1], [path(found) for found in self.test])
 
 
 class Data(Protocol):
@@ -76,38 +77,6 @@ class SplitData(NamedTuple, Generic[D]):
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 
 
-def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] | None = None) -> Splits:
-    """The splits among the corpora of a directory, by how their names begin: `train.txt`, `dev-v1.1.json`, `test_b`.
-
-    shards  what the names of the files of one corpus may differ in, `NUMBERED` or `PARTS`; they are joined by commas
-
-    Raises UserError where several could be the training data, or the validation data.
-    """
-    names = sorted(names)
-    train = [name for name in names if is_split(name, ("train",))]
-    validation = [name for name in names if is_split(name, VALIDATION)]
-    if shards:
-        train, validation = _joined(train, shards), _joined(validation, shards)
-    for role, candidates in (("training", train), ("validation", validation)):
-        if len(candidates) > 1:
-            raise UserError(f"{folder}: several {role} corpora ({', '.join(candidates)}); name one: data=DIR/NAME")
-    tests = [name for name in names if is_split(name, ("test",)) or re.match(r"test\d", name)]
-    if shards:
-        tests = _joined(tests, shards)
-
-    def path(name: str) -> str:
-        return ",".join(str(folder / part) for part in name.split(",")) if shards else str(folder / name)
-
-    first = [path(names[0]) if names else None for names in (train, validation)]
-    return Splits(first[0], first[1], [path(name) for name in tests])
-
-
-def _joined(names: list[str], shards: re.Pattern[str]) -> list[str]:
-    """Shards as one corpus, joined by commas: names that differ in nothing else."""
-    alike = len({shards.sub("", name) for name in names}) == 1 and not any("," in name for name in names)
-    return [",".join(names)] if alike else names
-
-
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
     """The test data among those of a directory. Raises UserError where there are several."""
     if len(tests) > 1:
@@ -115,10 +84,29 @@ def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
     return tests[0] if tests else None
 
 
+def parts_of(corpus: str) -> list[Path]:
+    """The files or directories of a corpus: one, or several joined by commas."""
+    try:
+        whole = "," not in corpus or Path(corpus).exists()
+    except OSError:  # too long for a name
+        whole = False
+    return [Path(corpus)] if whole else [Path(part.strip()) for part in corpus.split(",")]
+
+
+def folder_of(data: str) -> Path | None:
+    """The directory that is named."""
+    parts = parts_of(data)
+    return parts[0] if len(parts) == 1 and parts[0].is_dir() else None
+
+
+def same_place(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and Path(one) == Path(other)
+
+
 def absolute(corpus: str) -> str:
     """What finds a corpus from any directory: of a path, of several ("a.en,b.de"), or what their names begin with."""
-    parts = [Path(part.strip()) for part in corpus.split(",")]
-    if len(parts) > 1 and not Path(corpus).exists() and all(part.exists() for part in parts):
+    parts = parts_of(corpus)
+    if len(parts) > 1 and all(part.exists() for part in parts):
         return ",".join(str(part.absolute()) for part in parts)
     return str(Path(corpus).absolute())
 
@@ -211,8 +199,3 @@ def half_character(text: str) -> int | None:
     except UnicodeEncodeError as error:
         return error.start + 1
     return None
-
-
-def is_split(name: str, splits: tuple[str, ...]) -> bool:
-    """Whether a name is that of a split, alone or followed by one of `._-`."""
-    return any(name == s or (name.startswith(s) and name[len(s)] in "._-") for s in splits)

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from manyheads.data.compressed import kind
-from manyheads.data.rows import TABLES
-from manyheads.data.splits import SplitData, Splits, absolute, hold_out, only_test, splits_among
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.roles import roles_told, splits_among
+from manyheads.data.readers.rows import TABLES
+from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 D = TypeVar("D", bound=Any)
 
 FIRST = 1000  # items that a look at the data reads
+MUCH = 0.2  # of the training data: so much is seldom meant to be held out
 MOST = 10_000_000  # items of an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "kept", "follows")  # fields that do not describe the data
+UNRECORDED = ("recorded", "whole", "by_number", "kept", "follows")  # fields that do not describe the data
 DIGITS = 16  # hexadecimal ones of a fingerprint that a record keeps
 
 
@@ -39,6 +41,8 @@ class Source(ABC, Generic[D]):
                       and documents
     skip_bad_lines    leave out what is faulty, and count it
     recorded          the fingerprint of each split, where this was read from a record
+    whole             `data` are the training data, whatever a name in them says: from a record, which names each split
+    by_number         hold out as earlier versions did: so many items, of whatever size
     """
 
     kind: ClassVar[str]
@@ -54,6 +58,8 @@ class Source(ABC, Generic[D]):
     skip_bad_lines: bool = False
     seed: int = 0
     recorded: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+    by_number: bool = False
 
     def __post_init__(self) -> None:
         for name in ("data", "validation", "test", "column"):
@@ -89,6 +95,14 @@ class Source(ABC, Generic[D]):
         """Validation or test data, where a model trained on `train` can be scored on them. Raises UserError."""
         return data
 
+    def held_out(self, splits: SplitData[D]) -> str:
+        """A line that says how much of the training data is held out."""
+        share = splits.held_out / (splits.held_out + len(splits.train))
+        few = "; give validation data: validation=PATH" if share > MUCH else ""
+        return (
+            f"no validation data: {splits.held_out:,} {self.unit} of the training data are held out ({share:.1%}){few}"
+        )
+
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
         """What the data are like."""
@@ -111,12 +125,13 @@ class Source(ABC, Generic[D]):
 
     def check_exists(self, corpus: str) -> None:
         """Raises FileNotFoundError for what is no corpus, such as a pipe."""
-        if self.directories and not Path(corpus).is_file() and not Path(corpus).is_dir():
-            raise FileNotFoundError(f"{corpus}: no such file or directory")
-        if not self.directories and not Path(corpus).is_file():
-            raise FileNotFoundError(
-                f"{corpus}: no such file; give an existing file or a directory with train, val, test"
-            )
+        for part in parts_of(corpus):
+            if self.directories and not part.is_file() and not part.is_dir():
+                raise FileNotFoundError(f"{part}: no such file or directory")
+            if not self.directories and not part.is_file():
+                raise FileNotFoundError(
+                    f"{part}: no such file; give an existing file or a directory with train, val, test"
+                )
 
     @property
     def expected(self) -> str:
@@ -126,16 +141,15 @@ class Source(ABC, Generic[D]):
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """The corpora behind `data`: those of a directory's splits, or `data` itself as the training data.
         `validation` and `test` take precedence over those of the directory. Raises FileNotFoundError."""
-        splits = Splits(data, None, [])
-        folder = Path(data)
-        if folder.is_dir():
+        splits, folder = Splits(data, None, []), folder_of(data)
+        if folder is not None:
             splits = self.splits_in(folder)
             if splits == (None, None, []):
                 names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
                 raise FileNotFoundError(
                     f"{folder}: no data there; expected {self.expected}, and val, test likewise; found {names}"
                 )
-        for corpus in filter(None, (None if folder.is_dir() else data, validation, test)):
+        for corpus in filter(None, (None if folder else data, validation, test)):
             self.check_exists(corpus)
         return splits.given(validation, test)
 
@@ -143,6 +157,8 @@ class Source(ABC, Generic[D]):
 
     def splits(self) -> Splits:
         """What each split is read from; nothing for an embedded corpus."""
+        if self.whole and self.data is not None:
+            return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
             given = [name for name in ("validation", "test") if getattr(self, name) is not None]
             if given and not self.mixes:
@@ -171,6 +187,27 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
 
+    def readings(self) -> list[Self]:
+        """This, and how earlier versions took the same data: they knew fewer names of splits, and held out others."""
+        return [self, replace(self, by_number=True), replace(self, by_number=True, whole=True)]
+
+    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
+        """The splits with these fingerprints, where any reading gives them; else those of today."""
+        first: SplitData[D] | None = None
+        for source in self.readings() if fingerprints and self.data is not None else [self]:
+            try:
+                splits = source.read()
+            except (UserError, FileNotFoundError):
+                if first is None:
+                    raise
+                continue
+            first = first or splits
+            now = {name: source.fingerprint(data, name) for name, data in splits.known.items()}
+            if all(now.get(name, "").startswith(old[:DIGITS]) for name, old in fingerprints.items()):
+                return source, splits
+        assert first is not None
+        return self, first
+
     def peek(self) -> D | None:
         """The first part of the training data as training would read it, with its faults: for a dry run. None for an
         embedded corpus."""
@@ -179,7 +216,7 @@ class Source(ABC, Generic[D]):
 
     def test_in(self, data: str) -> str:
         """What the user names to score on: a corpus, or the test data of a directory."""
-        test = only_test(data, self.find(data).test) if Path(data).is_dir() else data
+        test = only_test(data, self.find(data).test) if folder_of(data) else data
         if test is None:
             raise UserError(f"{data}: no test data there; name the file itself")
         return test
@@ -187,6 +224,21 @@ class Source(ABC, Generic[D]):
     def named(self, data: str, labels: Sequence[str] = ()) -> D:
         """Data that the user names to score on, read as the training data were."""
         return self.read_one(self.test_in(data), labels)
+
+    def files(self, corpus: str) -> list[Path]:
+        """The files, or folders, that a corpus is read from."""
+        return parts_of(corpus)
+
+    def told(self, splits: SplitData[D]) -> list[str]:
+        """Lines that say which file or folder is which split, and how much of the training data is held out."""
+        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
+        return [*lines, self.held_out(splits)] if splits.held_out else lines
+
+    def _roles(self, data: str) -> str:
+        train, validation, tests = self.splits()
+        corpora = {"train": train, "validation": validation, "test": tests[0] if tests else None}
+        files = {role: self.files(corpus) for role, corpus in corpora.items() if corpus}
+        return roles_told(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""
@@ -215,14 +267,15 @@ class Source(ABC, Generic[D]):
             if path.startswith(HUB):
                 raise UserError(f"the run's data are {path}: nothing is fetched unasked; name them: --data {path}")
             self.check_exists(path)
-        data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
-        if data is None or len(expected) < DIGITS or not self.fingerprint(data, split).startswith(expected):
-            name = corpus or self.data or "the embedded corpus"
-            raise UserError(
-                f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data"
-                f" {name}"
-            )
-        return data
+        readings = [self] if corpus or self.data is None else self.readings()
+        for source in readings:
+            data = self.read_one(corpus, labels) if corpus else source.read().known.get(split)
+            if data is not None and len(expected) >= DIGITS and self.fingerprint(data, split).startswith(expected):
+                return data
+        name = corpus or self.data or "the embedded corpus"
+        raise UserError(
+            f"{name}: the {split} data are not those of the run any more; to score on them as they are: --data {name}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

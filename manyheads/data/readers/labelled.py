@@ -7,6 +7,8 @@ Columns are found by their names: `text` or `sentence`; for pairs `sentence1` an
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from manyheads.data.class_folders import text_files
-from manyheads.data.dataset import Dataset, leaving_out
-from manyheads.data.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
+from manyheads.data.readers.class_folders import text_files
+from manyheads.data.readers.dataset import Dataset, leaving_out
+from manyheads.data.readers.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)  # labelled texts or images
@@ -27,6 +29,11 @@ _PAIRS = (
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+SCORES = (
+    "only classes are learned here: write a class for each range of scores, such as low and high, or name another "
+    "column with columns.label=NAME"
+)
 _MOST_DIGITS = 18  # of a label that is a number
 
 
@@ -82,12 +89,16 @@ def read_labelled(
             raise UserError(f"{path}: class folders have no columns: leave `columns` out")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
+    scores: list[str] = []  # where labels are
     chosen: tuple[str, str | None, str] | None = None
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal chosen
         chosen = chosen or _choose(columns or Columns(), row)  # the first row without a fault decides
         text, pair, label = chosen
+        if fault := score_fault(row.cells.get(label), label):
+            scores.append(row.place)
+            raise BadRow(*fault)
         texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
         written, called = _label(row.cells.get(label), label, names)
         if written != called:
@@ -96,7 +107,10 @@ def read_labelled(
 
     skips: Counter[str] = Counter()
     rows = sift(parsed(table(path), item), skips, skip=skip_bad_lines)
-    return replace(Labelled.collect(islice(rows, limit), path, skips, "no usable row"), numbered=numbered)
+    labelled = Labelled.collect(islice(rows, limit), path, skips, "no usable row", SCORES if scores else "")
+    if len(scores) > len(labelled):
+        raise UserError(f"{scores[0]}: {len(scores):,} labels are numbers that are not whole; {SCORES}")
+    return replace(labelled, numbered=numbered)
 
 
 def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labelled:
@@ -122,6 +136,15 @@ def number_fault(written: str) -> tuple[str, str] | None:
     if not written.isdecimal() or len(written) <= _MOST_DIGITS:
         return None
     return f"label {written[:20]}... has {len(written):,} digits", "is it a column of labels?"
+
+
+def score_fault(label: Any, name: str) -> tuple[str, str] | None:
+    """(what is wrong, remedy) with a label that is a number but not whole."""
+    if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
+        label = float(label)
+    if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
+        return f"{name!r} is {label}, not a label: a number that is not whole is a score", SCORES
+    return None
 
 
 def label_name(label: Any, names: Sequence[str]) -> str:

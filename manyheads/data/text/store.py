@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from manyheads.data.column import Joined
-from manyheads.data.stretches import encoder
-from manyheads.data.texts import Part, Texts
-from manyheads.data.tokenizers import encode_all
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.texts import Part, Texts
+from manyheads.data.text.stretches import encoder
+from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
 from manyheads.files import WriteError, fingerprint, replacing
 

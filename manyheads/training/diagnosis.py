@@ -1,0 +1,70 @@
+"""Steps whose loss or gradient is not finite: find the first bad tensor, and skip the step or end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.training.faults import NonFiniteError, batch_arrays
+from manyheads.training.feeding import Group
+from manyheads.training.gradients import accumulate_gradients
+from manyheads.training.session import TrainingSession
+from manyheads.training.state import Counters, seed_step
+
+
+def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
+    """Return the name of the first tensor that is not finite, given the gradients and losses of the step.
+
+    Collective. With several ranks the gradients are already mixed, so each computes its own again.
+    """
+    if session.ranks.world > 1:
+        session.optimizer.zero_grad()
+        seed_step(session.config.seed, session.counters.step, session.ranks.rank)
+        losses = accumulate_gradients(session, group, counts, local=True).losses
+    return _first_bad_tensor(session, group.batches, losses)
+
+
+def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
+    """Count a skipped step and return a message. Raise NonFiniteError if `budget` steps were skipped before."""
+    message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
+    if counters.skipped == budget:
+        used_up = f" the budget of {budget} to leave out is used up;" * (budget > 0)
+        raise NonFiniteError(
+            f"{message};{used_up} start anew with a smaller learning_rate, a longer warmup or clip, or --resume with "
+            f"training.skip_nonfinite={max(10, 2 * budget)} to leave such steps out; the last good checkpoint is kept"
+        )
+    counters.skipped += 1
+    return f"{message}; left out, {counters.skipped} of {budget}"
+
+
+def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: Sequence[Tensor]) -> str:
+    """Look through parameters, inputs, losses and gradients, in the order in which a step computes them."""
+    model, strategy, ranks = session.model, session.strategy, session.ranks
+    suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]
+    if len(batches) == 1:
+        suffixes = [""]
+    parameters = strategy.whole({n: p.detach() for n, p in model.named_parameters()}, everywhere=True)
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    gradients = strategy.whole(gradients, everywhere=True)
+    bad_tensors = (
+        *(f"parameter {name}" for name, tensor in parameters.items() if _is_bad(tensor)),
+        *(f"input {name}{suffix}" for batch, suffix in zip(batches, suffixes, strict=True)
+          for name, array in batch_arrays(batch).items() if _is_bad(array)),
+        *(f"the loss{suffix}" for loss, suffix in zip(losses, suffixes, strict=True) if _is_bad(loss)),
+        *(f"gradient of {name}" for name, tensor in gradients.items() if _is_bad(tensor)),
+    )  # fmt: skip
+    by_rank = ranks.gathered(bad_tensors[:1])
+    kinds = ("parameter", "input", "the loss", "gradient")
+    first = min(((kinds.index(next(k for k in kinds if text.startswith(k))), rank, text)
+                 for rank, texts in enumerate(by_rank) for text in texts), default=None)  # fmt: skip
+    if first is None:
+        return "the norm of all gradients"
+    _, rank, text = first
+    return text if ranks.world == 1 or by_rank == [(text,)] * ranks.world else f"{text}, on rank {rank}"
+
+
+def _is_bad(array: Any) -> bool:
+    return not torch.as_tensor(array).isfinite().all()

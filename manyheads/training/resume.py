@@ -1,0 +1,92 @@
+"""The beginning of a session: from scratch, from a checkpoint, or none because the run is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from manyheads.errors import UserError
+from manyheads.files import write_json
+from manyheads.training.progress import say
+from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
+from manyheads.training.schedules import steps_per_epoch, too_long_warmup
+from manyheads.training.session import TrainingSession
+from manyheads.training.state import restore, seed_all
+from manyheads.training.summary import Summary
+
+Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors
+
+
+def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None:
+    """Bring the session to the step of its last checkpoint, or to step 0, and start its clock.
+
+    Return the summary of the run instead, if it is finished. Raise UserError if the directory holds another run.
+    """
+    checkpoint = session.checkpoints.latest() if resume else None
+    _refuse_unshared_directory(session, checkpoint)
+    if checkpoint:
+        _refuse_another_run(session, checkpoint[0])
+    finished = session.out / "state" / FINISHED
+    if finished.exists() and (checkpoint is None or checkpoint[0]["config"] == session.identity["config"]):
+        say(f"{session.out}: this run is finished; nothing to resume")
+        return Summary.read(finished)
+    session.ranks.wait()
+    if session.ranks.first:
+        # written only now, so that a refused resume changes nothing
+        write_json(session.out / "state" / COMMAND, session.resume_command)
+        finished.unlink(missing_ok=True)  # a budget was raised: the run continues
+    if checkpoint:
+        _resume(session, checkpoint)
+    else:
+        _start(session, resume)
+    session.start_clock()
+    return None
+
+
+def _resume(session: TrainingSession, checkpoint: Checkpoint) -> None:
+    content, tensors = checkpoint
+    session.counters = restore(session.model, session.optimizer, session.window, session.ema_weights, tensors, content)
+    for lost in session.counters.forget_lost(content["files"]):
+        say(f"warning: {lost}; the run may end with other weights than without this damage")
+    _warn_of_another_environment(content["environment"], session.identity["environment"])
+    say(f"{session.out}: resuming after step {session.counters.step:,}")
+
+
+def _start(session: TrainingSession, resume: bool) -> None:
+    if resume:
+        say(f"{session.out}: nothing to resume, starting from the beginning")
+    steps = steps_per_epoch(session.config, session.batches_per_epoch)
+    if session.ranks.first and (warning := too_long_warmup(session.config, steps)):
+        say(f"warning: {warning}")
+    seed_all(session.config.seed)
+
+
+def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint | None) -> None:
+    """Raise UserError if the ranks do not read the same checkpoint."""
+    step = -1 if checkpoint is None else checkpoint[0]["step"]
+    negative_min, max_step = session.ranks.largest(-step, step)
+    if -negative_min != max_step:
+        raise UserError(
+            f"{session.out}: the processes find different checkpoints there: expected a directory that all share"
+        )
+
+
+def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any]) -> None:
+    """Raise UserError if the checkpoint was written with other settings or other data."""
+    out, now = session.out, session.identity
+    differences = session.config.differs_from(saved["config"])
+    old, new = saved["settings"], now["settings"]
+    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
+    if differences:
+        raise UserError(
+            f"{out} was started with other settings, so this is no resume; its own command is: {resume_command(out)}; "
+            f"what differs: {'; '.join(differences)}"
+        )
+    if saved["batches"] != now["batches"]:
+        raise UserError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
+
+
+def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [f"{k}: {saved.get(k)} -> {now.get(k)}" for k in {**saved, **now} if saved.get(k) != now.get(k)]
+    if changed:
+        say(f"warning: this resume will NOT be bit-exact, the run has been computed otherwise: {'; '.join(changed)}")

@@ -1,0 +1,101 @@
+"""The log of a run: the progress display, metrics.jsonl and TensorBoard events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, Self
+
+from manyheads.training.budgets import finished_fraction
+from manyheads.training.feeding import Group
+from manyheads.training.progress import Display, Metrics
+from manyheads.training.session import TrainingSession
+from manyheads.training.step import StepResult
+
+
+class RunLog:
+    """Reports steps and validations of a session. All ranks show progress; rank 0 alone writes files.
+
+    flops  of training on one of the task's units; if given, progress shows the fraction of the machine's peak
+    """
+
+    def __init__(self, session: TrainingSession, flops: float | None) -> None:
+        self._session = session
+        peak = (lambda: session.ranks.world * session.route.products_per_second() / flops) if flops else None
+        self._display = Display(session.task.unit, peak)
+        self._metrics: Metrics | None = None
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> Self:
+        session, counters = self._session, self._session.counters
+        if session.ranks.first:
+            self._metrics = self._contexts.enter_context(Metrics(session.out, counters.step, counters.validated))
+        self._contexts.enter_context(self._display)
+        self._start_window(session.elapsed())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._contexts.__exit__(*error)
+
+    def synced(self) -> None:
+        """Return when everything logged is on disk."""
+        if self._metrics is not None:
+            self._metrics.sync()
+
+    def note(self, message: str) -> None:
+        """Show a line that stays."""
+        self._display.note(message)
+
+    def next_group(self, groups: Iterator[Group]) -> Group:
+        """Return the next effective batch, and measure how long training waits for it."""
+        asked = self._session.elapsed()
+        group = next(groups)
+        self._data_wait_seconds += self._session.elapsed() - asked
+        return group
+
+    def validation(self, values: Mapping[str, float]) -> None:
+        self._write({"epoch": self._session.counters.epoch, "validation": values})
+        self.note(f"step {self._session.counters.step:,}  validation  {metrics_line(values)}")
+
+    def step(self, result: StepResult) -> None:
+        """Report a step. Every `log_every` steps, log the means of the window and start a new one."""
+        config, counters = self._session.config, self._session.counters
+        if result.skipped is not None:
+            self.note(result.skipped)
+            self._write({"epoch": counters.epoch, "skipped": counters.skipped})
+        fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
+        self._display.step(counters.step, result.count, fraction)
+        if result.finite and counters.step % config.log_every == 0:
+            now = self._session.elapsed()
+            self._log_window(result, now)
+            self._start_window(now)
+
+    def _log_window(self, result: StepResult, now: float) -> None:
+        session, counters = self._session, self._session.counters
+        seconds = now - self._logged_at
+        self._display.loss, accuracy = (total / counters.window_tokens for total in session.window.tolist())
+        self._display.waiting = self._data_wait_seconds / seconds
+        self._write(
+            {
+                "epoch": counters.epoch, "loss": self._display.loss,
+                **({} if result.correct is None else {"accuracy": accuracy}),
+                "learning_rate": session.learning_rate(counters.step),
+                "gradient_norm": result.gradient_norm.item(), "tokens": counters.tokens,
+                "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
+                "waiting": round(self._display.waiting, 4), "seconds": round(session.seconds_before + now, 2),
+            }
+        )  # fmt: skip
+        session.window.zero_()
+        counters.window_tokens = 0
+
+    def _start_window(self, now: float) -> None:
+        self._logged_at, self._logged_tokens = now, self._session.counters.tokens
+        self._data_wait_seconds = 0.0
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._metrics is not None:
+            self._metrics.log(self._session.counters.step, entry)
+
+
+def metrics_line(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())

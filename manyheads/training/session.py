@@ -1,0 +1,138 @@
+"""The state of a run while it trains: model, optimizer, schedule, counters, averages, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.block import trained_stacks
+from manyheads.core.runtime import Route
+from manyheads.errors import UserError
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.config import TrainingConfig
+from manyheads.training.interrupt import Signals
+from manyheads.training.optimisers import optimiser as make_optimizer
+from manyheads.training.progress import say
+from manyheads.training.ranks import Ranks
+from manyheads.training.schedules import schedule, steps_per_epoch
+from manyheads.training.spread import Spread, spread
+from manyheads.training.state import WINDOW, Counters, capture, weights
+from manyheads.training.task import Task
+
+
+@dataclass(kw_only=True)
+class TrainingSession:
+    """A run in this process, from its start or from a checkpoint to its end.
+
+    identity        saved with each checkpoint; a resume compares it with its own
+    resume_command  shown to the user if the run stops before its end
+    max_minutes     wall time of this session, after which it stops
+    signals         Ctrl-C and others, which ask the session to stop
+    release_memory  called after each step (`keeping_memory`)
+    learning_rate   a function of the step, which begins at 1
+    window          sums since the last log entry: the loss, and the correct targets
+    ema_weights     the moving average of the weights by name; empty without `config.ema`
+    validations     metrics by step, of the last validation of this session and of the best one
+    seconds_before  wall time of earlier sessions
+    """
+
+    task: Task
+    config: TrainingConfig
+    out: Path
+    route: Route
+    ranks: Ranks
+    identity: Mapping[str, Any]
+    resume_command: str
+    max_minutes: float | None
+    signals: Signals
+    release_memory: Callable[[], None]
+    strategy: Spread
+    optimizer: torch.optim.Optimizer
+    learning_rate: Callable[[int], float]
+    parameters: list[nn.Parameter]
+    window: Tensor
+    ema_weights: dict[str, Tensor]
+    checkpoints: Checkpoints
+    counters: Counters = field(default_factory=Counters)
+    validations: dict[int, dict[str, float]] = field(default_factory=dict)
+    seconds_before: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.task.model
+
+    @property
+    def batches_per_epoch(self) -> int:
+        batches: int = self.identity["batches"]
+        return batches
+
+    def start_clock(self) -> None:
+        self.started, self.seconds_before = time.monotonic(), self.counters.seconds
+
+    def elapsed(self) -> float:
+        """Return the seconds since the clock of this session was started."""
+        return time.monotonic() - self.started
+
+    def save(self, synced: Callable[[], None], *, wait: bool = False) -> None:
+        """Write a checkpoint of the current step in the background.
+
+        synced  called before the commit; returns when the log that the checkpoint relies on is on disk
+        wait    return when the checkpoint is committed, on all ranks
+        """
+        tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
+        tensors = self.strategy.whole(tensors)
+        if self.ranks.first:
+            needed = self.counters.needed_files()
+            self.checkpoints.save(self.counters.step, tensors, {**self.identity, **content}, needed, synced)
+        if wait:
+            self.checkpoints.wait()
+            self.ranks.wait()
+
+
+def new_session(
+    task: Task,
+    config: TrainingConfig,
+    out: Path,
+    *,
+    route: Route,
+    ranks: Ranks,
+    identity: Mapping[str, Any],
+    resume_command: str,
+    max_minutes: float | None,
+    signals: Signals,
+    release_memory: Callable[[], None],
+) -> TrainingSession:
+    """Build the session of a run at step 0, on the device of the model; all ranks get the weights of rank 0."""
+    model = task.model
+    _set_checkpointing(model, config.checkpointing)
+    strategy = spread(model, ranks, route, shard=config.shard)
+    optimizer = make_optimizer(model, config)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    device = parameters[0].device
+    accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
+    return TrainingSession(
+        task=task, config=config, out=out, route=route, ranks=ranks, identity=identity,
+        resume_command=resume_command, max_minutes=max_minutes, signals=signals, release_memory=release_memory,
+        strategy=strategy, optimizer=optimizer, parameters=parameters,
+        learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),
+        window=torch.zeros(len(WINDOW), dtype=accumulation_dtype, device=device),
+        ema_weights={} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()},
+        checkpoints=Checkpoints(out / "state", say),
+    )  # fmt: skip
+
+
+def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:
+    stacks = trained_stacks(model)
+    if checkpointing and not stacks:
+        raise UserError(
+            f"checkpointing=true, but {type(model).__name__} trains no stack of blocks to compute twice: leave it out"
+        )
+    for stack in stacks:
+        stack.checkpointing = checkpointing

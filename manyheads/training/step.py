@@ -1,0 +1,77 @@
+"""One training step: gradients of an effective batch, and an update of the weights if they are finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from manyheads.training.diagnosis import diagnose, skip_step
+from manyheads.training.feeding import Group
+from manyheads.training.gradients import accumulate_gradients
+from manyheads.training.session import TrainingSession
+from manyheads.training.spread import unsharded
+from manyheads.training.state import seed_step, update_ema
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A finished step of all ranks. Tensors are 0-dim and on the model's device: reading one synchronizes.
+
+    count          targets of the effective batch
+    loss           sum over the targets
+    correct        how many targets were predicted correctly; None for a task without classes
+    gradient_norm  before clipping
+    skipped        None, or why the weights were not updated
+    """
+
+    count: int
+    loss: Tensor
+    correct: Tensor | None
+    gradient_norm: Tensor
+    skipped: str | None = None
+
+    @property
+    def finite(self) -> bool:
+        return self.skipped is None
+
+
+def train_step(session: TrainingSession, group: Group) -> StepResult:
+    """Train on an effective batch, and count it. A step that is not finite changes no weight; see `diagnosis.py`."""
+    config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
+    counts = group.counts(ranks)
+    if ranks.world > 1:
+        seed_step(config.seed, counters.step, ranks.rank)
+    buffers = [buffer.clone() for buffer in model.buffers()] if config.skip_nonfinite else []
+    sums = accumulate_gradients(session, group, counts)
+    window = ranks.add_up(sums.window)
+    total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
+    gradient_norm = unsharded(total_norm)
+    skipped = None
+    if math.isfinite((gradient_norm + window[0]).item()):  # the one synchronization of a step
+        _update_weights(session, total_norm)
+        session.window += window
+        counters.window_tokens += counts[0]
+    else:
+        bad_tensor = diagnose(session, group, counts, sums.losses)
+        skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm.item())
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # the statistics of batch normalization
+    session.optimizer.zero_grad()
+    counters.step += 1
+    counters.epoch, counters.index = group.epoch, group.index
+    counters.tokens += counts[0]
+    return StepResult(counts[0], window[0], window[1] if sums.has_classes else None, gradient_norm, skipped)
+
+
+def _update_weights(session: TrainingSession, total_norm: Tensor) -> None:
+    config, step = session.config, session.counters.step
+    if config.clip is not None:
+        clip_grads_with_norm_(session.parameters, config.clip, total_norm)
+    for parameter_group in session.optimizer.param_groups:
+        parameter_group["lr"] = session.learning_rate(step + 1)
+    session.optimizer.step()
+    if config.ema is not None:
+        update_ema(session.ema_weights, session.model, min(config.ema, (1 + step) / (10 + step)))

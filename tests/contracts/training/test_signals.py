@@ -1,0 +1,144 @@
+"""Signals end a run with a checkpoint or a whole model, at any moment."""
+
+import multiprocessing
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.config import TrainingConfig
+from manyheads.training.interrupt import Interrupted
+from manyheads.training.loop import train
+from manyheads.training.run_directory import run_status
+from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
+from tests.support.toy import ToyTask, toy_route
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The outcome of a run without signals."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(out)
+    return outcome(out)
+
+
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Signals as a terminal's, where the tests run under nohup or in a shell's background, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number, heeded):
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
+    handler = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume_command="again")
+    assert signal.getsignal(number) is handler
+    assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
+    """As nohup does."""
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route()).status == "finished"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_handler_installed_from_c_is_kept(tmp_path, monkeypatch):
+    """Python reads such a handler as None, which it does not accept as a handler."""
+    set_signal = signal.signal
+
+    def set_python_signal(number: int, handler: Any) -> Any:
+        previous = set_signal(number, handler)
+        return None if number == signal.SIGHUP else previous
+
+    get_signal = signal.getsignal
+    monkeypatch.setattr(signal, "signal", set_python_signal)
+    monkeypatch.setattr(signal, "getsignal", lambda n: None if n == signal.SIGHUP else get_signal(n))
+    before = get_signal(signal.SIGHUP)
+    config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
+    assert train(ToyTask(), config, tmp_path, route=toy_route()).status == "finished"
+    assert get_signal(signal.SIGHUP) is before
+
+
+def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
+    task = ToyTask()
+    task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
+    with pytest.raises(KeyboardInterrupt) as aborted:
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route())
+    assert not isinstance(aborted.value, Interrupted)
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+class EndedInValidation(ToyTask):
+    """The process gets SIGTERM during each validation."""
+
+    def validate(self) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return super().validate()
+
+
+def interrupted(task: ToyTask, out: Path, **options: Any) -> str:
+    """Train in a child process, because a signal may kill it. Return its last message."""
+
+    def child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            run(out, task=task, resume_command="again", **options)
+        except Interrupted as error:
+            out.with_suffix(".txt").write_text(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return out.with_suffix(".txt").read_text()
+
+
+def test_a_signal_within_the_last_validation_is_told_and_the_run_is_whole(tmp_path):
+    config = TrainingConfig(**{**SETTINGS, "validate_every": 10**6})
+    told = interrupted(EndedInValidation(), tmp_path / "run", config=config)
+    assert re.fullmatch(r"interrupted at its end; the model in .* is complete, this scores it: again", told)
+    assert run_status(tmp_path / "run") == "finished"
+
+
+def test_a_signal_within_the_first_validation_stops_the_run_with_a_checkpoint(tmp_path, whole):
+    told = interrupted(EndedInValidation(), tmp_path / "run")
+    assert told == "SIGTERM after step 10; the checkpoint is written; resume with: again"
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
+
+
+def test_a_signal_while_a_checkpoint_is_read_stops_before_the_next_step(tmp_path, whole, monkeypatch):
+    with pytest.raises(Crash):
+        run(tmp_path / "run", 40)
+    latest = Checkpoints.latest
+
+    def ended(checkpoints: Checkpoints) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return latest(checkpoints)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "latest", ended)
+        told = interrupted(ToyTask(), tmp_path / "run", resume=True)
+    assert told == "SIGTERM after step 8; the checkpoint is written; resume with: again"
+    run(tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == whole
