@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import manyheads.training.session as session
+from manyheads.training import session
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
