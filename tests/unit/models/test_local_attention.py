@@ -26,49 +26,6 @@ def relative(positions: RelativePositions, head: int, down: int, right: int) -> 
     return torch.cat(at)
 
 
-def by_hand(layer: LocalAttention, x: Tensor) -> Tensor:
-    """Equation 3, pixel by pixel and head by head; what is outside the image is left out."""
-    pixels = x.permute(0, 2, 3, 1)
-    query, key, value = (
-        each(pixels).unflatten(-1, (layer.heads, -1)) for each in (layer.query, layer.key, layer.value)
-    )
-    batch, height, width = pixels.shape[:3]
-    y = torch.zeros_like(query)
-    for b in range(batch):
-        for h in range(layer.heads):
-            for i in range(height):
-                for j in range(width):
-                    near = [
-                        (a, c)
-                        for a in range(max(0, i - layer.reach), min(height, i + layer.reach + 1))
-                        for c in range(max(0, j - layer.reach), min(width, j + layer.reach + 1))
-                    ]
-                    q = query[b, i, j, h]
-                    scores = torch.stack(
-                        [q @ (key[b, a, c, h] + relative(layer.relative, h, a - i, c - j)) for a, c in near]
-                    )
-                    values = torch.stack([value[b, a, c, h] for a, c in near])
-                    y[b, i, j, h] = scores.softmax(0) @ values
-    return y.flatten(3).permute(0, 3, 1, 2)
-
-
-@pytest.mark.parametrize(("size", "window"), [((5, 4), 3), ((3, 7), 5), ((1, 1), 7), ((6, 6), 7)])
-@pytest.mark.parametrize("query_block", [1, 2, 4])
-def test_it_is_the_naive_loop(size: tuple[int, int], window: int, query_block: int) -> None:
-    torch.manual_seed(1)
-    layer = LocalAttention(3, 8, 2, window, query_block=query_block).double()
-    x = torch.randn(2, 3, *size, dtype=torch.float64)
-    expected = by_hand(layer, x)
-    assert torch.allclose(layer(x), expected, atol=1e-12)
-    halved = LocalAttention(3, 8, 2, window, stride=2, query_block=query_block).double()
-    halved.load_state_dict(layer.state_dict())
-    pooled = torch.stack([
-        torch.stack([expected[..., i : i + 2, j : j + 2].mean((2, 3)) for j in range(0, size[1], 2)], -1)
-        for i in range(0, size[0], 2)
-    ], -2)  # fmt: skip
-    assert torch.allclose(halved(x), pooled, atol=1e-12)
-
-
 def test_a_window_over_the_whole_image_is_global_attention_in_values_and_gradients() -> None:
     torch.manual_seed(1)
     layer = LocalAttention(6, 8, 2, window=13).double()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import manyheads.cli.progress as display
 import manyheads.training.progress as progress
@@ -21,21 +20,6 @@ from manyheads.training.record import write_result
 from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
-
-
-def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
-    def broken(call):
-        if call == 25:
-            raise OSError("the disk is gone")
-
-    task = ToyTask()
-    task.before_loss = broken
-    with pytest.raises(OSError, match="gone"):
-        train(task, CONFIG, tmp_path, route=toy_route())
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
 
 
 def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys, log, monkeypatch):
