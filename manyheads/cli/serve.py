@@ -57,8 +57,8 @@ def _serve(options: argparse.Namespace) -> None:
     token = _token(options.token_file)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
-    from manyheads.service.app import Limits
     from manyheads.service.server import Settings, run
+    from manyheads.service.state import Limits
 
     limits = Limits(body=options.max_body, most_waiting=options.max_waiting, deadline=options.deadline)
     run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from starlette.requests import Request
@@ -11,9 +11,7 @@ from starlette.requests import Request
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
+from manyheads.service.state import Service
 
 BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
 

@@ -22,13 +22,14 @@ import uvicorn
 
 from manyheads.core.config import Precision
 from manyheads.errors import UserError
-from manyheads.service.app import LOCAL, Limits, Service, application
+from manyheads.service.app import application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
 from manyheads.service.registry import VERBS, Registry, Served, stamp_of, warm
+from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.service.watching import Runs
 from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
