@@ -48,7 +48,7 @@ began = time.perf_counter()
 from dataclasses import replace
 from pathlib import Path
 from manyheads.core.runtime import prepare
-from manyheads.data.corpora import TextSource
+from manyheads.data.sources.running_text import TextSource
 from manyheads.runs.run import Run
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.run import _task

@@ -30,7 +30,7 @@ import torch
 from benchmarks import llama_server
 from benchmarks.output import tell
 from manyheads import directory
-from manyheads.data.tokenizers import END, END_OF_TEXT, PAD, train_bpe, train_byte_bpe
+from manyheads.data.text.tokenizers import END, END_OF_TEXT, PAD, train_bpe, train_byte_bpe
 from manyheads.models.presets import build, preset
 from manyheads.training.record import hardware
 

@@ -22,7 +22,7 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.ours import seeded
 from benchmarks.work import Prepared, Side, Work
 from manyheads import directory
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.errors import UserError
 from manyheads.export import export
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from manyheads.data.tokenizers import word_tokenizer
+from manyheads.data.text.tokenizers import word_tokenizer
 from manyheads.directory import (
     CONFIG,
     Loaded,

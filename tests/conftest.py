@@ -16,7 +16,7 @@ import pytest
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
-    from manyheads.data.parallel import Pairs
+    from manyheads.data.readers.parallel import Pairs
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it gives
 
@@ -56,7 +56,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 @pytest.fixture(scope="session")
 def multi30k(real_data: Callable[[str], Path]) -> Pairs:
     """The 29,000 German-English training pairs."""
-    from manyheads.data.parallel import read_parallel
+    from manyheads.data.readers.parallel import read_parallel
 
     return read_parallel(real_data("multi30k") / "train", "de", "en")
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from manyheads import cli
 from manyheads.core.runtime import prepare
 from manyheads.data.batching import token_batches
-from manyheads.data.corpora import LabelledSource, TaggedSource
-from manyheads.data.labelled import label_order
+from manyheads.data.readers.labelled import label_order
+from manyheads.data.sources.corpora import LabelledSource, TaggedSource
 from manyheads.files import replacing, write_json
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.recipes import ClassificationConfig

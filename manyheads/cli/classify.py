@@ -97,7 +97,7 @@ def _cell(text: str) -> str:
 
 def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
     """A tab parts the two texts of a pair, for a model of pairs."""
-    from manyheads.data.text_faults import ItemError
+    from manyheads.data.text.text_faults import ItemError
 
     pairs = None
     if options.pair is not None:
@@ -116,7 +116,7 @@ def _given(text: str, classifier: Any, options: argparse.Namespace) -> dict[str,
 
 
 def _parted(text: str, index: int) -> tuple[str, str]:
-    from manyheads.data.text_faults import ItemError
+    from manyheads.data.text.text_faults import ItemError
 
     parts = text.split("\t")
     if text.strip() and len(parts) != 2:

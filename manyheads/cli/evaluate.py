@@ -37,7 +37,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("outcome", options.model, options.precision)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
-        from manyheads.data.labelled import Columns
+        from manyheads.data.readers.labelled import Columns
 
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":

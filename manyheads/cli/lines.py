@@ -20,7 +20,7 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
     An ItemError of `answer` counts from the first of the texts that it was given: it is told of the line of stdin.
     """
-    from manyheads.data.text_faults import ItemError
+    from manyheads.data.text.text_faults import ItemError
 
     done = 0
     for chunk in [texts] if texts else stdin():
@@ -45,7 +45,7 @@ def stdin() -> Iterator[list[str]]:
 def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
         raise UserError("standard input is closed: give the texts as arguments")
-    from manyheads.data.splits import LONGEST_LINE
+    from manyheads.data.readers.splits import LONGEST_LINE
 
     begun, held, number = list[bytes](), 0, 0  # the blocks of a line that has not ended, and their bytes
     while block := os.read(sys.stdin.fileno(), CHUNK):

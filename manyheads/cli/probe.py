@@ -35,7 +35,7 @@ def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
     from manyheads.analysis.heads.dependency import draw_heads
-    from manyheads.data.treebank import read_treebank
+    from manyheads.data.readers.treebank import read_treebank
 
     treebank, train = (
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)

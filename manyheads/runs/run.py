@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import Route, prepare
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.overrides import setting_words
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
+from manyheads.training.progress import ProgressCallback
 from manyheads.training.ranks import here
 from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.run_directory import claimed, run_status
@@ -44,6 +45,7 @@ class Run:
     precision    "float32" or "bf16"; None: float32
     max_minutes  stop after so long, resumable; never shapes a schedule. Of a part: what the whole has left
     processes    of this machine, that the command was asked for
+    progress     receives the progress of the training
     whole        the run that this one is a part of, which is what the user resumes
     """
 
@@ -59,6 +61,7 @@ class Run:
     processes: int = 1
     whole: Run | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+    progress: ProgressCallback | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,7 +109,9 @@ class Data(Protocol[D]):
 
     def peek(self) -> Any: ...
 
-    def read(self) -> SplitData[D]: ...
+    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
+
+    def told(self, splits: SplitData[D]) -> list[str]: ...
 
     def report(self, splits: SplitData[D]) -> str: ...
 
@@ -164,8 +169,8 @@ def carry_out(
         if run.init is None:
             plan()
         with ranks.first_ahead():
-            splits = data.read()
-            tell_splits(splits, data.unit)
+            data, splits = data.read_as_before(_fingerprints(run.out) if run.resume else {})
+            tell_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
@@ -190,7 +195,7 @@ def _trained(
         assert job.task is not None
         summary = train(
             job.task, job.training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
-            settings=identity, resume_command=run.resume_command, flops=job.flops,
+            settings=identity, resume_command=run.resume_command, flops=job.flops, progress=run.progress,
         )  # fmt: skip
     if summary.status == "stopped":
         logger.info(summary.reason)
@@ -236,14 +241,26 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tell_splits(splits: SplitData[Any], unit: str) -> None:
-    """Which data were held out, and which were skipped, on stderr."""
-    if splits.held_out:
-        logger.info(f"no validation data: {splits.held_out:,} {unit} of the training data are held out")
+def _fingerprints(out: Path) -> dict[str, str]:
+    """Those of the data that the last checkpoint of a run is of, so that a run keeps its splits; none where it has no
+    checkpoint that can be read, which the training says."""
+    for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
+        try:
+            settings = read_json(path, "")["content"]["settings"]
+            return {str(name): str(digits) for name, digits in settings["fingerprints"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {}
+
+
+def tell_splits(data: Data[D], splits: SplitData[D]) -> None:
+    """Which file is which split, which data were held out, and which were skipped."""
+    for line in data.told(splits):
+        logger.info(line)
     # by reason, which names the file: what was held out knows what was left out of all of it
-    skips = {reason: count for data in splits.known.values() for reason, count in data.skips.items()}
+    skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
-        logger.info(f"skipped {count:,} {unit} of {reason}")
+        logger.info(f"skipped {count:,} {data.unit} of {reason}")
 
 
 def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service.errors import Refused, busy, leaving
 from manyheads.service.logs import log

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
 from manyheads.service import schemas
 from manyheads.service.errors import Refused

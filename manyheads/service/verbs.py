@@ -15,7 +15,7 @@ from PIL import Image
 from starlette.requests import Request
 
 from manyheads.data.images.checking import open_image
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.batching import Run

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from manyheads.data.recorded import source_of
-from manyheads.data.source import Source
+from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 from manyheads.training import own_runs

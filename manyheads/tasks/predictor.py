@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
-from manyheads.analysis.maps import AttentionMaps, Sides, attention_maps
+from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.runtime import Route
 from manyheads.errors import UserError
@@ -54,11 +54,15 @@ class TrainedModel:
             labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
 
-    def _maps(self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, **choices: Any) -> AttentionMaps:
-        """The maps of what the model reads; `choices` are those of `attention_maps`."""
+    def _maps(
+        self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
+    ) -> AttentionMaps:
+        """Return the maps of what the model reads; `shown` are other arguments of `attention_maps`."""
         inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
         with self.route.computing():
-            return attention_maps(self.model, *inputs, sides=sides, name=str(self.path), title=title, **choices)
+            return attention_maps(
+                self.model, *inputs, options=options, sides=sides, name=str(self.path), title=title, **shown
+            )
 
 
 class ModelWithTokenizer(TrainedModel):
@@ -93,10 +97,12 @@ class ModelWithTokenizer(TrainedModel):
             rows = [row[:, None] for row in rows]  # one candidate
         return rows, text.side
 
-    def _text_maps(self, text: TokenizedText, title: str, *, truncate: bool, **choices: Any) -> AttentionMaps:
-        """The maps of a model that reads one sequence."""
+    def _text_maps(
+        self, text: TokenizedText, title: str, options: MapOptions, *, truncate: bool, stepwise: Sequence[str] = ()
+    ) -> AttentionMaps:
+        """Return the maps of a model that reads one sequence."""
         rows, side = self._rows(text, truncate)
-        return self._maps(rows, {"self": (side, side)}, title, **choices)
+        return self._maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _lens(
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
@@ -155,10 +161,9 @@ class TextPredictor(ModelWithTokenizer):
             raise UserError(f"{self.path}: this model reads single texts, not pairs")
         title = text if pair is None else f"{text} | {pair}"
         stepwise = ("self",) if isinstance(self.model, GPT) else ()
-        choices: dict[str, Any] = {
-            "layers": layers, "heads": heads, "axis": axis, "stepwise": stepwise, "calculation": calculation,
-        }  # fmt: skip
-        return self._text_maps(self._tokenized(text, pair, truncate), title, truncate=truncate, **choices)
+        options = MapOptions(axis, layers, heads, calculation)
+        tokenized = self._tokenized(text, pair, truncate)
+        return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, room=self._room, truncate=truncate)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.data.text_faults import beginning, check_text
-from manyheads.data.tokenizers import shortened
+from manyheads.data.text.text_faults import beginning, check_text
+from manyheads.data.text.tokenizers import shortened
 from manyheads.errors import UserError
 from manyheads.generation.text import UNSURE
 

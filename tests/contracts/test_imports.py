@@ -79,7 +79,7 @@ def test_imports_point_down_the_house() -> None:
         ("core/x.py", "import manyheads.models.transformer"),
         ("data/x.py", "from manyheads.core import masks"),
         ("training/x.py", "from manyheads import models"),
-        ("models/x.py", "def f():\n    from manyheads.data.store import TokenStore"),
+        ("models/x.py", "def f():\n    from manyheads.data.text.store import TokenStore"),
         ("interop/x.py", "import manyheads.generation"),
         ("runs/x.py", "from manyheads.tasks import registry"),
     ],

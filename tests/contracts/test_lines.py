@@ -12,7 +12,7 @@ import pytest
 
 from manyheads import cli
 from manyheads.cli import lines
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.tasks.translation.predictor import Translation
 from tests.support.refusals import refused
 
@@ -98,7 +98,7 @@ def test_a_line_that_does_not_end_is_not_held_for_ever(
     long = b"x" * (3 * lines.CHUNK)
     stdin(b"one\n" + long + b"\nthree")
     assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
-    monkeypatch.setattr("manyheads.data.splits.LONGEST_LINE", 2 * lines.CHUNK)
+    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 2 * lines.CHUNK)
     stdin(long)
     assert "<stdin>:1: a line of more than 131,072 bytes" in refused(capsys, "translate", "m")
 

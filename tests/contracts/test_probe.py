@@ -8,7 +8,7 @@ import torch
 
 from manyheads import cli, directory
 from manyheads.cli.probe import MINIMUM
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models import bert
 from manyheads.models.presets import preset
 from manyheads.tasks.heads import probing

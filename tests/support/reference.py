@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
 
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.generation import greedy
 from manyheads.models.transformer import Transformer, TransformerConfig
 

@@ -20,7 +20,7 @@ import httpx2
 import torch
 
 from manyheads import directory
-from manyheads.data.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models.presets import build, preset
 from manyheads.service.app import Service, application
 

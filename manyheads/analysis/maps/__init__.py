@@ -10,8 +10,9 @@
 its positions halt, a map tells of every position how many steps it took.
 """
 
-from manyheads.analysis.maps.layers import AttentionMaps, Calculation, Layer
-from manyheads.analysis.maps.recording import Sides, attention_maps
+from manyheads.analysis.maps.attention_maps import AttentionMaps
+from manyheads.analysis.maps.layers import Calculation, Layer
+from manyheads.analysis.maps.recording import MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 
-__all__ = ["AttentionMaps", "Calculation", "Layer", "Side", "Sides", "attention_maps"]
+__all__ = ["AttentionMaps", "Calculation", "Layer", "MapOptions", "Side", "Sides", "attention_maps"]

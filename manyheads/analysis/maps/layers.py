@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.analysis.maps.page import frame, page
-from manyheads.analysis.maps.picture import draw
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
-from manyheads.files import replacing, write
+from manyheads.files import replacing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,8 +84,8 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class AttentionMaps:
-    """The maps of one input, by axis; `maps["cross"][0].weights` is an array (1, heads, queries, keys).
+class RecordedMaps:
+    """The maps of one input as data, by axis; `maps["cross"][0].weights` is an array (1, heads, queries, keys).
 
     model     whose they are
     title     of what input
@@ -109,12 +107,9 @@ class AttentionMaps:
 
     def __repr__(self) -> str:
         lines = [f"  {axis}: {len(layers)} x {layers[0].weights.shape}" for axis, layers in self.axes.items()]
-        return "\n".join([f"AttentionMaps of {self.title!r} (layers x (1, heads, queries, keys))", *lines])
+        return "\n".join([f"{type(self).__name__} of {self.title!r} (layers x (1, heads, queries, keys))", *lines])
 
-    def _repr_html_(self) -> str:
-        return frame([self])
-
-    def words(self) -> AttentionMaps:
+    def words(self) -> Self:
         """The same with sub-words merged into words; patches and special tokens stay, calculations do not."""
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
@@ -178,21 +173,6 @@ class AttentionMaps:
                     "key_token": np.array(layer.keys.tokens)[key], **steps, "weight": layer.weights.ravel(),
                 }))  # fmt: skip
         return pandas.concat(parts, ignore_index=True)
-
-    def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """One interactive page that needs nothing else; `others` stand beside. Returns what had to be left out.
-
-        first  the token that a page begins with, of a text that is longer than a page shows; from 0
-
-        Raises UserError for weights that are no numbers, and for a first token that no text can begin with.
-        """
-        html, left_out = page([self, *others], first)
-        write(Path(path), html)
-        return left_out
-
-    def draw(self, path: str | Path, **choices: Any) -> list[str]:
-        """A picture, PNG or SVG by the suffix; `choices` are those of `maps.picture.draw`. Returns what it lacks."""
-        return draw(self, Path(path), **choices)
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:

@@ -21,17 +21,15 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
-
-if TYPE_CHECKING:
-    from manyheads.analysis.maps.layers import AttentionMaps, Layer
 
 SHOWN = 256  # tokens of a text
 PATCHES = 32 * 32  # of an image
@@ -42,7 +40,7 @@ TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target 
 HEIGHT = 760  # pixels, in a notebook
 
 
-def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str]]:
+def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]]:
     """The page of one input, or of some side by side, and what it had to leave out."""
     sides = [side for maps in inputs for layers in maps.axes.values() for layer in layers
              for side in (layer.queries, layer.keys)]  # fmt: skip
@@ -66,7 +64,7 @@ def page(inputs: Sequence[AttentionMaps], first: int = 0) -> tuple[str, list[str
     return text, notes
 
 
-def _check_calculations(inputs: Sequence[AttentionMaps]) -> None:
+def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
     """Raise UserError for more numbers than a page takes, and for rows of which it could not show every key."""
     layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
     remedy = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
@@ -77,7 +75,7 @@ def _check_calculations(inputs: Sequence[AttentionMaps]) -> None:
         raise UserError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {remedy}")
 
 
-def frame(inputs: Sequence[AttentionMaps]) -> str:
+def frame(inputs: Sequence[RecordedMaps]) -> str:
     """The page as an element of a notebook."""
     return (
         f'<iframe srcdoc="{html.escape(page(inputs)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
@@ -85,7 +83,7 @@ def frame(inputs: Sequence[AttentionMaps]) -> str:
     )
 
 
-def panel(maps: AttentionMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
+def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
     """One input, as the scripts' `Panel` takes it: its sides, each once, and its layers, which name them by number; the
     maps in the order of layers. What is left out is added to the notes."""
     sides: dict[tuple[Side, int], dict[str, Any]] = {}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from manyheads.analysis.drawing import HUES, save_and_tell, short_name
+from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
@@ -19,8 +20,8 @@ from manyheads.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
-    from manyheads.analysis.maps.layers import AttentionMaps, Layer
 
 SUFFIXES = (".png", ".svg")
 NAMED = 4  # maps of a picture, up to which tokens have their names
@@ -33,7 +34,7 @@ TITLE_LINES = 8
 
 
 def draw(
-    maps: AttentionMaps,
+    maps: RecordedMaps,
     path: Path,
     *,
     axis: str | None = None,
@@ -49,8 +50,6 @@ def draw(
     style  "lines": one picture a layer, from each query to its keys, a colour for each head; texts only
     query  of an image: the number of the token that looks; None: the class token, else the patch in the middle
     """
-    from matplotlib.figure import Figure
-
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
     axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
@@ -61,57 +60,90 @@ def draw(
     if style == "lines":
         _check_lines(layers, pictured)
     images = ImageMaps(layers, query, maps.picture) if pictured else None
-    columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
-    named = len(layers) * columns <= NAMED and not pictured
-    sizes = [_size(layer, named, style, columns) for layer in layers]
-    wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
     title = f"{axis} attention" + (f" of {short_name(maps.model)}" if maps.model else "") + f"\n{maps.title}"
-    title = _wrapped(title if images is None else f"{title}\n{images.subtitle}", int(11 * wide))
-    high = sum(height for _, height in sizes) + 1.0 + 0.17 * title.count("\n")
-    figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
-    figure.suptitle(title, fontsize=10, parse_math=False)
-    panels = figure.subplots(len(layers), columns, squeeze=False, height_ratios=[height for _, height in sizes])
+    layout = _Layout.of(layers, style, title if images is None else f"{title}\n{images.subtitle}", pictured)
+    figure, panels = layout.figure()
+    if style == "lines":
+        _draw_lines(figure, panels, layers)
+    else:
+        _draw_matrices(figure, panels, layout, layers, images)
+    return save_and_tell(figure, path, "a page (.html)")
+
+
+class _Layout(NamedTuple):
+    """Where panels go, in inches.
+
+    columns  panels of a layer
+    named    whether every token has its name beside each map
+    heights  of each layer's panels
+    """
+
+    columns: int
+    named: bool
+    heights: list[float]
+    wide: float
+    title: str
+
+    @classmethod
+    def of(cls, layers: list[Layer], style: str, title: str, pictured: bool) -> Self:
+        columns = 1 if style == "lines" else max(len(layer.heads) for layer in layers)
+        named = len(layers) * columns <= NAMED and not pictured
+        sizes = [_size(layer, named, style, columns) for layer in layers]
+        wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
+        return cls(columns, named, [height for _, height in sizes], wide, _wrapped(title, int(11 * wide)))
+
+    def figure(self) -> tuple[Figure, Any]:
+        """Return an empty figure with its title, and its panels (layers, columns)."""
+        from matplotlib.figure import Figure
+
+        high = sum(self.heights) + 1.0 + 0.17 * self.title.count("\n")
+        figure = Figure(figsize=(self.wide, high), layout="constrained", facecolor="white")
+        figure.suptitle(self.title, fontsize=10, parse_math=False)
+        panels = figure.subplots(len(self.heights), self.columns, squeeze=False, height_ratios=self.heights)
+        return figure, panels
+
+
+def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
+    """Draw one panel a layer: lines from each query to its keys, a color for each head."""
+    from matplotlib.lines import Line2D
+
+    for panel, layer in zip(panels[:, 0], layers, strict=True):
+        _lines(panel, layer)
+        panel.set_title(f"{_called(layer, layers)}: {layer.name}", fontsize=9, parse_math=False)
+    key = [Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _longest(layers), strict=False)]
+    figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+
+
+def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[Layer], images: ImageMaps | None) -> None:
+    """Draw one panel a head, layers down, with one color bar."""
     colours = _colours(layers) if images is None else images.colours
     for row, layer in enumerate(layers):
-        for column in range(columns):
+        for column in range(layout.columns):
             panel: Axes = panels[row, column]
-            if style == "lines":
-                _lines(panel, layer)
-            elif column >= len(layer.heads):
+            if column >= len(layer.heads):
                 panel.axis("off")
                 continue
-            elif images is not None:
+            if images is not None:
                 images.draw(panel, row, column)
             else:
-                edge = SIZE if named else _edge_size(layer, columns)
-                below = named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
-                _matrix(panel, layer, column, edge if named or column == 0 else 0.0, edge if below else 0.0, colours)
-            if row == 0 and style == "matrix":
+                edge = SIZE if layout.named else _edge_size(layer, layout.columns)
+                below = layout.named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
+                left = edge if layout.named or column == 0 else 0.0
+                _matrix(panel, layer, column, left, edge if below else 0.0, colours)
+            if row == 0:
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
-                called = _called(layer, layers)
-                if style == "lines":
-                    panel.set_title(f"{called}: {layer.name}", fontsize=9, parse_math=False)
-                else:
-                    panel.set_ylabel(called, fontsize=9)
-    if style == "lines":
-        from matplotlib.lines import Line2D
-
-        key = [
-            Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _longest(layers), strict=False)
-        ]
-        figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+                panel.set_ylabel(_called(layer, layers), fontsize=9)
+    shrink = min(1.0, 4 / layout.wide)
+    bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=shrink, aspect=30, pad=0.02)
+    bar.ax.tick_params(labelsize=7)
+    if images is not None:
+        images.label(bar)
+    elif all(layer.shares for layer in layers):
+        bar.ax.xaxis.set_major_formatter(lambda value, _: percent(value))
+        bar.set_label("share of a query's attention", fontsize=8)
     else:
-        bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=min(1.0, 4 / wide), aspect=30, pad=0.02)
-        bar.ax.tick_params(labelsize=7)
-        if images is not None:
-            images.label(bar)
-        elif all(layer.shares for layer in layers):
-            bar.ax.xaxis.set_major_formatter(lambda value, _: percent(value))
-            bar.set_label("share of a query's attention", fontsize=8)
-        else:
-            bar.set_label("weight", fontsize=8)
-    return save_and_tell(figure, path, "a page (.html)")
+        bar.set_label("weight", fontsize=8)
 
 
 def _colours(layers: list[Layer]) -> ScalarMappable:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.analysis.maps.layers import Layer
 from manyheads.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colorbar import Colorbar
 
-    from manyheads.analysis.maps.layers import Layer
 
 HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)  # over an image in grey: more than an even share; negative
 OPAQUE = 0.9

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from manyheads.analysis.maps.layers import AttentionMaps, Calculation, Layer, known_axis
+from manyheads.analysis.maps.attention_maps import AttentionMaps
+from manyheads.analysis.maps.layers import Calculation, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
 from manyheads.core import tap
 from manyheads.core.runtime import evaluating
@@ -25,70 +26,125 @@ AXES = ("encoder", "decoder", "cross", "self")
 Sides = Mapping[str, tuple[Side, Side]]
 
 
+@dataclass(frozen=True)
+class MapOptions:
+    """Which maps are kept, of which layers and heads.
+
+    axis    one of AXES; None for all that the model has
+    layers  their numbers within each axis; if an axis is one layer that runs several times, those of its steps, which
+            count from 1. Negative from the end, None for all
+    heads   their numbers in each layer. Negative from the end, None for all
+    calculation  also keep what the maps are computed from: `Layer.calculation`
+    """
+
+    axis: str | None = None
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+    calculation: bool = False
+
+
+class _Recording(NamedTuple):
+    """One pass of a model: the maps of each layer, the shapes of their inputs, and the steps of halting positions."""
+
+    maps: Mapping[str, list[Tensor]]
+    calculations: Mapping[str, list[tap.Calculation]]
+    shapes: Mapping[str, torch.Size]
+    thoughts: Thoughts
+
+
 def attention_maps(
     model: nn.Module,
     *inputs: Tensor | None,
+    options: MapOptions = MapOptions(),
     sides: Sides | None = None,
-    axis: str | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
     name: str = "",
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
     stepwise: Sequence[str] = (),
-    calculation: bool = False,
 ) -> AttentionMaps:
-    """Run the model on one input, as its `forward` takes it, and keep where its heads look.
+    """Run the model on one input, as its `forward` takes it, and return the maps of its heads.
 
     sides   what queries and keys of an axis stand for; unless given, their positions, or the patches of an image
-    axis    one of AXES; None for all that the model has
-    layers  their numbers within each axis; where an axis is one layer that runs several times, those of its steps,
-            which count from 1. heads: their numbers in each layer. Negative from the end, None for all
-    calculation  also keep what the maps are computed from: `Layer.calculation`
 
     The others become part of the result. Raises UserError for an axis, layer or head that the model has not.
     """
-    layers, heads = _numbers("layers", layers), _numbers("heads", heads)
-    by_axis = _by_axis(model)
-    if not by_axis:
-        raise UserError(f"{name or type(model).__name__} has no attention to look at")
-    if axis is not None:
-        by_axis = {axis: by_axis[known_axis(axis, by_axis, name or type(model).__name__)]}
-    chosen = {axis: _chosen(axis, names, layers) for axis, names in by_axis.items()}
+    selection = _Selection.of(model, options, name or type(model).__name__)
+    recording = _record(model, inputs, selection, calculation=options.calculation)
+    axes = {axis: _layers(model, recording, selection, axis, (sides or {}).get(axis)) for axis in selection.names}
+    return AttentionMaps(axes, name, title, picture, tuple(axis for axis in stepwise if axis in axes))
+
+
+class _Selection(NamedTuple):
+    """Which layers and heads are recorded.
+
+    every  the names of all layers, by axis
+    names  those of the selected layers, by axis
+    layers, heads  the selected numbers; None for all
+    """
+
+    every: Mapping[str, list[str]]
+    names: Mapping[str, list[str]]
+    layers: list[int] | None
+    heads: list[int] | None
+
+    @classmethod
+    def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
+        """Check the options against the model. `called`: the model's name in errors."""
+        layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
+        every = _by_axis(model)
+        if not every:
+            raise UserError(f"{called} has no attention to look at")
+        axes = every if options.axis is None else [known_axis(options.axis, every, called)]
+        return cls(every, {axis: _chosen(axis, every[axis], layers) for axis in axes}, layers, heads)
+
+
+def _record(
+    model: nn.Module, inputs: Sequence[Tensor | None], selection: _Selection, *, calculation: bool
+) -> _Recording:
+    """Run the model once and record the maps of the selected layers."""
+    names = [name for of_axis in selection.names.values() for name in of_axis]
     modules, shapes = tapped(model), dict[str, torch.Size]()
     with evaluating(model), ExitStack() as undo:
-        for layer in (layer for names in chosen.values() for layer in names):
+        for name in names:
 
-            def note(module: nn.Module, arguments: tuple[Any, ...], layer: str = layer) -> None:
+            def note(module: nn.Module, arguments: tuple[Any, ...], name: str = name) -> None:
                 if arguments and isinstance(arguments[0], Tensor):
-                    shapes[layer] = arguments[0].shape
+                    shapes[name] = arguments[0].shape
 
-            undo.callback(modules[layer].register_forward_pre_hook(note).remove)
-        wanted = [layer for names in chosen.values() for layer in names]
-        calculations = undo.enter_context(record_calculations(model, wanted, heads)) if calculation else {}
-        with record(model, wanted, heads) as maps, pondered(model) as thoughts:
+            undo.callback(modules[name].register_forward_pre_hook(note).remove)
+        if calculation:
+            calculations = undo.enter_context(record_calculations(model, names, selection.heads))
+        with record(model, names, selection.heads) as maps, pondered(model) as thoughts:
             model(*inputs)
-    axes: dict[str, list[Layer]] = {}
-    for axis, names in chosen.items():
-        query_steps, key_steps = _steps_of(axis, thoughts)
-        for layer in names:
-            count: int = modules[layer].heads  # type: ignore[assignment]
-            numbers = tuple(range(count)) if heads is None else tuple(head % count for head in heads)
-            calls = maps[layer]
-            for step in _chosen_steps(axis, by_axis[axis], len(calls), layers):
-                call = calls[step - 1].float()
-                weights, queries, keys = _over_image(model, modules[layer], shapes.get(layer), call) or (
-                    call, *_fitting(None if sides is None else sides.get(axis), call)
-                )  # fmt: skip
-                if weights.dim() != 4 or len(weights) != 1:
-                    raise UserError(f"{layer} gave maps of shape {tuple(call.shape)}: expected those of one input")
-                axes.setdefault(axis, []).append(Layer(
-                    layer, by_axis[axis].index(layer), weights.cpu().numpy(), numbers,
-                    replace(queries, steps=query_steps), replace(keys, steps=key_steps),
-                    step if len(calls) > 1 else None,
-                    _calculation(calculations[layer][step - 1], len(numbers)) if calculation else None,
-                ))  # fmt: skip
-    return AttentionMaps(axes, name, title, picture, tuple(axis for axis in stepwise if axis in axes))
+    return _Recording(maps, calculations if calculation else {}, shapes, thoughts)
+
+
+def _layers(
+    model: nn.Module, recording: _Recording, selection: _Selection, axis: str, sides: tuple[Side, Side] | None
+) -> list[Layer]:
+    """Return the recorded layers of an axis; a layer that ran several times once for each selected step."""
+    query_steps, key_steps = _steps_of(axis, recording.thoughts)
+    every, layers = selection.every[axis], []
+    for name in selection.names[axis]:
+        module: Any = tapped(model)[name]
+        heads = tuple(range(module.heads)) if selection.heads is None else tuple(
+            head % module.heads for head in selection.heads
+        )  # fmt: skip
+        calls = recording.maps[name]
+        for step in _chosen_steps(axis, every, len(calls), selection.layers):
+            call = calls[step - 1].float()
+            over_image = _over_image(model, module, recording.shapes.get(name), call)
+            weights, queries, keys = over_image or (call, *_fitting(sides, call))
+            if weights.dim() != 4 or len(weights) != 1:
+                raise UserError(f"{name} gave maps of shape {tuple(call.shape)}: expected those of one input")
+            calculations = recording.calculations.get(name)
+            layers.append(Layer(
+                name, every.index(name), weights.cpu().numpy(), heads,
+                replace(queries, steps=query_steps), replace(keys, steps=key_steps),
+                step if len(calls) > 1 else None,
+                None if calculations is None else _calculation(calculations[step - 1], len(heads)),
+            ))  # fmt: skip
+    return layers
 
 
 def _calculation(call: tap.Calculation, heads: int) -> Calculation:

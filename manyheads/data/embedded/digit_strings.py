@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer, processors
 
-from manyheads.data.parallel import Pairs
-from manyheads.data.tokenizers import END, PAD, UNKNOWN, character_tokenizer
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.tokenizers import END, PAD, UNKNOWN, character_tokenizer
 from manyheads.errors import UserError
 
 Algorithm = Literal["copy", "reverse", "addition"]

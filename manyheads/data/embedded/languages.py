@@ -14,8 +14,8 @@ from itertools import islice
 from random import Random
 
 from manyheads.data.embedded.phrases import Writer, locale_of, split_of
-from manyheads.data.labelled import Labelled
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 # two at a time are written together; neighbours among languages stand apart, so that no phrase is a near translation

@@ -14,8 +14,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from manyheads.data.images.reading import ImageData, digits
-from manyheads.data.source import Source
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 

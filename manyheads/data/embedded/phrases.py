@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 from babel import Locale, UnknownLocaleError, dates, lists, localedata, numbers, units
 from babel.languages import get_official_languages
 
-from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-from manyheads.data.documents import Document, Documents, sentences
+from manyheads.data.readers.documents import Document, Documents, sentences
 
 
 def source_files() -> list[Path]:

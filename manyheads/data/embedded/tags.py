@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from babel import Locale, dates, lists
 
-from manyheads.data.conll import OUTSIDE, Tagged, words_of
 from manyheads.data.embedded.phrases import PLAIN_SPACES, Fragment, Writer, locale_of, split_of
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import OUTSIDE, Tagged, words_of
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 NAMES = ("PLACE", "LANGUAGE")

@@ -23,8 +23,8 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.labelled import label_name, number_fault
-from manyheads.data.splits import half_character
+from manyheads.data.readers.labelled import label_name, number_fault, score_fault
+from manyheads.data.readers.splits import half_character
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
@@ -200,6 +200,8 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     label = entry.label
     if entry.fault:
         return entry.fault
+    if fault := score_fault(label, "label"):
+        return ImageFault(*fault)
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
         return ImageFault(f"the label is {label!r}", "write a name or an integer from 0 on")
     if str(label) == "-1":

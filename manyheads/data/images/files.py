@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.compressed import kind
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
-from manyheads.data.rows import TABLES, table
-from manyheads.data.source import HUB
-from manyheads.data.splits import NUMBERED, VALIDATION, Splits, is_split, lines_of, splits_among
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.roles import NUMBERED, folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.rows import TABLES, table
+from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
+from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -72,8 +73,8 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
     if str(path).startswith(HUB):
         return _hub(str(path), columns)
     file = Path(path)
-    if not file.exists() and "," in str(path):
-        return _shards([entries(part.strip(), columns, images=images) for part in str(path).split(",")], str(path))
+    if len(parts := parts_of(str(path))) > 1:
+        return _shards([entries(part, columns, images=images) for part in parts], str(path))
     if not file.exists():
         raise FileNotFoundError(f"{file}: no such file or directory; give {_FORMS}")
     if file.is_dir():
@@ -92,8 +93,8 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
     """The training, validation and test data of a directory or of a data set on the Hub; else `data` is for training.
 
-    A directory holds a corpus for each split: `train`, `val`|`valid`|`validation`|`dev`, `test` (or `t10k...`); a
-    folder of class folders alone is training data. `validation` and `test` take precedence over what it holds. Raises
+    A directory holds a corpus for each split, by its name (`roles.py`); a folder of class folders alone is training
+    data. `validation` and `test` take precedence over what it holds. Raises
     FileNotFoundError or UserError.
     """
     splits = Splits(data, None, [])
@@ -101,8 +102,8 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
         names = splits_among(Path(), _load(data))
         of = {name: f"{data}#{name}" for name in filter(None, (names.train, names.validation, *names.test))}
         splits = Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
-    elif Path(data).is_dir():
-        splits = _splits_of(Path(data))
+    elif folder := folder_of(data):
+        splits = _splits_of(folder)
     if splits.train is None:
         fault = f"{data}: no training data; expected train (or train.parquet, train.jsonl, ...) in it"
         if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
@@ -115,33 +116,22 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
 
 def _splits_of(folder: Path) -> Splits:
-    inside = [path for path in _visible(folder) if path.is_dir() or _is_corpus(path)]
-    folders = [path for path in inside if path.is_dir()]
-    named = [path for path in folders if is_split(path.name, ("train", *VALIDATION, "test"))]
-    files = [path.name for path in inside if not path.is_dir()]
-    mnist = [str(folder / name) for name in files if name.startswith("t10k")]
-    split_files = mnist or splits_among(folder, files, shards=NUMBERED) != (None, None, [])
-    if len(named) < len(folders) and not split_files and not any(map(_holds_folders, named)):
-        return Splits(str(folder), None, [])  # the class folders themselves, be one called `train` or `test_card`
-    splits = splits_among(folder, [*files, *(path.name for path in named)], shards=None if named else NUMBERED)
-    if splits.train is not None and Path(splits.train).is_dir() and not _holds_folders(Path(splits.train)):
+    folders = folders_in(folder)
+    named = [path.name for path in split_folders(folders)]
+    files = [path.name for path in visible(folder) if not path.is_dir() and _is_corpus(path)]
+    if folders and not named and splits_among(folder, files, shards=NUMBERED) == (None, None, []):
+        return Splits(str(folder), None, [])  # the class folders themselves
+    splits = splits_among(folder, [*files, *named], shards=None if named else NUMBERED)
+    if splits.train is not None and Path(splits.train).is_dir() and not folders_in(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
         raise UserError(f"{splits.train}: no class folders in it; {expected}")
-    return Splits(splits.train, splits.validation, splits.test + mnist)
-
-
-def _holds_folders(folder: Path) -> bool:
-    return any(path.is_dir() for path in _visible(folder))
-
-
-def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return splits.mapped(lambda path: str(within(Path(path))) if "," not in path and Path(path).is_dir() else path)
 
 
 def _folders(folder: Path) -> Iterator[Entry]:
-    if not _holds_folders(folder):
+    if not folders_in(folder):
         raise UserError(f"{folder}: no class folders in it; expected {folder}/CLASS/IMAGE")
-    for path in _visible(folder):
+    for path in visible(folder):
         if path.is_dir():
             yield from _class_folder(path, folder.resolve())
         elif not path.exists():
@@ -172,7 +162,7 @@ def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
 
 def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
     """The files in a folder and those below it; `above` are the real places on the way, for links that lead back."""
-    for path in _visible(folder):
+    for path in visible(folder):
         if path.is_dir():
             real = path.resolve()
             if any(place.is_relative_to(real) for place in above):
@@ -266,8 +256,13 @@ def _is_idx(name: str) -> bool:
     return "images" in name and "idx" in name
 
 
+def labels_beside(file: Path) -> Path:
+    """Where the labels of MNIST's images are."""
+    return file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
+
+
 def _idx(file: Path, images: bool) -> Iterator[Entry]:
-    beside = file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
+    beside = labels_beside(file)
     if not beside.is_file():
         raise FileNotFoundError(f"{beside}: no such file; the labels of {file.name} are expected in it")
     labels = _idx_array(beside, 1)

@@ -24,8 +24,8 @@ from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.labelled import label_name, label_order
-from manyheads.data.splits import SplitData, held_out
+from manyheads.data.readers.labelled import label_name, label_order
+from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from manyheads.data.images.checking import listed
-from manyheads.data.images.files import Columns, find_splits
+from manyheads.data.images.files import Columns, find_splits, labels_beside
 from manyheads.data.images.reading import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.labelled import with_labels
-from manyheads.data.report import Report
-from manyheads.data.source import HUB, ClassSource, check_labels
-from manyheads.data.splits import SplitData, Splits, hold_out
+from manyheads.data.readers.labelled import with_labels
+from manyheads.data.readers.roles import folders_in
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
+from manyheads.data.sources.report import Report
+from manyheads.data.sources.source import HUB, ClassSource, check_labels
 
 HELD_OUT = 0.05  # of the training images, where there are no validation data
 
@@ -80,6 +81,13 @@ class ImageSource(ClassSource[ImageData]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         return find_splits(data, validation=validation, test=test)
+
+    def files(self, corpus: str) -> list[Path]:
+        """And the labels beside MNIST's images; of class folders, the folders."""
+        files = super().files(corpus)
+        beside = [path for file in files if (path := labels_beside(file)) != file and path.is_file()]
+        whole = same_place(corpus, self.data) and files[0].is_dir()
+        return folders_in(files[0]) if whole else [*files, *beside]
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import Route
-from manyheads.data.windows import Frame, owners, windows
+from manyheads.data.text.windows import Frame, owners, windows
 from manyheads.errors import UserError
 from manyheads.tasks.outputs import outputs
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import QuestionSource
-from manyheads.data.squad import Questions
-from manyheads.data.text_faults import check_text
+from manyheads.data.readers.squad import Questions
+from manyheads.data.sources.corpora import QuestionSource
+from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import (

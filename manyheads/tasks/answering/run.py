@@ -9,9 +9,9 @@ import torch
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import QuestionSource
-from manyheads.data.splits import SplitData
-from manyheads.data.squad import Questions
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.squad import Questions
+from manyheads.data.sources.corpora import QuestionSource
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted
 from manyheads.runs.estimate import Plan

@@ -22,7 +22,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.squad import Answer, Questions
+from manyheads.data.readers.squad import Answer, Questions
 from manyheads.tasks.answering.metrics import squad_metrics
 from manyheads.tasks.answering.passages import (
     MAX_ANSWER,

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
 from manyheads.core.layers import TokenEmbedding
-from manyheads.data.windows import Frame
+from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
 from manyheads.files import write
 from manyheads.models.bert_features import BertFeatures

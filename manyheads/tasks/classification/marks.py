@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer, processors
 
-from manyheads.data.tokenizers import with_special_tokens
+from manyheads.data.text.tokenizers import with_special_tokens
 
 START, DELIMITER, EXTRACT = MARKS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import LabelledSource
-from manyheads.data.labelled import Columns, Labelled
-from manyheads.data.text_faults import ItemError
+from manyheads.data.readers.labelled import Columns, Labelled
+from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
 from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data

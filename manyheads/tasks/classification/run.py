@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import LabelledSource
 from manyheads.data.embedded.languages import LANGUAGES
-from manyheads.data.labelled import Labelled, label_order
-from manyheads.data.splits import SplitData
-from manyheads.data.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT

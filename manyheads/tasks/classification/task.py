@@ -23,9 +23,9 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.labelled import Labelled
-from manyheads.data.text_faults import ItemError, beginning, fault_of
-from manyheads.data.tokenizers import shortened
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.text_faults import ItemError, beginning, fault_of
+from manyheads.data.text.tokenizers import shortened
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded

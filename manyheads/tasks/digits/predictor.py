@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyheads.data.corpora import DigitSource, by_length
+from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.tasks.digits.task import digit_outcome
 from manyheads.tasks.evaluation import Outcome, scored_data
 from manyheads.tasks.translation.predictor import Translator

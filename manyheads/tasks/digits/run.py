@@ -13,13 +13,13 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import DigitSource, by_length
 from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
-from manyheads.data.parallel import Pairs
-from manyheads.data.source import DIGITS
-from manyheads.data.splits import SplitData
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import END, PAD
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.digits import DigitSource, by_length
+from manyheads.data.sources.source import DIGITS
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted

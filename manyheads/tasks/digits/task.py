@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, part_of
-from manyheads.data.parallel import Pairs
+from manyheads.data.readers.parallel import Pairs
 from manyheads.generation import greedy
 from manyheads.tasks.evaluation import Outcome
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from tokenizers import Tokenizer
@@ -12,15 +13,15 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged
-from manyheads.data.corpora import TaggedSource
-from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import TaggedSource
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import configured
 from manyheads.runs.estimate import Plan, estimate
-from manyheads.runs.run import Job, Run, carry_out
+from manyheads.runs.run import Job, Run, carry_out, tell_splits
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.masked_words.run import wordpiece
@@ -40,6 +41,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
         return estimate(run.recipe, config, plan, run.route(config.threads))
     begun = time.monotonic()
     splits = source.read()
+    tell_splits(source, splits)
     # of the user's data, the test data stay unseen
     held = splits.validation if config.data else splits.known["test"]
     splits = SplitData(splits.train, held, held)
@@ -72,8 +74,12 @@ class _Corpus:
     def peek(self) -> None:
         pass
 
-    def read(self) -> SplitData[Tagged]:
-        return self.splits
+    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
+        return self, self.splits
+
+    def told(self, splits: SplitData[Tagged]) -> list[str]:
+        """Nothing: it is said once of all three."""
+        return []
 
     def report(self, splits: SplitData[Tagged]) -> str:
         return f"{len(splits.train):,} sentences, {len(splits.validation):,} to probe with"

@@ -15,9 +15,9 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.conll import Tagged
-from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.windows import word_windows
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.text.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics

@@ -21,7 +21,7 @@ from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependen
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.analysis.heads.stanford import PUBLISHED, stanford
-from manyheads.data.treebank import Sentence, Treebank, read_treebank
+from manyheads.data.readers.treebank import Sentence, Treebank, read_treebank
 from manyheads.errors import UserError
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 

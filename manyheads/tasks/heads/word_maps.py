@@ -17,7 +17,7 @@ from manyheads.analysis.heads import HeadStatistics
 from manyheads.core.runtime import Route
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
-from manyheads.data.windows import Frame
+from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import pondered
@@ -114,9 +114,7 @@ class WordReader:
         self, numbers: Sequence[int], pieces: Sequence[Sequence[Sequence[int]]], statistics: HeadStatistics | None
     ) -> Iterator[WordMaps]:
         texts = [self.frame.around([token for word in words for token in word])[0] for words in pieces]
-        c = self.model.config
-        fill: Any = getattr(c, "source_pad", None) or getattr(c, "pad", None) or 0
-        padded = torch.from_numpy(pad(texts, fill))
+        padded = torch.from_numpy(pad(texts, _pad_id(self.model)))
         lengths = torch.tensor([len(ids) for ids in texts])
         maps = self._token_maps(padded, lengths)
         if statistics is not None:
@@ -168,3 +166,9 @@ class WordReader:
             name = self.tokenizer.id_to_token(token) or str(token)
             places[name] = places.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
         return places
+
+
+def _pad_id(model: Any) -> int:
+    """Return the id that fills up texts: of an encoder-decoder its source's. 0 if the model has none."""
+    candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
+    return next((pad for pad in candidates if pad is not None), 0)

@@ -10,7 +10,7 @@ from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, fitted
 from manyheads.runs.estimate import Plan

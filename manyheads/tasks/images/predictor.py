@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
-from manyheads.analysis.maps import AttentionMaps
+from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.core.runtime import Route
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
@@ -24,7 +24,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
-from manyheads.data.labelled import distinct_names
+from manyheads.data.readers.labelled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
@@ -74,7 +74,7 @@ class ImageEncoder(TrainedModel):
         pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
         picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
         if tapped(self.model) or not squeezes(self.model):
-            return self._maps([pixels], None, title, picture=picture, layers=layers, heads=heads, axis=axis)
+            return self._maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
         if heads is not None or axis is not None:
             raise UserError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)

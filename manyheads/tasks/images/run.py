@@ -17,7 +17,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
 from manyheads.runs.estimate import Plan

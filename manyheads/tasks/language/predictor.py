@@ -13,10 +13,10 @@ import numpy as np
 from tokenizers import Encoding
 
 from manyheads.analysis.lens import Lens
-from manyheads.analysis.maps import AttentionMaps
-from manyheads.data.corpora import TextSource
-from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.texts import Texts
+from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.data.readers.texts import Texts
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
@@ -170,10 +170,8 @@ class LanguageModel(ModelWithTokenizer):
                 )
             shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
             text = self.tokenizer.decode(shown.ids)
-        return self._text_maps(
-            shown, text, truncate=truncate, stepwise=("self",), layers=layers, heads=heads, axis=axis,
-            calculation=calculation,
-        )  # fmt: skip
+        options = MapOptions(axis, layers, heads, calculation)
+        return self._text_maps(shown, text, options, truncate=truncate, stepwise=("self",))
 
     def lens(self, text: str, *, top: int = 5, truncate: bool = False) -> Lens:
         """What each layer would say follows each token of a text: the logit lens.

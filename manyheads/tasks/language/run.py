@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.corpora import TextSource
-from manyheads.data.splits import SplitData
-from manyheads.data.store import TokenStream
-from manyheads.data.texts import Texts
-from manyheads.data.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.texts import Texts
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.text.store import TokenStream
+from manyheads.data.text.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT

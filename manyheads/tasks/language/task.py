@@ -18,7 +18,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy
-from manyheads.data.blocks import Groups, Stream, block_starts
+from manyheads.data.text.blocks import Groups, Stream, block_starts
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost

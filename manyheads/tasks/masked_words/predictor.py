@@ -16,8 +16,8 @@ from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.corpora import DocumentSource
-from manyheads.data.pretraining import (
+from manyheads.data.sources.running_text import DocumentSource
+from manyheads.data.text.pretraining import (
     Epoch,
     PretrainingData,
     Rules,
@@ -26,9 +26,9 @@ from manyheads.data.pretraining import (
     continuations,
     mask_token,
 )
-from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.tokenizers import shortened, with_special_tokens
-from manyheads.data.windows import Frame
+from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
+from manyheads.data.text.tokenizers import shortened, with_special_tokens
+from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores

@@ -10,7 +10,7 @@ from manyheads.runs.recipe import FINE_TUNING, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
 if TYPE_CHECKING:
-    from manyheads.data.pretraining import Rules
+    from manyheads.data.text.pretraining import Rules
 
 RUN = "manyheads.tasks.masked_words.run"
 
@@ -61,7 +61,7 @@ class PretrainingConfig(Config):
 
     @property
     def rules(self) -> Rules:
-        from manyheads.data.pretraining import Rules
+        from manyheads.data.text.pretraining import Rules
 
         return Rules(
             length=self.length, next_sentence=self.next_sentence, share=self.share, predictions=self.predictions,

@@ -11,12 +11,12 @@ from tokenizers import Regex, Tokenizer, normalizers
 
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.column import Joined
-from manyheads.data.corpora import DocumentSource
-from manyheads.data.documents import BREAK, Documents
-from manyheads.data.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
-from manyheads.data.splits import SplitData
-from manyheads.data.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.documents import BREAK, Documents
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.running_text import DocumentSource
+from manyheads.data.text.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
+from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head

@@ -17,8 +17,8 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.tokenizers import with_special_tokens
+from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
+from manyheads.data.text.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
 from manyheads.training.division import each

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from manyheads.data.conll import OUTSIDE
+from manyheads.data.readers.conll import OUTSIDE
 from manyheads.errors import UserError
 from manyheads.training.record import Metrics
 

@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged, words_of
-from manyheads.data.corpora import TaggedSource
-from manyheads.data.text_faults import check_texts
-from manyheads.data.windows import word_windows
+from manyheads.data.readers.conll import Tagged, words_of
+from manyheads.data.sources.corpora import TaggedSource
+from manyheads.data.text.text_faults import check_texts
+from manyheads.data.text.windows import word_windows
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.conll import Tagged
-from manyheads.data.corpora import TaggedSource
-from manyheads.data.splits import SplitData
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import TaggedSource
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted

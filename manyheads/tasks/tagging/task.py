@@ -21,8 +21,8 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.conll import Tagged
-from manyheads.data.windows import WordWindow, word_windows
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.text.windows import WordWindow, word_windows
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics

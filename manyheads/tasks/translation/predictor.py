@@ -12,13 +12,13 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.lens import Lens
-from manyheads.analysis.maps import AttentionMaps
+from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
 from manyheads.data.batching import pad
-from manyheads.data.corpora import ParallelSource
-from manyheads.data.parallel import Pairs
-from manyheads.data.text_faults import ItemError, beginning, check_text, check_texts
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.lowering import reduction
@@ -187,10 +187,8 @@ class Translator(ModelWithTokenizer):
             "encoder": (source.side, source.side), "decoder": (written.side, before),
             "cross": (written.side, source.side),
         }  # fmt: skip
-        return self._maps(
-            self._inputs(source, written), sides, title, stepwise=("decoder", "cross"), layers=layers, heads=heads,
-            axis=axis, calculation=calculation,
-        )  # fmt: skip
+        options = MapOptions(axis, layers, heads, calculation)
+        return self._maps(self._inputs(source, written), sides, title, options, stepwise=("decoder", "cross"))
 
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """What each layer of the decoder would write in place of each token of the target: the logit lens.

@@ -12,12 +12,12 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.column import Joined
-from manyheads.data.corpora import ParallelSource
-from manyheads.data.parallel import Pairs
-from manyheads.data.splits import SplitData
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.presets import build, fitted

@@ -17,8 +17,8 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, token_batches
-from manyheads.data.parallel import Pairs
-from manyheads.data.store import TokenStore
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts, ponder_cost
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.tasks.train import train
 from tests.support.reference import randomise
 

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForImageClassification, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from manyheads import directory, export, files
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT, ViTConfig

@@ -16,7 +16,7 @@ from huggingface_hub.utils import filter_repo_objects
 from torch import nn
 
 from manyheads import directory, export
-from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
+from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe
 from tests.support.opus import ENGLISH, GERMAN, sentencepiece_model, write_opus
 from tests.support.reference import randomise, theirs
 

@@ -13,8 +13,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.data import tokenizers
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text import tokenizers
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig

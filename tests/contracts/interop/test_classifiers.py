@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyheads import directory
-from manyheads.data.tokenizers import train_word_level, train_wordpiece
+from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline

@@ -12,7 +12,7 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.costs import example
 from manyheads.data.embedded.digit_strings import digit_tokenizer
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
 

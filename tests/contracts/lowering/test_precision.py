@@ -14,7 +14,7 @@ import torch
 import manyheads
 from manyheads import directory
 from manyheads.cli import main
-from manyheads.data.tokenizers import train_bpe
+from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")

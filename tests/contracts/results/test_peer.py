@@ -14,7 +14,7 @@ from lab.evidence import peer
 from lab.evidence.standing import step
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.runs import fine_tuning
 from manyheads.runs.fine_tuning import start_bert

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import manyheads
-from manyheads.data.recorded import source_of
+from manyheads.data.sources.recorded import source_of
 
 FORMER = json.loads(Path(__file__).with_name("former_runs.json").read_text(encoding="utf-8"))
 COUNT = 60

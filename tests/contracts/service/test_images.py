@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngImageFile
 import manyheads
 from manyheads import directory
 from manyheads.data.images import decoding
-from manyheads.data.text_faults import ItemError
+from manyheads.data.text.text_faults import ItemError
 from manyheads.service import verbs
 from manyheads.service.batching import Batcher
 from manyheads.service.server import Settings, service_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.corpora import QuestionSource
+from manyheads.data.sources.corpora import QuestionSource
 from manyheads.tasks.evaluation import LabelOutcome, compare, scored_data
 
 

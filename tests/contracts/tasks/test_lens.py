@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyheads import cli, directory
 from manyheads.analysis.lens import EMBEDDING, LONGEST, logit_lens
-from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig

@@ -11,8 +11,8 @@ import pytest
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.data.text_faults import CHARACTERS, ItemError
-from manyheads.data.tokenizers import train_byte_bpe, train_wordpiece
+from manyheads.data.text.text_faults import CHARACTERS, ItemError
+from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.loading import PREDICTORS, load

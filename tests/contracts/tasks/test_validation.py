@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from manyheads.core.runtime import prepare
-from manyheads.data.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
-from manyheads.data.store import TokenStore
-from manyheads.data.tokenizers import train_bpe, train_wordpiece
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import build, preset
 from manyheads.tasks.directions.task import DirectionsTask

@@ -21,15 +21,16 @@ import pytest
 from tokenizers import Tokenizer
 
 from manyheads.core.runtime import resident
-from manyheads.data import corpus
-from manyheads.data.blocks import LISTED, Groups, block_starts
-from manyheads.data.compressed import kind, opened
-from manyheads.data.corpora import TextSource
-from manyheads.data.corpus import cut
-from manyheads.data.splits import LONGEST_LINE, NUMBERED, lines, splits_among
-from manyheads.data.store import TokenStream
-from manyheads.data.texts import Texts, read_texts
-from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe
+from manyheads.data.readers import corpus
+from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.corpus import cut
+from manyheads.data.readers.roles import NUMBERED, splits_among
+from manyheads.data.readers.splits import LONGEST_LINE, lines
+from manyheads.data.readers.texts import Texts, read_texts
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.text.blocks import LISTED, Groups, block_starts
+from manyheads.data.text.store import TokenStream
+from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe
 from manyheads.files import fingerprint
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat,", "isn't", "it?", "Grüße", "世界", "3.14", "", "\t", "x_y\r\n\n"]
@@ -143,8 +144,8 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     description = source.describe(first)
     streams = [TokenStream.of(texts, TOKENIZER, END, tmp_path / "kept")[:].tolist() for texts in first[:2] if texts]
     with monkeypatch.context() as patched:
-        patched.setattr("manyheads.data.corpus.opened", lambda *_: pytest.fail("read again"))
-        patched.setattr("manyheads.data.splits.opened", lambda *_: pytest.fail("read again"))
+        patched.setattr("manyheads.data.readers.corpus.opened", lambda *_: pytest.fail("read again"))
+        patched.setattr("manyheads.data.readers.splits.opened", lambda *_: pytest.fail("read again"))
         again = source.read()
         assert source.describe(again) == description
         assert source.report(again) == source.report(first)
@@ -165,9 +166,9 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 TOKENISE = """
 import sys
 from pathlib import Path
-from manyheads.data import store
-from manyheads.data.store import TokenStream
-from manyheads.data.texts import read_texts
+from manyheads.data.text import store
+from manyheads.data.text.store import TokenStream
+from manyheads.data.readers.texts import read_texts
 from tokenizers import Tokenizer
 store._CHARACTERS = 20_000
 tokenizer = Tokenizer.from_file(sys.argv[2])
@@ -248,7 +249,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("random", [True, False])
 def test_the_order_of_very_many_blocks_is_computed(random: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.blocks.LISTED", 10)
+    monkeypatch.setattr("manyheads.data.text.blocks.LISTED", 10)
     for tokens, block in ((1000, 7), (4097, 1), (100, 9)):
         starts = Groups(block_starts(tokens, block, seed=1, epoch=2, random=random), 8)
         every = np.concatenate([starts[i] for i in range(len(starts))])
@@ -314,7 +315,7 @@ def test_torn_files_cost_no_memory(tmp_path: Path) -> None:
 def test_bombs_are_refused_before_memory_goes(tmp_path: Path, name: str) -> None:
     compress(tmp_path / name, b'{"text": "' + b"a" * 200_000_000)
     code = (
-        "import re, sys; from manyheads.data.texts import read_texts\n"
+        "import re, sys; from manyheads.data.readers.texts import read_texts\n"
         "try: read_texts(sys.argv[1])\n"
         "except ValueError as error: print(error)\n"
         "print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)\n"

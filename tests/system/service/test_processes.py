@@ -192,6 +192,7 @@ def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Pa
         assert running.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
     """From the first moment that the parent has children until it says that it serves."""

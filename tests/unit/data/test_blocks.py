@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyheads.data.blocks import block_starts
-from manyheads.data.store import TokenStream
-from manyheads.data.texts import Texts
-from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
+from manyheads.data.readers.texts import Texts
+from manyheads.data.text.blocks import block_starts
+from manyheads.data.text.store import TokenStream
+from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 
 
 def test_a_stream_is_the_texts_with_the_end_before_each(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.data.parallel import Pairs
-from manyheads.data.tokenizers import encode_all, load_tokenizer, train_bpe
+from manyheads.data.text.tokenizers import encode_all, load_tokenizer, train_bpe
 from tests.paths import ROOT
 
 WORDS = [
@@ -65,14 +64,6 @@ def test_round_trip() -> None:
     assert tokenizer.decode_batch(encode_all(tokenizer, texts)) == expected
 
 
-def test_multi30k_round_trip_and_size(multi30k: Pairs) -> None:
-    texts = [*multi30k.sources, *multi30k.targets]
-    tokenizer = train_bpe(texts, 10_000)
-    assert tokenizer.get_vocab_size() == 10_000
-    expected = [unicodedata.normalize("NFC", re.sub(r"[ \t]+", " ", t).strip()) for t in texts]
-    assert tokenizer.decode_batch(encode_all(tokenizer, texts)) == expected
-
-
 def test_sizes_that_cannot_be_had_are_told() -> None:
     with pytest.warns(UserWarning, match=r"vocabulary=5000: the texts yield only \d+ ids"):
         tokenizer = train_bpe(TEXTS, 5000)
@@ -85,7 +76,7 @@ def test_sizes_that_cannot_be_had_are_told() -> None:
 
 def test_same_text_same_tokenizer_in_another_process() -> None:
     code = (
-        "import sys; from manyheads.data.tokenizers import train_bpe; from pathlib import Path\n"
+        "import sys; from manyheads.data.text.tokenizers import train_bpe; from pathlib import Path\n"
         "sys.stdout.write(train_bpe(sys.argv[1].split('|'), 80).to_str())"
     )
     outputs = [

@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import LabelledSource
-from manyheads.data.labelled import Columns, Labelled, label_order, read_labelled
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.labelled import Columns, Labelled, label_order, read_labelled
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import LabelledSource
 
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
 
@@ -100,6 +100,39 @@ def test_a_missing_number_does_not_make_the_others_strange(tmp_path: Path) -> No
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [0.5]}), file)
     with pytest.raises(ValueError, match=r"a\.parquet:1: 'label' is 0\.5, not a label"):
         read_labelled(file)
+
+
+SCORED = [(f"text {i}", score) for i, score in enumerate(("5.000", "3.52", "0.0", ".25", "1e-3"))]
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv", "jsonl", "numbers.jsonl", "parquet", "text.parquet"])
+def test_scores_are_no_classes(tmp_path: Path, form: str) -> None:
+    """Not even those that are whole, where the others are left out on request."""
+    file = tmp_path / f"scores.{form}"
+    texts, scores = zip(*SCORED, strict=True)
+    if form.endswith("parquet"):
+        labels = scores if form.startswith("text") else tuple(map(float, scores))
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts, "label": labels}), file)
+    elif form.endswith("jsonl"):
+        labels = tuple(map(float, scores)) if form.startswith("numbers") else scores
+        rows = ({"text": text, "label": label} for text, label in zip(texts, labels, strict=True))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        between = "," if form == "csv" else "\t"
+        file.write_text("".join(f"{text}{between}{label}\n" for text, label in [("text", "label"), *SCORED]))
+    line = 3 if form in ("tsv", "csv") else 2
+    with pytest.raises(
+        ValueError, match=rf"{file.name}:{line}: 'label' is 3\.52, not a label: .*; only classes .*columns\.label=NAME"
+    ):
+        read_labelled(file)
+    with pytest.raises(ValueError, match=rf"{file.name}:{line}: 3 labels are numbers that are not whole; only classes"):
+        read_labelled(file, skip_bad_lines=True)
+
+
+@pytest.mark.parametrize("labels", [("0.0", "1.0"), ("v1.5", "v2.5"), ("1.2.3", "1.2.4"), ("10", "9"), ("3,5", "x")])
+def test_whole_numbers_and_names_with_digits_are_classes(tmp_path: Path, labels: tuple[str, str]) -> None:
+    file = write(tmp_path / "c.tsv", f"text\tlabel\na\t{labels[0]}\nb\t{labels[1]}\n")
+    assert read_labelled(file).labels == [*labels]
 
 
 def test_semicolons_are_seen(tmp_path: Path) -> None:
@@ -216,25 +249,6 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(FileNotFoundError, match="no training data"):
         read_labelled_splits(splits(tmp_path / "x", val="a\tx\n"))
-
-
-@pytest.mark.parametrize(
-    ("name", "counts", "labels"),
-    [
-        ("sst2", (60_614, 6_735, 872), {"negative", "positive"}),
-        ("mrpc", (None, None, 1_725), {"negative", "positive"}),
-    ],
-)
-def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
-    labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
-    parts: list[Labelled | None] = [labelled.train, labelled.validation, labelled.test]
-    for part, count in zip(parts, counts, strict=True):
-        assert part is not None
-        assert count is None or len(part) == count
-        assert set(part.labels) == labels
-    assert (labelled.train.pairs is not None) == (name == "mrpc")
-    if name == "mrpc":
-        assert len(labelled.train) + len(labelled.validation) == 4_076
 
 
 def test_labels_are_ordered_by_value_then_by_spelling() -> None:

@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import ParallelSource
-from manyheads.data.parallel import Pairs, read_parallel
-from manyheads.data.splits import Splits, hold_out
+from manyheads.data.readers.parallel import Pairs, read_parallel
+from manyheads.data.readers.splits import Splits, hold_out
+from manyheads.data.sources.corpora import ParallelSource
 
 GERMAN, ENGLISH = ["Ein Hund.", "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["A dog.", "Two cats.", "O 3"]
 ROWS = list(zip(GERMAN, ENGLISH, strict=True))
@@ -295,7 +295,7 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.splits.LONGEST_LINE", 1000)
+    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 1000)
     (tmp_path / "a.de").write_text("x\n")
     (tmp_path / "a.en").write_text("y" * 5000)
     with pytest.raises(ValueError, match=r"a\.en:1: a line of more than 1,000 bytes; cut it into several"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyheads.data.pretraining import (
+from manyheads.data.text.pretraining import (
     Example,
     PretrainingData,
     Rules,
@@ -19,7 +19,7 @@ from manyheads.data.pretraining import (
     continuations,
     truncated,
 )  # fmt: skip
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 
 SPECIAL = Special(0, 1, 2)
 FIRST = 10  # tokens of the text are numbered from here, each occurring once, so that a token tells where it stood

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.conll import Tagged
-from manyheads.data.documents import Documents
-from manyheads.data.labelled import Labelled
-from manyheads.data.parallel import Pairs
-from manyheads.data.report import (
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.documents import Documents
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.squad import Answer, Question, Questions
+from manyheads.data.readers.texts import Texts
+from manyheads.data.sources.report import (
     document_report,
     labelled_report,
     parallel_report,
@@ -19,9 +22,6 @@ from manyheads.data.report import (
     tag_report,
     text_report,
 )  # fmt: skip
-from manyheads.data.splits import SplitData
-from manyheads.data.squad import Answer, Question, Questions
-from manyheads.data.texts import Texts
 
 TRAIN = Pairs(
     ["a b c", "a b c", "a b c", "same", "long long"] + [f"word {i}" for i in range(95)],

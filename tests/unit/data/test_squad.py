@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import QuestionSource
-from manyheads.data.splits import SplitData
-from manyheads.data.squad import Answer, Questions, read_squad
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.squad import Answer, Questions, read_squad
+from manyheads.data.sources.corpora import QuestionSource
 
 
 def read_splits(data: Path) -> SplitData[Questions]:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from manyheads.data import store as store_module
-from manyheads.data.store import TokenStore, TokenStream
-from manyheads.data.tokenizers import encode_all, train_bpe
+from manyheads.data.text import store as store_module
+from manyheads.data.text.store import TokenStore, TokenStream
+from manyheads.data.text.tokenizers import encode_all, train_bpe
 
 TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
 TOKENIZER = train_bpe(TEXTS, 39)
@@ -30,7 +30,7 @@ def test_ids_and_lengths_are_the_tokenizers(tmp_path: Path) -> None:
 
 def test_opened_again_without_tokenising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
-    monkeypatch.setattr("manyheads.data.store.encode_all", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr("manyheads.data.text.store.encode_all", lambda *_: pytest.fail("tokenised again"))
     second = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     assert first.path == second.path
     assert [list(a) for a in first] == [list(b) for b in second]

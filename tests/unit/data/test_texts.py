@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.corpora import TextSource
-from manyheads.data.corpus import FIRST
-from manyheads.data.splits import SplitData
-from manyheads.data.texts import Texts, read_texts
+from manyheads.data.readers.corpus import FIRST
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.texts import Texts, read_texts
+from manyheads.data.sources.running_text import TextSource
 
 
 def read_text_splits(data: Path | None, **settings: Any) -> SplitData[Texts]:
@@ -143,7 +143,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_hashes_are_of_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.corpus.PIECE", 50)
+    monkeypatch.setattr("manyheads.data.readers.corpus.PIECE", 50)
     texts = Texts(["häuser " * 100, "b", "c " * 60])
     expected = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts.texts]
     assert len(list(texts.parts())) > 3

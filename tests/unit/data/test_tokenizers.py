@@ -21,8 +21,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
-from manyheads.data import tokenizers
-from manyheads.data.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
+from manyheads.data.text import tokenizers
+from manyheads.data.text.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
 from tests.paths import ROOT
 
 WORDS = [
@@ -99,7 +99,7 @@ def test_text_that_spells_a_special_token_is_text(tmp_path: Path, kind: str) -> 
 
 def test_same_texts_same_file_in_any_process() -> None:
     code = (
-        "import sys, json; from manyheads.data import tokenizers as t; texts = json.loads(sys.argv[1])\n"
+        "import sys, json; from manyheads.data.text import tokenizers as t; texts = json.loads(sys.argv[1])\n"
         "print(json.dumps([t.train_wordpiece(texts, 120).to_str(), t.train_byte_bpe(texts, 300).to_str(),\n"
         "t.train_unigram(texts, 75).to_str(), t.train_character(texts).to_str(),\n"
         "t.train_word_level(texts, 12).to_str(), t.train_words(texts, 40, 'en', begin=True).to_str()]))"
@@ -127,20 +127,6 @@ def test_words_are_split_as_spacy_does_and_joined_as_they_were(language: str, te
     assert encoding.tokens == [*words.split(), "<eos>"]
     assert tokenizer.decode(encoding.ids) == text.replace("„Ja!“", "„ Ja! “")  # blanks at quotation marks are lost
     assert tokenizer.encode("unheard").tokens == ["<unk>", "<eos>"]
-
-
-@pytest.mark.parametrize(("language", "size", "published"), [("de", 19_194, 19_214), ("en", 10_832, 10_837)])
-def test_vocabularies_of_words_are_the_tutorial_s(
-    real_data: Callable[[str], Path], language: str, size: int, published: int
-) -> None:
-    texts = (real_data("multi30k") / f"train.{language}").read_text(encoding="utf-8").split("\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = tokenizers.train_words(texts, published, language, begin=False)
-    assert tokenizer.get_vocab_size() == size
-    frequent = Counter(token for text in texts for token in tokenizer.encode(text).tokens[:-1])
-    first = sorted(frequent, key=lambda token: (-frequent[token], token))[:500]  # as torchtext numbers them
-    assert [tokenizer.id_to_token(i) for i in range(504)] == ["<unk>", "<pad>", "<bos>", "<eos>", *first]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "cased"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import conllu
 import pytest
 
-from manyheads.data.treebank import ROOT, Mention, read_treebank
+from manyheads.data.readers.treebank import ROOT, Mention, read_treebank
 
 
 def row(number: str, form: str, head: str = "_", relation: str = "_", misc: str = "_", tag: str = "X") -> str:

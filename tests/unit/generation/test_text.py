@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_character
+from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe, train_character
 from manyheads.generation import TextStream
 
 TEXTS = ["Grüße, 世界! 👩‍🚀 naïve café — tab\tand\nline", "the cat sat on the mat, the cat sat", "ééé\ufffd"]

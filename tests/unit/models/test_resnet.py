@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from manyheads.models.presets import PRESETS, preset
-from manyheads.models.resnet import ResNet, ResNetConfig
+from manyheads.models.resnet import FEW, Convolution, ResNet, ResNetConfig
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 DIGITS = tuple("0123456789")
@@ -83,3 +83,25 @@ def test_sizes_that_make_no_network_are_told() -> None:
         ResNetConfig(depths=(1,), widths=(6,))
     with pytest.raises(ValueError, match="unknown preset 'resnet/19': did you mean resnet/18"):
         preset("resnet/19")
+
+
+@pytest.mark.parametrize("channels", [3, 8, 15, 16])
+def test_few_channels_are_contiguous_in_training_and_last_otherwise(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = Convolution(channels, 16, 1, 2, bias=False)
+    seen: list[bool] = []
+    inner = layer._conv_forward
+
+    def watched(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.append(x.is_contiguous())
+        return inner(x, *rest)
+
+    monkeypatch.setattr(layer, "_conv_forward", watched)
+    images = torch.randn(2, channels, 8, 8).contiguous(memory_format=torch.channels_last)
+    trained = layer(images)
+    with torch.no_grad():
+        used = layer(images)
+    assert seen == [channels < FEW, False]
+    assert trained.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(trained, used)

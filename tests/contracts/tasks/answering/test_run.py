@@ -12,7 +12,7 @@ import torch
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import compare, evaluate
 from manyheads.tasks.train import train

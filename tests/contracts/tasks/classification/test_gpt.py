@@ -13,8 +13,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import manyheads
 from manyheads import cli, directory
 from manyheads.core.runtime import prepare
-from manyheads.data.labelled import Labelled
-from manyheads.data.tokenizers import train_byte_bpe, train_character
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.classification.marks import MARKS, marked
 from manyheads.tasks.classification.task import ClassificationTask, encode

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.data.tokenizers import train_byte_bpe
+from manyheads.data.text.tokenizers import train_byte_bpe
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.gpt import GPT

@@ -10,7 +10,7 @@ import torch
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.data.tokenizers import train_wordpiece
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import compare, evaluate

@@ -136,7 +136,7 @@ def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
 
 
 def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path: Path) -> None:
-    from manyheads.data.splits import SplitData
+    from manyheads.data.readers.splits import SplitData
     from manyheads.runs.run import Run
     from manyheads.tasks.digits.recipes import DigitsConfig
     from manyheads.tasks.digits.run import _model, _task

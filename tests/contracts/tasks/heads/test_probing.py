@@ -16,8 +16,8 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import record
-from manyheads.data.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
-from manyheads.data.treebank import read_treebank
+from manyheads.data.readers.treebank import read_treebank
+from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models import bert, gpt, sequence_baselines, transformer, universal
 from manyheads.models.presets import preset
 from manyheads.tasks.heads.probing import probe
@@ -232,3 +232,15 @@ def test_coreference_in_windows_of_whole_sentences(tmp_path: Path) -> None:
     found = probe(reader(narrow, tokenizer), file).coreference
     assert found is not None
     assert found.best().items == 2 * 2 * (2 + 2)
+
+
+def test_a_source_padding_id_of_zero_fills_up_sources() -> None:
+    tokenizer = train_bpe([" ".join(WORDS)] * 3, 36)
+    size = tokenizer.get_vocab_size()
+    config = preset(
+        "transformer/tiny", source_vocab=size, target_vocab=size + 5, source_pad=0, pad=size + 4, start=size + 4, end=1,
+        tie="none", width=8, encoder_layers=1, decoder_layers=1,
+    )  # fmt: skip
+    read = WordReader(reader(random_(transformer.Transformer(config)), tokenizer))
+    texts = [Words(WORDS[:2], [True] * 2), Words(WORDS, [True] * 7)]
+    assert len(list(read.maps(texts))) == 2  # the target's padding id is beyond the source's vocabulary

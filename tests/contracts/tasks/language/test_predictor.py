@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Tokenizer, pip
 
 import manyheads
 from manyheads import directory
-from manyheads.data.texts import Texts
-from manyheads.data.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
+from manyheads.data.readers.texts import Texts
+from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.generation import Sampling
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset

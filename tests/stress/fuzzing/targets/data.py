@@ -15,20 +15,20 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
-from manyheads.data.class_folders import class_folder_splits, text_files
-from manyheads.data.conll import read_conll
-from manyheads.data.corpora import LabelledSource
-from manyheads.data.documents import read_documents
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.clips import read_clip
 from manyheads.data.images.files import find_splits
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import read_images
-from manyheads.data.parallel import read_parallel
-from manyheads.data.rows import table
-from manyheads.data.squad import read_squad
-from manyheads.data.texts import read_texts
-from manyheads.data.treebank import read_treebank
+from manyheads.data.readers.class_folders import class_folder_splits, text_files
+from manyheads.data.readers.conll import read_conll
+from manyheads.data.readers.documents import read_documents
+from manyheads.data.readers.parallel import read_parallel
+from manyheads.data.readers.rows import table
+from manyheads.data.readers.squad import read_squad
+from manyheads.data.readers.texts import read_texts
+from manyheads.data.readers.treebank import read_treebank
+from manyheads.data.sources.corpora import LabelledSource
 from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.target import Target
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.data import tokenizers
-from manyheads.data.tokenizers import load_tokenizer
+from manyheads.data.text import tokenizers
+from manyheads.data.text.tokenizers import load_tokenizer
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.weights import read_pickled, read_safe, read_shapes

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from manyheads.data.images.checking import remembered
-from manyheads.data.recorded import KINDS, source_of
-from manyheads.data.source import UNRECORDED
-from manyheads.data.store import TokenStore, TokenStream
-from manyheads.data.texts import read_texts
+from manyheads.data.readers.texts import read_texts
+from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.source import UNRECORDED
+from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
 from manyheads.tasks.registry import RECIPES
@@ -40,7 +40,7 @@ def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
     model, optimiser, window, _ = _parts()
-    with Checkpoints(state, print) as checkpoints:
+    with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
             tensors, content = capture(model, optimiser, Counters(), window, {})
@@ -56,7 +56,7 @@ def _checkpoints(folder: Path) -> list[Files]:
 def _checkpoint(folder: Path) -> None:
     read_metrics(folder / "metrics.jsonl")
     unfinished(folder)
-    with Checkpoints(folder / "state", print) as checkpoints:
+    with Checkpoints(folder / "state") as checkpoints:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last

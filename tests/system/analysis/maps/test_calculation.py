@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.analysis.maps import AttentionMaps, Calculation, Layer, attention_maps
+from manyheads.analysis.maps import AttentionMaps, Calculation, Layer, MapOptions, attention_maps
 from manyheads.analysis.maps.page import NUMBERS, SHOWN, page
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.attention import Attention, attend
@@ -72,7 +72,7 @@ def test_the_maps_are_what_their_calculations_give(kind: str, way: bool) -> None
     for module in model.modules():
         if isinstance(module, Attention):
             module.explicit = way
-    maps = attention_maps(model, *inputs(kind), calculation=True)
+    maps = attention_maps(model, *inputs(kind), options=MapOptions(calculation=True))
     for axis, layers in maps.axes.items():
         for layer in layers:
             assert layer.calculation is not None
@@ -80,9 +80,8 @@ def test_the_maps_are_what_their_calculations_give(kind: str, way: bool) -> None
             causal = axis == "decoder" or kind == "gpt"
             assert (layer.calculation.added is not None) == causal
             assert layer.calculation.scale == 1 / math.sqrt(layer.calculation.query.shape[-1])
-    chosen = attention_maps(
-        model, *inputs(kind), calculation=True, heads=[1], layers=None if kind == "universal" else [1]
-    )
+    options = MapOptions(layers=None if kind == "universal" else [1], heads=[1], calculation=True)
+    chosen = attention_maps(model, *inputs(kind), options=options)
     for axis, (*_, last) in chosen.axes.items():
         assert last.calculation is not None
         whole = next(each.calculation for each in maps[axis] if (each.number, each.step) == (last.number, last.step))
@@ -98,7 +97,7 @@ def test_the_values_mix_to_what_heads_give() -> None:
         seen.append(output)
         return output
 
-    maps = attention_maps(model, *inputs("translator"), calculation=True)
+    maps = attention_maps(model, *inputs("translator"), options=MapOptions(calculation=True))
     with edit(model) as change, torch.no_grad():
         change.output("decoder.*.cross", None, keep)
         model(*inputs("translator"))
@@ -135,7 +134,8 @@ def test_maps_that_are_no_softmax_of_products_have_none(how: str) -> None:
 @pytest.fixture(scope="module")
 def maps() -> AttentionMaps:
     """Of a small translator, with words of two pieces and a special token."""
-    plain = attention_maps(built("translator"), *inputs("translator"), calculation=True, stepwise=("decoder", "cross"))
+    options, stepwise = MapOptions(calculation=True), ("decoder", "cross")
+    plain = attention_maps(built("translator"), *inputs("translator"), options=options, stepwise=stepwise)
     source = Side(("the", "old", "un", "wise", "dog", "ran", "</s>"), (0, 1, 2, 2, 3, 4, -1))
     target = Side(("der", "alte", "Hund", "lief", "</s>"), (0, 1, 2, 3, -1))
     sides = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}

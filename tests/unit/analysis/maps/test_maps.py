@@ -1,6 +1,5 @@
 """Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
 
-import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import transformers
 from torch import Tensor, nn
 
 from manyheads import directory
-from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
+from manyheads.analysis.maps import Layer, MapOptions, attention_maps
 from manyheads.analysis.maps.sides import SPECIAL
 from manyheads.core.attention import Attention
-from manyheads.models import conv_attention, local_attention, nonlocal_net, universal
+from manyheads.models import conv_attention, local_attention, nonlocal_net
 from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
-from manyheads.models.universal import Universal, UniversalSequence
 from tests.support.map_examples import example
 
 SIZES: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
@@ -99,26 +97,28 @@ def translator() -> Transformer:
 
 def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> None:
     model, inputs = translator(), (torch.tensor([[1, 2, 3]]), None, torch.tensor([[19, 4]]))
-    maps = attention_maps(model, *inputs, axis="cross", layers=[-1], heads=[3, -4], name="t")
+    maps = attention_maps(model, *inputs, name="t", options=MapOptions(axis="cross", layers=[-1], heads=[3, -4]))
     (layer,) = maps["cross"]
     assert (layer.name, layer.heads, layer.weights.shape) == ("decoder.blocks.2.cross", (3, 0), (1, 2, 2, 3))
     assert model.training
     whole = attention_maps(model, *inputs)["cross"][2].weights
     np.testing.assert_allclose(layer.weights, whole[:, [3, 0]], atol=1e-6)
     with pytest.raises(ValueError, match="t has no 'self' attention: it has encoder, decoder, cross"):
-        attention_maps(model, *inputs, axis="self", name="t")
+        attention_maps(model, *inputs, name="t", options=MapOptions(axis="self"))
     with pytest.raises(ValueError, match="cross layer 3 does not exist: valid are 0 to 2"):
-        attention_maps(model, *inputs, axis="cross", layers=[3])
+        attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=[3]))
     with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: valid are 0 to 1"):
-        attention_maps(model, *inputs, heads=[2])
+        attention_maps(model, *inputs, options=MapOptions(heads=[2]))
     chosen: Any
     for chosen in (np.array([-1]), [np.int64(2)], (2,)):
-        assert attention_maps(model, *inputs, axis="cross", layers=chosen)["cross"][0].number == 2
-        assert attention_maps(model, *inputs, axis="cross", heads=chosen)["cross"][0].heads in ((2,), (3,))
+        of_layers = attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=chosen))
+        assert of_layers["cross"][0].number == 2
+        of_heads = attention_maps(model, *inputs, options=MapOptions(axis="cross", heads=chosen))
+        assert of_heads["cross"][0].heads in ((2,), (3,))
     wrong: Any
     for name, wrong in (("layers", []), ("heads", np.array([], int)), ("heads", [0.5]), ("layers", 1), ("heads", "a")):
         with pytest.raises(ValueError, match=rf"{name} are .*expected") as caught:
-            attention_maps(model, *inputs, **{name: wrong})
+            attention_maps(model, *inputs, options=MapOptions(**{name: wrong}))
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="ResNet has no attention to look at"):
         attention_maps(ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"))), torch.zeros(1, 3, 32, 32))
@@ -145,50 +145,12 @@ def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
     with torch.no_grad():
         second = attention_maps(model.attention, model.attention(x))["self"][0].weights
     np.testing.assert_allclose(layers[1].weights, second, atol=1e-6)
-    chosen = attention_maps(model, x, layers=[-1, 2])["self"]  # as they are shown: by their steps
+    chosen = attention_maps(model, x, options=MapOptions(layers=[-1, 2]))["self"]  # as they are shown: by their steps
     assert [(layer.number, layer.step) for layer in chosen] == [(0, 3), (0, 2)]
     np.testing.assert_array_equal(chosen[1].weights, layers[1].weights)
     for missing in (0, 4, -4):
         with pytest.raises(ValueError, match=f"self step {missing} does not exist: valid are 1 to 3"):
-            attention_maps(model, x, layers=[missing])
-
-
-def adaptive() -> Universal:
-    """Positions halt after one step, after two, or at the end, as their tokens say."""
-    torch.manual_seed(0)
-    model = Universal(preset("universal/tiny", width=16, heads=2, feed_forward=16, steps=4, halting="basic",
-                                       source_vocab=9, target_vocab=9, pad=0, end=1, start=0)).eval()  # fmt: skip
-    for stack in (model.encoder, model.decoder):
-        assert stack.halt is not None
-        nn.init.normal_(stack.halt.weight, std=2)
-    return model
-
-
-def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(tmp_path: Path) -> None:
-    model, inputs = adaptive(), (torch.tensor([[3, 4, 5, 6, 7, 8]]), None, torch.tensor([[0, 3, 4, 5]]))
-    maps = attention_maps(model, *inputs)
-    _, thoughts = model.think(*inputs)
-    read, written = (tuple(thoughts[stack].steps[0].int().tolist()) for stack in ("encoder", "decoder"))
-    assert len({*read, *written}) > 1
-    for axis, queries, keys in (("encoder", read, read), ("decoder", written, written), ("cross", written, read)):
-        assert [layer.step for layer in maps[axis]] == list(range(1, max(queries) + 1))
-        for layer in maps[axis]:
-            assert (layer.queries.steps, layer.keys.steps) == (queries, keys)
-            assert layer.halted.tolist() == [steps < layer.step for steps in queries]
-    maps.save(tmp_path / "maps.npz")
-    with np.load(tmp_path / "maps.npz") as arrays:
-        assert (tuple(arrays["cross/0/queries/steps"]), tuple(arrays["cross/0/keys/steps"])) == (written, read)
-    frame = maps.frame()
-    assert set(zip(frame["query"], frame.query_steps, strict=True)) >= set(enumerate(written))
-    assert frame[frame.axis == "cross"].groupby("key").key_steps.first().tolist() == list(read)
-    maps.draw(tmp_path / "maps.png", axis="decoder")
-    fixed = Universal(replace(model.config, halting="fixed"))
-    assert attention_maps(fixed, *inputs)["cross"][0].queries.steps is None
-    alone = UniversalSequence(
-        universal.UniversalSequenceConfig(vocab=9, width=16, heads=2, feed_forward=16, steps=8, halting="basic")
-    )
-    (side, *_) = (layer.queries for layer in attention_maps(alone, inputs[0])["self"])
-    assert side.steps == tuple(alone.eval().think(inputs[0])[1]["decoder"].steps[0].int().tolist())
+            attention_maps(model, x, options=MapOptions(layers=[missing]))
 
 
 def test_maps_of_local_attention_are_spread_over_the_image() -> None:
@@ -275,20 +237,3 @@ def test_a_data_frame_has_a_row_for_each_weight() -> None:
     assert (row.query_token, row.key_token) == ("story", "un")
     assert row.weight == maps["self"][1].weights[0, 0, 3, 1]
     np.testing.assert_allclose(frame.groupby(["layer", "head", "query"]).weight.sum(), 1, rtol=1e-5)
-
-
-def test_what_is_written_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for name, write in (("a.html", AttentionMaps.page), ("a.npz", AttentionMaps.save), ("a.png", AttentionMaps.draw)):
-        file = tmp_path / name
-        file.write_bytes(b"what was there")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as on a full disk
-        try:
-            with pytest.raises(ValueError, match=f"{name}: cannot write"):
-                write(example(), file)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert file.read_bytes() == b"what was there"
-        write(example(), file)
-        assert file.stat().st_size > 1000
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.html", "a.npz", "a.png"]

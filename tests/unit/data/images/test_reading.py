@@ -17,7 +17,7 @@ from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import ImageData, Item, read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
 from tests.support.pictures import (
     GREY,
     LABELS,
@@ -218,6 +218,8 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
         ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
         ({"image": "i/1.png", "label": -2}, ":1: the label is -2; count labels from 0"),
         ({"image": "i/1.png", "label": "9" * 5000}, r":1: label 9{20}\.\.\. has 5,000 digits"),
+        ({"image": "i/1.png", "label": 3.52}, r":1: 'label' is 3\.52, not a label: .* is a score; only classes"),
+        ({"image": "i/1.png", "label": "3.52"}, r":1: 'label' is 3\.52, not a label: .* is a score; only classes"),
         ({"image": "i/1.png", "label": 0.0}, r":1: the label is 0\.0; write a name or an integer"),
         ({"image": "i/1.png", "label": "\ud800"}, ":1: the label .* is no Unicode text"),
         ({"image": "i/1.png", "label": 2}, r":1: label '2' is none of cat, dog \(0 to 1\); correct it, or skip"),

@@ -14,8 +14,8 @@ from PIL import Image
 
 from manyheads.data.images.reading import ImageData, digits, read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.recorded import source_of
-from manyheads.data.splits import SplitData
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.recorded import source_of
 from tests.support.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 

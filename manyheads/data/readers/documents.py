@@ -1,0 +1,106 @@
+"""Running text as documents of sentences.
+
+A corpus is a text file, where blank lines separate documents, a table (`rows.py`) with a text in every row, or a
+directory of such files. Lines end sentences, and so does HTML's line break; within a line punctuation does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar
+
+from manyheads.data.batching import Lazy
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.corpus import text_rows
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, Row, blocks, sift
+from manyheads.data.readers.splits import UTF8, parts_of
+
+Document = list[str]  # sentences
+SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
+
+BREAK = "<br ?/?>"
+_LINES = re.compile(rf"\n|{BREAK}")
+# white space after a stop, perhaps a closed quotation, and before what can begin a sentence
+_STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
+
+
+@dataclass(frozen=True, repr=False)
+class Documents(Dataset):
+    """Documents, each a text that has its sentences as lines."""
+
+    columns: ClassVar[tuple[str, ...]] = ("texts",)
+    large: ClassVar[tuple[str, ...]] = columns
+
+    texts: Sequence[str]
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> Documents:
+        return cls(list(map("\n".join, documents)))
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """As lists of sentences."""
+        return Lazy(self.texts, lambda text: text.split("\n"))
+
+
+def sentences(text: str) -> Document:
+    """The sentences of a text, without the blanks around them."""
+    cut = (sentence.strip() for line in _LINES.split(text) for sentence in _STOPS.split(line))
+    return [sentence for sentence in cut if sentence]
+
+
+def read_documents(
+    data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Documents:  # fmt: skip
+    """Every document of a corpus (forms above), in the order of files and rows; blank ones are left out.
+
+    column  of a table that holds the text
+    limit   how many documents are read at most
+    kept    directory for a file without a name, where there is more than 64 million characters of text, which are not
+            held in memory then; None: that of the system's temporary files
+
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
+    """
+    path, files = Path(data), document_files(str(data))
+    skips: Counter[str] = Counter()
+
+    def rows() -> Iterator[Row[tuple[str]]]:
+        for file in files:
+            if not file.is_file():
+                expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
+                raise FileNotFoundError(f"{file}: no such file; {expected}")
+            texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
+            for row in sift(texts, skips, skip=skip_bad_lines):
+                if document := sentences(row.cells[0]):
+                    yield Row(file, row.number, ("\n".join(document),))
+
+    remedy = "expected documents separated by blank lines, or one a row"
+    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy, folder=kept)
+
+
+def document_files(data: str) -> list[Path]:
+    """Of a file, of several joined by commas, or of a directory."""
+    files: list[Path] = []
+    for path in parts_of(data):
+        inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]
+        if not inside:
+            raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
+        files += inside
+    return files
+
+
+def is_document_file(path: Path) -> bool:
+    return kind(path) in SUFFIXES
+
+
+def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:
+    for block in blocks(file):
+        yield from (Row(file, number, ("",), *UTF8) for number, line in block.cells if line is None)
+        yield Row(file, block.number, ("\n".join(line for _, line in block.cells if line is not None),))

@@ -1,0 +1,161 @@
+"""Parallel text: where the two languages lie, read strictly, with every fault named by file and line.
+
+One corpus is given as a string:
+  `prefix`          prefix.de + prefix.en, one sentence a line
+  `a.de,b.en`       two files, the source first
+  `corpus.tsv`      two columns, source then target; or any columns under a header line that names them
+  `corpus.csv`      the same; cells may be quoted
+  `corpus.jsonl`    {"de": ..., "en": ...}, {"source": ..., "target": ...} or {"translation": {"de": ..., "en": ...}}
+  `corpus.parquet`  the same names as columns
+  `a.jsonl,b.jsonl` several such tables are one corpus
+All but Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory holds one such corpus per split, by
+its name (`roles.py`); a table may be in parts there, such as train-00000-of-00003.parquet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any, ClassVar
+
+from manyheads.data.readers.compressed import COMPRESSED, kind
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
+from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
+from manyheads.errors import UserError
+
+
+@dataclass(frozen=True, repr=False)
+class Pairs(Dataset):
+    """Aligned sentences; `files` are the source's and the target's file, or one for both."""
+
+    columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
+    large: ClassVar[tuple[str, ...]] = columns
+
+    sources: Sequence[str]
+    targets: Sequence[str]
+    files: list[Path] = field(default_factory=list)
+
+
+def read_parallel(
+    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
+    kept: Path | None = None,
+) -> Pairs:  # fmt: skip
+    """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
+
+    Raises FileNotFoundError or a one-line UserError that names file, line and remedy. `skip_bad_lines` leaves faulty
+    rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
+    how many pairs are read at most. More than 64 million characters of a side are not held in memory but in a file
+    without a name in the directory `kept`, or in that of the system's temporary files.
+    """
+    files = locate(str(path), source, target)
+    for file in files:
+        if file.stat().st_size == 0:
+            raise UserError(f"{file}: the file is empty; expected one sentence or row a line")
+    tables = kind(files[0]) in TABLES
+    rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
+    skips: Counter[str] = Counter()
+
+    def usable() -> Iterator[Row[Sides]]:
+        checked = parsed(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
+        for row in sift(checked, skips, skip=skip_bad_lines):
+            if any(row.cells):
+                yield row
+            else:
+                skips[f"{row.file}: blank on both sides"] += 1
+
+    place = Path(path) if tables else files[0]
+    pairs = Pairs.collect(islice(usable(), limit), place, skips, "no usable pair of sentences", folder=kept)
+    return replace(pairs, files=[place] if tables else files)
+
+
+def corpora_in(folder: Path, source: str, target: str) -> list[str]:
+    """Names in a directory that are corpora: tables, and prefixes that have both suffixes."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
+    prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
+    tables = {name for name in names if kind(name) in TABLES}
+    corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in plain})
+    for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
+        if not corpora and one in names:
+            raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
+    return corpora
+
+
+def locate(path: str, source: str, target: str) -> list[Path]:
+    """The tables, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
+    parts = parts_of(path)
+    if all(kind(part) in TABLES for part in parts):
+        for part in parts:
+            if not part.is_file():
+                raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
+        return parts
+    if len(parts) == 1 and parts[0].is_dir():
+        raise UserError(f"{parts[0]}: is a directory; name one corpus in it, such as {parts[0] / 'train'}")
+    files = [_side(path, language) for language in (source, target)]
+    if len(parts) > 1 and not files[0].is_file():
+        files = parts
+        if len(files) != 2:
+            raise UserError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
+    for file in files:
+        if not file.is_file():
+            forms = f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(TABLES)} file"
+            raise FileNotFoundError(f"{file}: no such file; give {forms}")
+    return files
+
+
+def _side(prefix: str, language: str) -> Path:
+    """The file of a language, compressed where that is what is there."""
+    files = [Path(f"{prefix}.{language}{ending}") for ending in ("", *COMPRESSED)]
+    return next((file for file in files if file.is_file()), files[0])
+
+
+Sides = tuple[Any, Any]
+
+
+def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
+    counts = [count_lines(file) for file in (source_file, target_file)]
+    if counts[0] != counts[1]:
+        raise UserError(
+            f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (from line"
+            f" {min(counts) + 1:,} on there is no counterpart); line N must translate line N"
+        )
+    for number, sides in enumerate(zip_longest(lines(source_file), lines(target_file)), 1):
+        if None in sides:
+            yield Row(target_file if sides[0] is not None else source_file, number, ("", ""), *UTF8)
+        else:
+            yield Row(source_file, number, sides)
+
+
+def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
+    names = ((source, target), ("source", "target"))
+
+    def sides(row: Row[Cells]) -> Sides:
+        cells = row.cells.get("translation", row.cells)
+        for first, second in names:
+            if isinstance(cells, dict) and first in cells and second in cells:
+                return cells[first], cells[second]
+        fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
+        raise BadRow(fault, "name the two texts by their language codes")
+
+    return parsed(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
+
+
+def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:
+    """The texts, both of them empty where both are blank."""
+    for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):
+        if not isinstance(text, str):
+            raise BadRow(f"{name!r} is {repr(text)[:40]}, not text", "write a string", file=file)
+        if unusual := character_fault(text, repr(name)):
+            raise BadRow(*unusual, file=file)
+    blank = [not text.strip() for text in sides]
+    if all(blank):
+        return "", ""
+    if any(blank):
+        side = blank.index(True)
+        fault = f"blank on the {names[side]} side only"
+        raise BadRow(fault, "fill in or remove the pair", file=(files[0], files[-1])[side])
+    return sides

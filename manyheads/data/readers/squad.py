@@ -1,0 +1,199 @@
+"""Questions about texts, read strictly, with every fault named by question or line.
+
+`.json` as SQuAD 1.1 and 2.0 have it (Rajpurkar 2016, 2018):
+    {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": 34}], "is_impossible": false}]}]}]}
+A table, a question a row, as the data set `squad` of the Hugging Face Hub has it (.jsonl, .parquet):
+    {"id": ..., "title": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [34]}}
+In .csv and .tsv, columns `answer` and `answer_start` hold one answer. `id` and `title` may be missing.
+
+`answer_start` counts characters of the context. A question without an answer has none; in `.json` it says
+`is_impossible`, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.rows import (
+    TABLES,
+    BadRow,
+    Cells,
+    Fault,
+    Row,
+    character_fault,
+    parsed,
+    sift,
+    table,
+    text_fault,
+)
+from manyheads.errors import UserError
+from manyheads.files import parse_json
+
+SUFFIXES = (".json", *TABLES)
+_SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
+_COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
+
+
+class Answer(NamedTuple):
+    """Characters of the context from `start` on."""
+
+    text: str
+    start: int
+
+
+class Question(NamedTuple):
+    """A question, its context, and the answers that people gave; none where the context has none."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+    article: str
+
+
+@dataclass(frozen=True, repr=False)
+class Questions(Dataset):
+    """Questions about texts."""
+
+    columns: ClassVar[tuple[str, ...]] = ("items",)
+
+    items: list[Question]
+
+    @property
+    def impossible(self) -> int:
+        """How many have no answer."""
+        return sum(not item.answers for item in self.items)
+
+    @property
+    def articles(self) -> int:
+        return len({item.article for item in self.items})
+
+    @property
+    def texts(self) -> list[str]:
+        """Every question with its context and answers as one text, for fingerprints."""
+        return [json.dumps(item) for item in self.items]
+
+
+def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
+    """Reads one file; `limit` is how many questions at most.
+
+    Raises a one-line UserError that names file, question or line, and remedy, or FileNotFoundError; `skip_bad_lines`
+    leaves faulty questions out and counts them.
+    """
+    file = Path(file)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; give a JSON file as SQuAD's, or a table")
+    ids: set[str] = set()
+
+    def item(row: Row[Cells]) -> tuple[Question]:
+        question = _question(row)
+        if question.id in ids:
+            raise BadRow("its id occurs twice", "give each question one of its own")
+        ids.add(question.id)
+        return (question,)
+
+    entries = table(file, columns=_COLUMNS) if kind(file) in TABLES else _entries(file, _json(file))
+    skips: Counter[str] = Counter()
+    rows = sift(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    return Questions.collect(islice(rows, limit), file, skips, "no usable question", _SHAPE)
+
+
+def _json(file: Path) -> Any:
+    try:
+        with opened(file) as content:
+            return parse_json(content.read())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON ({error}); {_SHAPE}") from None
+
+
+def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
+    """Every question of SQuAD's JSON, as a row of a table. Raises UserError where the file has another shape."""
+    for a, article in enumerate(_list(file, content, "data", "the file"), 1):
+        paragraphs = _list(file, article, "paragraphs", f"article {a}")
+        contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
+        title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")  # to hold out by
+        for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
+            where = f"article {a}, paragraph {p}"
+            if not isinstance(context, str):
+                raise UserError(f"{file}: {where}: no text under 'context'; {_SHAPE}")
+            for q, entry in enumerate(_list(file, paragraph, "qas", where), 1):
+                if not isinstance(entry, dict) or not isinstance(entry.get("question"), str):
+                    raise UserError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
+                fault = ("", "")
+                if entry.get("is_impossible") and entry.get("answers"):
+                    fault = "it is_impossible but has answers", "remove the one or the other"
+                elif not entry.get("is_impossible") and not entry.get("answers"):
+                    fault = "no answers", "give one, or say is_impossible: true"
+                name, answers = entry.get("id", f"{a}.{p}.{q}"), entry.get("answers")
+                cells = {
+                    "id": name, "title": title, "context": context, "question": entry["question"], "answers": answers
+                }  # fmt: skip
+                yield Row(file, 0, cells, *fault, f"question {name}")
+
+
+def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
+    if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
+        raise UserError(f"{file}: {where}: no list under {key!r}; {_SHAPE}")
+    return holder[key]
+
+
+def _question(row: Row[Cells]) -> Question:
+    cells = row.cells
+    question, context = cells.get("question"), cells.get("context")
+    title, answers = str(cells.get("title") or context), _answers(cells)
+    fault = (
+        text_fault(question, "question") or text_fault(context, "context") or character_fault(title, "the title")
+        or _answers_fault(answers, str(context))
+    )  # fmt: skip
+    if fault:
+        raise BadRow(*fault)
+    given = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
+    return Question(str(cells.get("id") or row.number), str(question), str(context), given, title)
+
+
+def _answers(cells: Cells) -> Any:
+    """The answers in the form of SQuAD's JSON, unchecked; None where a table's lists do not go together."""
+    if "answer" in cells:
+        start = str(cells.get("answer_start", "")).strip()
+        number = int(start) if re.fullmatch(r"-?\d{1,18}", start) else None
+        return [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
+    answers: Any = cells.get("answers") or []
+    if not isinstance(answers, dict):
+        return answers
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        return None
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _answers_fault(answers: Any, context: str) -> Fault | None:
+    if not isinstance(answers, list) or any(
+        not isinstance(a, dict) or not isinstance(a.get("text"), str) or type(a.get("answer_start")) is not int
+        for a in answers
+    ):
+        return "answers without text and answer_start", "give both"
+    for answer in answers:
+        text, start = answer["text"], answer["answer_start"]
+        if not text.strip():
+            return "a blank answer", "fill it in"
+        if start < 0 or context[start : start + len(text)] != text:
+            at = context.find(text)
+            remedy = f"the answer stands at {at}" if at >= 0 else "the context does not have the answer"
+            there = context[max(0, start) : max(0, start + len(text))]
+            return (
+                f"the answer's offset does not match its context: {text!r} expected at {start}, found {there!r}",
+                f"correct answer_start ({remedy})",
+            )
+    return None

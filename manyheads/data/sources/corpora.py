@@ -1,0 +1,201 @@
+"""Parallel sentences, texts with labels, tagged sentences and questions as the data of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyheads.data.readers import conll, squad
+from manyheads.data.readers.class_folders import class_folder_splits
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.conll import Tagged, read_conll
+from manyheads.data.readers.labelled import Columns, Labelled, read_labelled, with_labels
+from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
+from manyheads.data.readers.roles import (
+    PARTS,
+    folders_in,
+    role_of,
+    splits_among,
+    visible,
+)
+from manyheads.data.readers.rows import TABLES
+from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out, same_place
+from manyheads.data.readers.squad import Questions, read_squad
+from manyheads.data.sources.holding_out import hold_out_questions
+from manyheads.data.sources.report import (
+    labelled_report,
+    parallel_report,
+    question_report,
+    tag_report,
+)  # fmt: skip
+from manyheads.data.sources.source import FIRST, ClassSource, Source
+from manyheads.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelSource(Source[Pairs]):
+    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. `kept` is a
+    directory for what does not fit into memory (`read_parallel`)."""
+
+    kind = "parallel"
+    unit = "pairs"
+    first_test = True
+    report = staticmethod(parallel_report)
+
+    source: str = "en"
+    target: str = "de"
+    size: int = 30_000
+    kept: Path | None = None
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
+        return read_parallel(
+            corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
+
+    def embedded(self) -> SplitData[Pairs]:
+        from manyheads.data.embedded.phrases import cldr_pairs
+
+        return cldr_pairs(self.source, self.target, seed=self.seed, size=self.size)
+
+    def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
+        return hold_out(train, train.sources, what="source sentence")
+
+    def content(self, data: Pairs, split: str) -> Iterable[str]:
+        return Joined((data.sources, data.targets))
+
+    def corpora(self, folder: Path) -> list[str]:
+        return corpora_in(folder, self.source, self.target)
+
+    def splits_in(self, folder: Path) -> Splits:
+        return splits_among(folder, self.corpora(folder), shards=PARTS)
+
+    def files(self, corpus: str) -> list[Path]:
+        return locate(corpus, self.source, self.target)
+
+    def check_exists(self, corpus: str) -> None:
+        locate(corpus, self.source, self.target)
+
+    @property
+    def expected(self) -> str:
+        return f"train.{self.source} + train.{self.target} (or train{', '.join(TABLES)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSource(ClassSource[Labelled]):
+    """Texts with labels; without data, `size` phrases in 60 languages."""
+
+    kind = "labelled"
+    directories = True
+    report = staticmethod(labelled_report)
+
+    columns: Columns = field(default_factory=Columns)
+    size: int = 48_000
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
+        names, skip = self.names_for(labels), self.skip_bad_lines
+        data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
+
+    def splits_in(self, folder: Path) -> Splits:
+        """Tables, or else class folders."""
+        tables = super().splits_in(folder)
+        return class_folder_splits(folder) if tables == (None, None, []) else tables
+
+    def files(self, corpus: str) -> list[Path]:
+        """Of class folders, the folders."""
+        files = super().files(corpus)
+        return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
+
+    def peek(self) -> Labelled | None:
+        """And whether there are two labels, where all of them are seen: in class folders, or in what is read whole."""
+        first = super().peek()
+        if first is not None and (first.files or len(first) < FIRST):
+            self.check_training(first)
+        return first
+
+    def test_in(self, data: str) -> str:
+        """Of a directory of splits the test data; class folders as they are."""
+        folder = folder_of(data)
+        whole = folder is not None and same_place(self.splits_in(folder).train, data)
+        return data if whole else super().test_in(data)
+
+    @property
+    def expected(self) -> str:
+        return f"{super().expected}, or train/CLASS/*.txt"
+
+    def embedded(self) -> SplitData[Labelled]:
+        from manyheads.data.embedded.languages import cldr_languages
+
+        return cldr_languages(seed=self.seed, size=self.size)
+
+    def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
+        return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
+
+    def fitting(self, data: Labelled, train: Labelled) -> Labelled:
+        """With labels that the training data have, and pairs if those are pairs."""
+        if (data.pairs is None) != (train.pairs is None):
+            raise UserError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
+        return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
+
+    def content(self, data: Labelled, split: str) -> list[str]:
+        return [*data.inputs, *data.labels]
+
+    def describe(self, splits: SplitData[Labelled]) -> dict[str, Any]:
+        """And whether the texts are pairs."""
+        return {**super().describe(splits), "pairs": splits.train.pairs is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedSource(Source[Tagged]):
+    """Tagged sentences; without data, `size` phrases in `locale`."""
+
+    kind = "tagged"
+    unit = "sentences"
+    suffixes = conll.SUFFIXES
+    report = staticmethod(tag_report)
+
+    locale: str = "en"
+    size: int = 8000
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
+        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+        return tagged.only(labels) if labels and self.skip_bad_lines else tagged
+
+    def corpora(self, folder: Path) -> list[str]:
+        """And files that end in the name of a split, such as CoNLL-2003's eng.train."""
+        files = [path for path in visible(folder) if path.is_file()]
+        return [path.name for path in files if kind(path) in self.suffixes or role_of(kind(path))]
+
+    def embedded(self) -> SplitData[Tagged]:
+        from manyheads.data.embedded.tags import cldr_tagged
+
+        return cldr_tagged(self.locale, seed=self.seed, size=self.size)
+
+    def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
+        return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+
+    def fitting(self, data: Tagged, train: Tagged) -> Tagged:
+        """With tags that the training data have."""
+        if self.skip_bad_lines:
+            return data.only(train.labels)
+        data.check_labels(train.labels)
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSource(Source[Questions]):
+    """Questions about texts; there are none without data."""
+
+    kind = "questions"
+    unit = "questions"
+    suffixes = squad.SUFFIXES
+    report = staticmethod(question_report)
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
+        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+
+    def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
+        return hold_out_questions(train, by_number=self.by_number)

@@ -1,0 +1,232 @@
+"""Reports on data before they are trained on: sizes, lengths, labels, duplicates, overlap between splits.
+
+Every report is a table with a column for each split, and warnings below it, as plain text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from manyheads.data.readers.column import Joined
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.documents import Documents
+from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
+from manyheads.data.readers.squad import Questions
+from manyheads.data.readers.texts import Texts
+
+_OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away from the median ratio
+_SHOWN = 6  # labels
+
+
+class Counted(Protocol):
+    """What a report is of; `skips` says why items were left out: the reason, and how many."""
+
+    @property
+    def skips(self) -> dict[str, int]: ...
+
+    def __len__(self) -> int: ...
+
+
+S = TypeVar("S", bound=Counted)
+
+
+class Report(Generic[S]):
+    """A table of splits, the training data first, with `warnings` below; `str` of it is printed."""
+
+    def __init__(self, splits: Mapping[str, S], unit: str) -> None:
+        """`unit` names the items, such as "pairs"."""
+        self.splits, self.unit = splits, unit
+        self.warnings: list[str] = []
+        self._table = Table("corpus", *splits)
+        self.row(unit, lambda split: f"{len(split):,}")
+        self.row("  skipped", lambda split: f"{sum(split.skips.values()):,}")
+
+    def row(self, name: str, value: Callable[[S], object]) -> None:
+        self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
+
+    def share(self, name: str, count: Callable[[S], int]) -> None:
+        """A row of counts, and what share of the split's items each is."""
+        self.row(name, lambda split: _share(count(split), len(split)))
+
+    def lengths(self, name: str, lengths: Callable[[S], Sequence[int] | NDArray[np.int64]]) -> None:
+        """A row of the mean, the length that 1% exceed, and the greatest."""
+        self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
+
+    def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
+        """A row for each of the first labels, and one for all others."""
+        counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
+        for label in order[:_SHOWN]:
+            self.share(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
+        if others := order[_SHOWN:]:
+            self.share(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
+
+    def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
+        """Rows of items whose key occurs before in the split, and in the training data; the latter are warned of."""
+        train, *others = self.splits
+        known = set(keys(self.splits[train]))
+        overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
+        self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
+
+    def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
+        """As `repetitions`, of so many items that they are told apart by 64 bits of each."""
+        train, *others = self.splits
+        known = np.unique(hashes(self.splits[train]))
+        overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
+        self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, what or self.unit)
+
+    def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
+        self.share(f"duplicate {what}", repeated)
+        cells = [_share(count, len(self.splits[name])) for name, count in overlap.items()]
+        self._table.add_row(f"{what} of the training data", "", *cells)
+        for name, count in overlap.items():
+            if count:
+                self.warnings.append(
+                    f"{count:,} of {len(self.splits[name]):,} {name} {what} are in the training data: {name} scores "
+                    "flatter the model"
+                )
+
+    def contradictions(self, keys: Sequence[Hashable], labels: Sequence[str]) -> None:
+        """A warning of training items that occur again with another label."""
+        known = dict(zip(keys, labels, strict=True))
+        if count := sum(known[key] != label for key, label in zip(keys, labels, strict=True)):
+            self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
+
+    def __str__(self) -> str:
+        console = Console(width=120, no_color=True, force_terminal=False, markup=False, emoji=False)
+        with console.capture() as capture:
+            console.print(self._table)
+        return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
+
+
+def _share(count: int, items: int) -> str:
+    return f"{count:,} ({count / max(items, 1):.1%})"
+
+
+def _statistics(lengths: Sequence[int] | NDArray[np.int64]) -> str:
+    if not len(lengths):
+        return ""
+    array = np.asarray(lengths)
+    return f"{array.mean():.1f} / {np.percentile(array, 99):.0f} / {array.max():,}"
+
+
+def _words(texts: Sequence[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+class _Measured:
+    """What a report says of pairs, of which there may be more than fit into memory: they are gone through once."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.skips = pairs.skips
+        counts = ("source words", "target words", "source characters", "target characters")
+        hashes = [("source", np.uint64), ("pair", np.uint64)]
+        kinds = np.dtype([*((name, np.int32) for name in counts), ("copied", bool), *hashes])
+        sides = zip(pairs.sources, pairs.targets, strict=True)
+        self.of = np.fromiter(
+            (
+                (len(a.split()), len(b.split()), len(a), len(b), a == b, hash_of(a), hash_of(f"{len(a)} {a}{b}"))
+                for a, b in sides
+            ),
+            kinds, len(pairs),
+        )  # fmt: skip
+        sources, targets = self.of["source characters"], self.of["target characters"]
+        ratios = np.log((targets + 1) / (sources + 1))  # + 1: a pair of one and two characters is no outlier
+        self.ratio = float(np.median(ratios))  # its logarithm
+        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER)).sum())
+        self.copied = int(self.of["copied"].sum())
+        self.repeated = len(self) - len(np.unique(self.of["pair"]))
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+
+def parallel_report(splits: SplitData[Pairs]) -> str:
+    """Of parallel text, with pairs whose lengths differ by far, and those whose target is the source."""
+    measured = {name: _Measured(pairs) for name, pairs in splits.known.items()}
+    report = Report(measured, "pairs")
+    for lengths in ("source words", "target words", "source characters", "target characters"):
+        report.lengths(lengths, lambda pairs, name=lengths: pairs.of[name])  # type: ignore[misc]
+    report.row("target characters per source character (median)", lambda pairs: f"{math.exp(pairs.ratio):.2f}")
+    report.share("ratio outliers", lambda pairs: pairs.outliers)
+    report.share("copied", lambda pairs: pairs.copied)
+    report.share("duplicate pairs", lambda pairs: pairs.repeated)
+    report.repeated_hashes(lambda pairs: pairs.of["source"], "sources")
+    train = measured["train"]
+    for count, fault in ((train.outliers, "differ in length by far"), (train.copied, "are copied verbatim")):
+        if count > 0.05 * len(train):
+            report.warnings.append(
+                f"{count:,} of {len(train):,} training pairs {fault}: are the files aligned and in order?"
+            )
+    if train.repeated > 0.2 * len(train):
+        report.warnings.append(f"{train.repeated:,} of {len(train):,} training pairs repeat an earlier one")
+    return str(report)
+
+
+def labelled_report(splits: SplitData[Labelled]) -> str:
+    """Of texts, or pairs of texts, with labels."""
+    train = splits.train
+    report = Report(splits.known, "texts" if train.pairs is None else "pairs")
+    report.lengths("words", lambda data: _words(data.inputs))
+    report.labels(lambda data: data.labels, label_order(train.labels))
+    report.repetitions(lambda data: data.inputs)
+    report.contradictions(train.inputs, train.labels)
+    return str(report)
+
+
+def tag_report(splits: SplitData[Tagged]) -> str:
+    """Of tagged sentences, with their entities."""
+    report = Report(splits.known, "sentences")
+    report.lengths("words", lambda tagged: [len(words) for words in tagged.words])
+    kinds = {tag[2:] for tagged in splits.known.values() for tags in tagged.tags for tag in tags if tag[:2] == "B-"}
+    for kind in sorted(kinds):
+        first = f"B-{kind}"
+        report.row(f"entities: {kind}", lambda tagged, first=first: f"{sum(t.count(first) for t in tagged.tags):,}")  # type: ignore[misc]
+    report.repetitions(lambda tagged: list(map(tuple, tagged.words)))
+    return str(report)
+
+
+def question_report(splits: SplitData[Questions]) -> str:
+    """Of questions about texts; an article in two splits is warned of, the same question is not asked again."""
+    report = Report(splits.known, "questions")
+    report.share("without an answer", lambda questions: questions.impossible)
+    report.row("articles", lambda questions: f"{questions.articles:,}")
+    report.lengths("words of a question", lambda questions: _words([item.question for item in questions.items]))
+    report.lengths("words of a context", lambda questions: _words([item.context for item in questions.items]))
+    trained = {item.article for item in splits.train.items}
+    for name, questions in splits.known.items():
+        if name != "train" and (shared := len({item.article for item in questions.items} & trained)):
+            report.warnings.append(f"{shared:,} articles of the {name} data are in the training data")
+    return str(report)
+
+
+def text_report(splits: SplitData[Texts]) -> str:
+    """Of running text."""
+    report = Report(splits.known, "texts")
+    report.row("characters", lambda data: f"{data.facts.characters:,}")
+    report.row("bytes", lambda data: f"{data.bytes:,}")
+    report.row("lines", lambda data: f"{data.facts.lines:,}")
+    report.row("distinct characters", lambda data: f"{len(data.facts.alphabet):,}")
+    report.repeated_hashes(lambda data: data.hashes)
+    return str(report)
+
+
+def document_report(splits: SplitData[Documents]) -> str:
+    """Of documents of sentences."""
+    report = Report(splits.known, "documents")
+    sentences = {id(data): hashes_of(Joined(data.documents)) for data in splits.known.values()}
+    texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}
+    report.row("sentences", lambda data: f"{len(sentences[id(data)]):,}")
+    report.row("characters", lambda data: f"{sum(map(len, Joined(data.documents))):,}")
+    report.row("distinct sentences", lambda data: f"{len(np.unique(sentences[id(data)])):,}")
+    report.repeated_hashes(lambda data: texts[id(data)])
+    return str(report)

@@ -1,0 +1,142 @@
+"""Running text and documents as the data of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyheads.data.readers.corpus import files_of
+from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
+from manyheads.data.readers.roles import visible, whole_or_splits
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
+from manyheads.data.readers.texts import Texts, read_texts
+from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
+from manyheads.data.sources.report import (
+    document_report,
+    text_report,
+)  # fmt: skip
+from manyheads.data.sources.source import Source
+from manyheads.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(Source[Texts]):
+    """Running text, in `column` of tables; without data, the source of Python's standard library, which has test data.
+    `share` of the training data is held out where there is no validation data: whole texts, or the end of a single
+    one. `kept` is a directory where it is remembered what the files hold, so that a run that goes on need not read them
+    again."""
+
+    kind = "texts"
+    unit = "texts"
+    directories = True
+    mixes = True
+    report = staticmethod(text_report)
+    below = staticmethod(files_of)
+
+    column: str = "text"
+    share: float = 0.05
+    kept: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share < 1:
+            raise UserError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
+        return read_texts(
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
+            kept=None if limit is not None else self.kept,
+        )  # fmt: skip
+
+    def embedded(self) -> SplitData[Texts]:
+        from manyheads.data.embedded.standard_library import source_files
+
+        texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
+        salted = [f"test{text}" for text in texts.texts]  # not the hash that holds out for validation
+        train, test = hold_out(texts, salted, fraction=self.share, what="text")
+        if self.validation:
+            validation = self.read_one(self.validation)
+        else:
+            train, validation = hold_out_texts(train, self.share, by_number=True)  # of many, as it always was
+        return SplitData(train, validation, self.read_one(self.test) if self.test else test)
+
+    def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
+        return hold_out_texts(train, self.share, by_number=self.by_number)
+
+    def held_out(self, splits: SplitData[Texts]) -> str:
+        """Of characters, and whether a text is cut."""
+        sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
+        part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
+        return (
+            f"no validation data: held out of the training data: {part}, {sizes[1] / sum(sizes):.1%} of the characters"
+        )
+
+    def fingerprint(self, data: Texts, split: str) -> str:
+        return data.facts.fingerprint
+
+    def corpora(self, folder: Path) -> list[str]:
+        return [path.name for path in visible(folder)]
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        """All of a directory that has no splits is for training."""
+        return whole_or_splits(data, self.corpora, self.below).given(validation, test)
+
+    def files(self, corpus: str) -> list[Path]:
+        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
+
+    def test_in(self, data: str) -> str:
+        """Of a directory of splits the test data; of any other, all there is."""
+        return data if same_place(self.find(data).train, data) else super().test_in(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSource(Source[Documents]):
+    """Documents, in `column` of tables; without data, the standard library's documentation. No test data. `kept` is a
+    directory for what does not fit into memory (`read_documents`)."""
+
+    kind = "documents"
+    unit = "documents"
+    directories = True
+    mixes = True
+    report = staticmethod(document_report)
+    below = staticmethod(document_files)
+
+    column: str = "text"
+    kept: Path | None = None
+
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
+        return read_documents(
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+        )
+
+    def embedded(self) -> SplitData[Documents]:
+        from manyheads.data.embedded.standard_library import documentation
+
+        train = documentation()
+        if self.validation:
+            validation = self.read_one(self.validation)
+        else:
+            train, validation = hold_out_documents(train, by_number=True)  # of many, as it always was
+        return SplitData(train, validation, None)
+
+    def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
+        return hold_out_documents(train, by_number=self.by_number)
+
+    def corpora(self, folder: Path) -> list[str]:
+        """Files, and folders that hold some."""
+        inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
+        return [path.name for path in inside if path.is_dir() or is_document_file(path)]
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        """All of a directory that has no splits is for training; there are no test data."""
+        found = whole_or_splits(data, self.corpora, self.below)
+        return Splits(found.train, validation or found.validation, [])
+
+    def files(self, corpus: str) -> list[Path]:
+        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
+
+    def test_in(self, data: str) -> str:
+        """Of a directory of splits the test data, or else the validation data; of any other, all there is."""
+        found = whole_or_splits(data, self.corpora, self.below)
+        return only_test(data, found.test) or found.validation or data

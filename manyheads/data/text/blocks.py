@@ -1,0 +1,99 @@
+"""Running text as one stream of token ids, and blocks of it to train on: all of one length, without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manyheads.data.text.store import TokenStream
+from manyheads.errors import UserError
+
+Ids = NDArray[np.unsignedinteger | np.signedinteger]
+Stream = Ids | TokenStream
+LISTED = 2**22  # blocks of an epoch whose order is drawn as a list; that of more is computed
+
+
+def block_starts(tokens: int, block: int, *, seed: int, epoch: int, random: bool) -> NDArray[np.int64] | Scattered:
+    """Where the blocks of an epoch begin in a stream; order and places depend on (seed, epoch) alone.
+
+    A block reads tokens [start, start + block) and predicts [start + 1, start + block + 1).
+    random  True: anywhere, one place as likely as another, as many as the stream has blocks. False: one behind the
+            other, from another first place in every epoch, shuffled: every token is predicted once (but for less than
+            a block at each end).
+    Raises UserError for a stream that is shorter than a block.
+    """
+    if tokens <= block:
+        raise UserError(
+            f"the text has {tokens:,} tokens, a block needs {block + 1:,}: give more text or a smaller block"
+        )
+    dice = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
+    last = tokens - block - 1  # where a block can begin
+    count = (tokens - 1) // block
+    if random:
+        return dice.integers(last + 1, size=count) if count <= LISTED else Scattered(count, last + 1, dice)
+    first = int(dice.integers(min(block, last + 1)))
+    count = (last - first) // block + 1
+    if count <= LISTED:
+        return dice.permutation(np.arange(first, last + 1, block))
+    return Scattered(count, count, dice, first, block)
+
+
+class Scattered:
+    """`count` numbers first + step * k for k below `below`, that look random; a slice of them is computed on demand.
+
+    Where there are as many k as numbers, each comes once: a Feistel network permutes pairs of half the bits (Luby and
+    Rackoff 1988), and what falls outside goes through it again. Else any k may come, as dice throw them.
+    """
+
+    _ROUNDS = 4
+
+    def __init__(self, count: int, below: int, dice: np.random.Generator, first: int = 0, step: int = 1) -> None:
+        self._count, self._below, self._first, self._step = count, below, first, step
+        self._keys = dice.integers(2**64, size=self._ROUNDS, dtype=np.uint64)
+        self._half = np.uint64((max(below - 1, 1).bit_length() + 1) // 2)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: slice) -> NDArray[np.int64]:
+        k = np.arange(*place.indices(self._count), dtype=np.uint64)
+        if self._count == self._below:
+            k = self._permuted(k)
+            while (outside := k >= self._below).any():
+                k[outside] = self._permuted(k[outside])
+        else:
+            k = _mixed(k, self._keys[0]) % np.uint64(self._below)
+        return self._first + self._step * k.astype(np.int64)
+
+    def _permuted(self, k: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        low = np.uint64(2 ** int(self._half) - 1)
+        left, right = k >> self._half, k & low
+        for key in self._keys:
+            left, right = right, left ^ (_mixed(right, key) & low)
+        return (left << self._half) | right
+
+
+def _mixed(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """A number of 64 bits that looks random for each (SplitMix64: Steele et al. 2014)."""
+    k = (k + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+    k = (k ^ (k >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    k = (k ^ (k >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return k ^ (k >> np.uint64(31))
+
+
+class Groups(Sequence[NDArray[np.int64]]):
+    """So many starts at a time, the last of them fewer."""
+
+    def __init__(self, starts: NDArray[np.int64] | Scattered, rows: int) -> None:
+        self._starts, self._rows = starts, rows
+
+    def __len__(self) -> int:
+        return -(-len(self._starts) // self._rows)
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        at = index % len(self) * self._rows
+        return self._starts[at : at + self._rows]

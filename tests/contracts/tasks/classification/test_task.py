@@ -1,0 +1,278 @@
+"""Classification as a task: batches, metrics against scikit-learn, and TF-IDF against scikit-learn's own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from manyheads import directory
+from manyheads.core.runtime import prepare
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
+from manyheads.models.bert import Bert, BertConfig
+from manyheads.models.presets import preset
+from manyheads.models.sequence_baselines import SequenceBaseline
+from manyheads.models.text_classifier import TextClassifier
+from manyheads.models.tfidf import Tfidf, TfidfConfig
+from manyheads.tasks.classification.predictor import Classifier
+from manyheads.tasks.classification.task import ClassificationTask, classification_metrics, encode, log_probabilities
+from manyheads.tasks.classification.tfidf import fit_tfidf
+
+pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
+WORDS = ["red", "blue", "moon", "dog", "cat", "sun", "fog"]  # of which one of the first three makes the label
+TEXTS = [f"{WORDS[3 + i % 4]} " + "and " * (i % 5) + f"{WORDS[i % 3]} {WORDS[3 + i % 2]}" for i in range(24)]
+LABELS = ["abc"[i % 3] for i in range(24)]
+DATA = Labelled(TEXTS, LABELS)
+WORD_LEVEL = {"vocab": 12, "labels": ("a", "b", "c"), "max_positions": 8, "dropout": 0.0}
+
+
+def models() -> dict[str, Any]:
+    torch.manual_seed(1)
+    bert: dict[str, Any] = {
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "feed_forward": 16,
+        "max_positions": 24,
+        "dropout": 0.0,
+    }
+    return {
+        "textbook": TextClassifier(preset("text-classifier/textbook", **WORD_LEVEL)),
+        "corrected": TextClassifier(preset("text-classifier/corrected", **WORD_LEVEL)),
+        **{
+            n: SequenceBaseline(preset(f"sequence-baseline/{n}", **WORD_LEVEL))
+            for n in ("rnn", "lstm", "bilstm", "conv1d", "conv2d")
+        },
+        "bert": Bert(BertConfig(vocab=60, head="sequence", labels=("a", "b", "c"), attention_dropout=0.0, **bert)),
+    }
+
+
+def task(name: str, data: Labelled = DATA, **settings: Any) -> ClassificationTask:
+    tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
+    options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
+    return ClassificationTask(
+        models()[name], tokenizer, data, data, route=prepare(threads=1), **{**options, **settings}
+    )
+
+
+@pytest.mark.parametrize("name", models())
+def test_a_batch_is_learnt_by_heart(name: str) -> None:
+    learning = task(name, max_length=24, batch_tokens=10_000, batch_items=None)
+    (batch,) = learning.batches(0)
+    assert batch.tokens == 24
+    optimiser = torch.optim.Adam(learning.model.parameters(), lr=4e-3 if name == "bert" else 0.02)
+    for _ in range(120):
+        optimiser.zero_grad()
+        loss = learning.loss(batch).total
+        loss.backward()
+        optimiser.step()
+    values = learning.validate()
+    assert values["accuracy"] == values["f1"] == 1.0
+    assert values["loss"] < 0.1
+
+
+def test_batches_keep_to_their_bounds_and_take_every_text_once() -> None:
+    learning = task("corrected")
+    seen: list[int] = []
+    for batch in learning.batches(3):
+        assert batch.ids.numel() <= 40
+        assert batch.tokens <= 4
+        assert batch.segments is None
+        seen += batch.labels.tolist()
+    assert sorted(seen) == sorted("abc".index(label) for label in LABELS)
+    one, two = ([b.ids.tolist() for b in learning.batches(epoch)] for epoch in (1, 2))
+    assert one == [b.ids.tolist() for b in learning.batches(1)]
+    assert one != two
+
+
+def test_the_validation_is_the_loss_and_the_accuracy_of_single_texts() -> None:
+    learning = task("lstm")
+    learning.model.eval()
+    losses, right = [], 0
+    for text, label in zip(TEXTS, LABELS, strict=True):
+        ids = torch.tensor([learning.tokenizer.encode(text).ids])
+        logits = learning.model(ids)[0]
+        wanted = "abc".index(label)
+        losses.append(-logits.log_softmax(0)[wanted].item())
+        right += int(logits.argmax()) == wanted
+    values = learning.validate()
+    assert values["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
+    assert values["accuracy"] == right / 24
+
+
+def test_pairs_are_one_sequence_of_two_segments() -> None:
+    tokenizer = train_wordpiece(TEXTS, 60)
+    found = encode(tokenizer, ["red dog", "cat"], ["sun", "moon and blue"], 24, truncate=False)
+    tokens, lengths, segments = found.batch([0, 1], 0)
+    assert segments is not None
+    words = [[tokenizer.id_to_token(i) for i in row] for row in tokens.tolist()]
+    assert words[0] == ["[CLS]", "red", "dog", "[SEP]", "sun", "[SEP]", "[PAD]"]
+    assert words[1] == ["[CLS]", "cat", "[SEP]", "moon", "and", "blue", "[SEP]"]
+    assert segments.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1]]
+    assert lengths.tolist() == [6, 7]
+    cut = encode(tokenizer, ["red dog", "cat"], ["sun", "moon and blue"], 6, truncate=True)
+    assert ([len(ids) for ids in cut.ids], cut.cut) == ([6, 6], 1)
+    assert cut.ids[1][0] == tokenizer.token_to_id("[CLS]")
+    assert cut.ids[1][-1] == tokenizer.token_to_id("[SEP]")
+    assert len(encode(tokenizer, ["red " * 30], None, None, truncate=False).ids[0]) == 32, "the limit is not kept"
+
+
+def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unknown(tmp_path: Path) -> None:
+    tokenizer = train_word_level(TEXTS, 12)
+    with pytest.raises(
+        ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .* truncate=true \(--truncate\)"
+    ):
+        encode(tokenizer, ["red", "red " * 9, "dog " * 10], None, 8, truncate=False)
+    data = Labelled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
+    with pytest.raises(ValueError, match=r"train\.tsv:7 has 9 tokens, the limit is 8"):
+        task("corrected", data)
+    assert encode(tokenizer, ["?!", "red"], None, 8, truncate=False).ids[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), ("a", "b", "c", "d")])
+def test_metrics_are_scikit_learns(labels: tuple[str, ...]) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    random = np.random.default_rng(1)
+    truth, guess = (random.integers(0, len(labels) - (len(labels) > 2), size=60).tolist() for _ in range(2))
+    found = classification_metrics(guess, truth, labels)
+    average = {"average": "binary", "pos_label": 1} if len(labels) == 2 else {"average": "macro"}
+    assert found["f1"]["value"] == pytest.approx(metrics.f1_score(truth, guess, **average))
+    assert found["accuracy"]["value"] == pytest.approx(metrics.accuracy_score(truth, guess))
+    assert ("'yes'" in found["f1"]["signature"]) == (len(labels) == 2)
+    assert classification_metrics([0, 0], [0, 0], labels)["f1"]["value"] == (0.0 if len(labels) == 2 else 1.0)
+    with pytest.raises(ValueError, match="the test data are empty"):
+        classification_metrics([], [], labels)
+
+
+@pytest.mark.parametrize("components", [None, 3])
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c")])
+def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
+    tmp_path: Path, labels: tuple[str, ...], components: int | None
+) -> None:
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    linear = pytest.importorskip("sklearn.linear_model")
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Normalizer
+
+    tokenizer = train_word_level(TEXTS, 12)
+    wanted = [i % len(labels) for i in range(24)]
+    model = Tfidf(TfidfConfig(vocab=12, labels=labels, components=components))
+    ids = encode(tokenizer, TEXTS, None, None, truncate=False)
+    fit_tfidf(model, ids.ids, torch.tensor(wanted), strength=3.0)
+    vectors = text.TfidfVectorizer(sublinear_tf=True)
+    if components is not None:
+        steps = (vectors, TruncatedSVD(components, random_state=0), Normalizer())
+        vectors = make_pipeline(*steps)
+    theirs = linear.LogisticRegression(C=3.0, max_iter=1000).fit(vectors.fit_transform(TEXTS), wanted)
+    held = ["red red red moon", "dog zebra, cat!", "and"]
+    expected = theirs.predict_proba(vectors.transform(held))
+    encoded = encode(tokenizer, held, None, None, truncate=False)
+    assert log_probabilities(model, encoded, prepare(threads=1)).exp().numpy() == pytest.approx(expected, abs=1e-5)
+    directory.save(tmp_path / "m", model, tokenizer)
+    reloaded = Classifier(directory.load(tmp_path / "m"), prepare(threads=1))
+    found = reloaded.classify(held, top=3)
+    assert [{label.label: label.probability for label in each} for each in found] == [
+        pytest.approx(dict(zip(labels, row, strict=True)), abs=1e-5) for row in expected
+    ]
+    assert not [file for file in (tmp_path / "m").iterdir() if file.suffix not in (".json", ".safetensors")]
+
+
+def test_more_components_than_texts_are_told() -> None:
+    pytest.importorskip("sklearn")
+    ids = encode(train_word_level(TEXTS, 12), TEXTS[:4], None, None, truncate=False)
+    with pytest.raises(ValueError, match="components is 9: 4 texts of 12 words have at most 4"):
+        fit_tfidf(Tfidf(TfidfConfig(vocab=12, components=9)), ids.ids, torch.tensor([0, 1, 0, 1]))
+
+
+def loaded(path: Path, name: str = "corrected") -> Classifier:
+    learning = task(name, max_length=24) if name == "bert" else task(name)
+    learning.save(path)
+    return Classifier(directory.load(path), prepare(threads=1))
+
+
+def test_texts_are_classified_in_their_order_whatever_their_batch(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path)
+    found = classifier.classify(["", *TEXTS, " "], top=2)
+    assert found[0] == found[-1] == []
+    for text, several in zip(TEXTS, found[1:-1], strict=True):
+        alone = classifier.classify(text, top=2)
+        assert [each.label for each in alone] == [each.label for each in several]
+        assert [each.probability for each in alone] == pytest.approx([e.probability for e in several], abs=1e-6)
+        assert several[0].probability >= several[1].probability
+    assert sum(each.probability for each in classifier.classify("red", top=9)) == pytest.approx(1.0, abs=1e-6)
+    assert classifier.classify([]) == []
+
+
+def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path)
+    with pytest.raises(ValueError, match="text 3 has 9 tokens, the limit is 8"):
+        classifier.classify(["", "red", "red " * 9])
+    assert len(classifier.classify("red " * 9, truncate=True)) == 1
+    with pytest.raises(ValueError, match="reads single texts, not pairs"):
+        classifier.classify("red", "blue")
+    pairs = loaded(tmp_path / "bert", "bert")
+    assert pairs.takes_pairs
+    assert not pairs.needs_pairs
+    with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
+        classifier.classify(["red", "caf\udce9"])
+    mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
+    for texts, seconds in mixed:
+        with pytest.raises(ValueError, match="second text.*: expected a (string|list of strings), got"):
+            pairs.classify(texts, seconds)
+    with pytest.raises(ValueError, match="text 1 has half a character"):
+        pairs.classify("red", "\ud800")
+    assert pairs.classify("red", "blue")[0].label in "abc"
+    assert pairs.classify([""], [" "]) == [[]]
+    with pytest.raises(ValueError, match="text 1 and its second text: one is blank"):
+        pairs.classify(["red"], [""])
+    with pytest.raises(ValueError, match="2 texts but 1 second texts"):
+        pairs.classify(["red", "blue"], ["dog"])
+    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+        classifier.outcome()
+
+
+def test_outcomes_follow_the_file_whose_labels_may_be_numbers(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path)
+    names = [each[0].label for each in classifier.classify(TEXTS)]
+    for kind, labels in (("names", names), ("numbers", ["abc".index(name) for name in names])):
+        file = tmp_path / f"{kind}.tsv"
+        rows = "".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, labels, strict=True))
+        file.write_text("text\tlabel\n" + rows)
+        outcome = classifier.outcome(str(file))
+        assert outcome.metrics["accuracy"]["value"] == 1.0
+        assert (outcome.outputs, outcome.references, outcome.quality) == (names, names, [1.0] * 24)
+    (tmp_path / "other.tsv").write_text("text\tlabel\nred\tz\n")
+    with pytest.raises(ValueError, match=r"other\.tsv:2: label 'z' is none of a, b, c"):
+        classifier.outcome(str(tmp_path / "other.tsv"))
+
+
+class Shared:
+    """A tokenizer that other threads use at the same time: its settings must stay as they are."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        assert name not in ("enable_truncation", "no_truncation"), "a setting of the tokenizer is changed"
+        return getattr(self._tokenizer, name)
+
+
+def test_texts_are_cut_without_a_change_to_the_tokenizer() -> None:
+    shared: Any = Shared(train_wordpiece(TEXTS, 60))
+    encoded = encode(shared, ["red " * 30, "red"], None, 8, truncate=True)
+    assert [len(ids) for ids in encoded.ids] == [8, 3]
+    assert encoded.cut == 1
+
+
+@pytest.mark.parametrize("labels", [("a", "b", "c"), ("a", "b", "c", "d")])
+def test_a_label_that_no_training_text_has_is_told(labels: tuple[str, ...]) -> None:
+    """Of two labels there is one row of weights, which would go into every row of three."""
+    model = Tfidf(TfidfConfig(vocab=12, labels=labels))
+    wanted = [place for place in range(len(labels)) if labels[place] != "b"] * 2
+    texts = [np.array([place + 3, place + 4]) for place in wanted]
+    with pytest.raises(ValueError, match="no training text has the label 'b': leave it out of names"):
+        fit_tfidf(model, texts, torch.tensor(wanted))

@@ -1,0 +1,145 @@
+"""Validation data are held out by size, and earlier runs keep theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyheads.data.sources.corpora import QuestionSource
+from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.running_text import DocumentSource, TextSource
+from manyheads.data.sources.source import Source
+
+
+def few(folder: Path, **sizes: int) -> Path:
+    """Files of so many lines of 20 characters."""
+    folder.mkdir(exist_ok=True)
+    for name, lines in sizes.items():
+        text = "".join(f"{name[:6]:6} has line {number:03}\n" for number in range(lines))
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+def share_of(source: TextSource | DocumentSource) -> float:
+    splits = source.read()
+    sizes = [sum(map(len, data.texts)) for data in (splits.train, splits.validation)]
+    return sizes[1] / sum(sizes)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"big": 1000, "small": 2}, {"a": 900, "b": 1100}, {"a": 400, "b": 30, "c": 500, "d": 7},
+        {f"file{i}": 50 for i in range(12)}, {**{f"tiny{i}": 1 for i in range(30)}, "huge": 2000},
+        {f"part{i}": 4 for i in range(300)},
+    ],
+    ids=lambda sizes: f"{len(sizes)} files",
+)  # fmt: skip
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+def test_the_share_is_of_characters(tmp_path: Path, sizes: dict[str, int], share: float) -> None:
+    source = TextSource(data=str(few(tmp_path / "data", **sizes)), share=share)
+    assert share / 2 <= share_of(source) <= 2 * share
+    splits = source.read()
+    whole = [path.read_text() for path in sorted((tmp_path / "data").iterdir())]
+    together = sorted("".join(splits.train.texts) + "".join(splits.validation.texts))
+    assert together == sorted("".join(whole)), "nothing is lost or read twice"
+
+
+def test_of_a_large_and_a_small_file_the_end_of_the_large_one_is_held_out(tmp_path: Path) -> None:
+    folder = few(tmp_path / "data", big=1000, small=2)
+    source = TextSource(data=str(folder))
+    splits = source.read()
+    big, small = (folder / "big.txt").read_text(), (folder / "small.txt").read_text()
+    (end,) = splits.validation.texts
+    assert splits.train.texts == [big[: -len(end)], small]
+    assert big.endswith(end)
+    assert "the end of the longest text, 5.0% of the characters" in source.told(splits)[1]
+
+
+def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
+    folder = few(tmp_path / "data", big=1000, small=2)
+    source = DocumentSource(data=str(folder))
+    splits = source.read()
+    assert 0.025 <= share_of(source) <= 0.1
+    sentences = [s for data in (splits.train, splits.validation) for text in data.documents for s in text]
+    assert sorted(sentences) == sorted(line for path in folder.iterdir() for line in path.read_text().splitlines())
+    record = json.loads(json.dumps({"data": source.describe(splits)}))
+    again = source_of(record)
+    assert again is not None
+    assert again.again("validation") == splits.validation
+
+
+def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
+    folder = few(tmp_path / "data", big=1000, small=1)
+    (folder / "copy.txt").write_text((folder / "big.txt").read_text())
+    with pytest.raises(
+        ValueError, match="5% of the text cannot be held out, .* copies of one another; give validation"
+    ):
+        TextSource(data=str(folder)).read()
+    (tmp_path / "a.txt").write_text(f"{'word ' * 500}\n\nshort\n")
+    with pytest.raises(ValueError, match="longest document has 1 sentences; give validation data"):
+        DocumentSource(data=str(tmp_path / "a.txt")).read()
+
+
+def test_of_documents_of_one_sentence_the_smallest_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text with some words\n\na short text\n")
+    source = DocumentSource(data=str(tmp_path / "a.txt"))
+    splits = source.read()
+    assert [*splits.validation.texts] == ["a short text"]
+    assert "(50.0%); give validation data" in source.told(splits)[1]
+
+
+def squad(folder: Path, *questions: int) -> str:
+    """Articles with so many questions each."""
+
+    def asked(article: int, count: int) -> dict[str, Any]:
+        qas = [
+            {"question": "?", "id": f"{article}.{i}", "answers": [{"text": "a", "answer_start": 0}]}
+            for i in range(count)
+        ]
+        return {"title": f"T{article}", "paragraphs": [{"context": "a b", "qas": qas}]}
+
+    path = folder / "squad.json"
+    path.write_text(json.dumps({"data": [asked(*pair) for pair in enumerate(questions)]}))
+    return str(path)
+
+
+@pytest.mark.parametrize(("questions", "held"), [((74, 16, 15), 15), ((40, 3, 2, 30, 5), 5), ((1, 99), 1)])
+def test_questions_are_held_out_by_their_number(tmp_path: Path, questions: tuple[int, ...], held: int) -> None:
+    source = QuestionSource(data=squad(tmp_path, *questions))
+    splits = source.read()
+    assert len(splits.validation) <= held
+    assert not {item.article for item in splits.train.items} & {item.article for item in splits.validation.items}
+
+
+def earlier(source: Source[Any]) -> Source[Any]:
+    """What an earlier version made of the same data: whole texts by their number, whatever they are called."""
+    return source.readings()[-1]
+
+
+def test_runs_of_earlier_versions_keep_their_split(tmp_path: Path) -> None:
+    """Scored by their record, and resumed by the fingerprints in their checkpoint."""
+    mixed = few(tmp_path / "mixed", **{"wiki.train": 300, "wiki.valid": 30, "wiki.test": 20})
+    small = few(tmp_path / "small", big=1000, small=2)
+    sources: list[Source[Any]] = [
+        TextSource(data=str(mixed)),
+        TextSource(data=str(small)),
+        DocumentSource(data=str(small)),
+    ]
+    for source in sources:
+        before = earlier(source)
+        splits = before.read()
+        assert before.fingerprint(splits.train, "train") != source.fingerprint(source.read().train, "train")
+        record = before.describe(splits)
+        again = source_of({"data": json.loads(json.dumps(record))})
+        assert again is not None
+        assert [*again.again("validation").texts] == [*splits.validation.texts]
+        resumed, kept = source.read_as_before(record["fingerprints"])
+        assert [*kept.train.texts] == [*splits.train.texts]
+        assert resumed.describe(kept)["fingerprints"] == record["fingerprints"]
+        fresh, today = source.read_as_before({})
+        assert fresh is source
+        assert [*today.train.texts] == [*source.read().train.texts]
