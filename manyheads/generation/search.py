@@ -102,27 +102,24 @@ def beam_search(
 
     cache   fresh, one row for each sentence; rows are added for the beams.
     alpha   length penalty, from 0 to 10.
-    reduce  in place of `reduced`, where the model comes with a faster one.
-
-    Other arguments as in `greedy`. UserError for impossible ones.
+    reduce  in place of `reduced`, where the model comes with a faster one. Others as in `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
         raise UserError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
     reduce = reduce or reduced
-    device = cache.lengths.device
-    limits = limits.to(device)
+    limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
-    rows = torch.arange(len(limits), device=device)  # (R,) the sentences still searched, each with W live hypotheses
-    output = torch.full((len(limits), 1, 1), start, device=device)  # (R, W, 1 + length)
-    totals = torch.zeros(len(limits), 1, device=device)  # (R, W) log-probabilities, best first
+    rows = torch.arange(
+        len(limits), device=limits.device
+    )  # (R,) the sentences still searched, each with W live hypotheses
+    output = torch.full((len(limits), 1, 1), start, device=limits.device)  # (R, W, 1 + length)
+    totals = torch.zeros(len(limits), 1, device=limits.device)  # (R, W) log-probabilities, best first
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
-        closing = limits[rows] == length
-        if closing.any():
-            others = torch.arange(logits.shape[1], device=device) != end
-            logits = logits.masked_fill(closing.repeat_interleave(width)[:, None] & others, -torch.inf)  # (R * W, V)
+        if (closing := limits[rows] == length).any():
+            logits = _only(end, logits, closing.repeat_interleave(width))  # (R * W, V)
             maxima = block_maxima(logits)
         totals, parents, tokens = _best(logits, maxima, totals - log_sums.view(len(rows), width), beam)
         placed = finished.places_for(rows, totals)
@@ -176,6 +173,12 @@ class _Finished:
 
     def best(self) -> list[list[Hypothesis]]:
         return [hypotheses[: self._nbest] for hypotheses in self._of]
+
+
+def _only(token: int, logits: Tensor, rows: Tensor) -> Tensor:
+    """Return logits (N, V) in which the rows (N,) that are true can continue with this token alone."""
+    others = torch.arange(logits.shape[1], device=logits.device) != token
+    return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
 def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
