@@ -15,6 +15,7 @@ from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.generation import greedy
+from manyheads.models.recurrence import Halting, states_and_thoughts
 from manyheads.tasks.evaluation import Outcome
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.division import each
@@ -76,7 +77,8 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, inputs, write, right = _padded(model, tokenizer, part, route)
         with route.computing():
-            hidden, thoughts = model.think(source, lengths, inputs, right.sum(1))
+            target_lengths = right.sum(1) if isinstance(model, Halting) else None
+            hidden, thoughts = states_and_thoughts(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained

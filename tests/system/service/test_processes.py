@@ -206,6 +206,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
             httpx2.get(f"{running.url}/healthz")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
     """From the first moment that the parent has children until it says that it serves."""
