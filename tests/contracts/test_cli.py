@@ -132,7 +132,8 @@ def test_a_bug_keeps_its_traceback(
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    talk = "from manyheads import cli; from manyheads.cli import recipes as verb; verb._recipes = lambda _: print('x' * 10**6)\n"
+    talk = "from manyheads import cli; from manyheads.cli import recipes as verb; "
+    talk += "verb._recipes = lambda _: print('x' * 10**6); "
     code = f"{talk}raise SystemExit(cli.main(['recipes']))"
     read, write = os.pipe()
     os.close(read)
