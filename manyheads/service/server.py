@@ -28,11 +28,12 @@ from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
-from manyheads.service.registry import VERBS, Registry, Served, stamp_of, warm
+from manyheads.service.registry import Registry, Served, stamp_of, warm
 from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.service.watching import Runs
 from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
+from manyheads.tasks.verbs import SERVED
 
 LOOKS, MOST_LOOKS = "(attention)", 32  # the queue's name in counts, and what may wait in it
 IMAGES = "(images)"  # the name of theirs that are to be decoded
@@ -136,8 +137,8 @@ def service_of(settings: Settings) -> Service:
     def ready(name: str, model: str) -> Served:
         stamp = stamp_of(model)
         predictor = load(model, precision=settings.precision, threads=threads)
-        if not any(hasattr(predictor, verb) for verb in VERBS):
-            raise UserError(f"{model}: this model can do nothing that is served: {', '.join(VERBS)}")
+        if not any(hasattr(predictor, verb) for verb in SERVED):
+            raise UserError(f"{model}: this model can do nothing that is served: {', '.join(SERVED)}")
         with turns:
             warm(predictor)
         worker: Writer | Batcher

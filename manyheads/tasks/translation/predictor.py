@@ -63,6 +63,7 @@ class Translation:
 class Translator(ModelWithTokenizer):
     """A trained encoder-decoder with its tokenizers: what `manyheads.load` gives for a translation model."""
 
+    verbs: ClassVar = ("translate", "attend", "lens", "evaluate")
     done: ClassVar = "translated"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:

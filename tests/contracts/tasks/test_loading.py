@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.cli.loading import model_for
 from manyheads.data.text.text_faults import CHARACTERS, ItemError
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
@@ -70,6 +71,12 @@ def test_a_run_on_digits_is_known_by_its_record(tmp_path: Path, record: Any, nam
     (tmp_path / "result.json").write_text(json.dumps(record))
     model = load(tmp_path)
     assert repr(model).startswith(f"{name}({str(tmp_path)!r}, marian, ")
+
+
+def test_a_method_that_is_no_declared_verb_is_refused(tmp_path: Path) -> None:
+    translator(tmp_path)
+    with pytest.raises(ValueError, match="this model is not for score: use it with manyheads translate or attend"):
+        model_for("score", str(tmp_path))
 
 
 class Untouched:
