@@ -14,7 +14,7 @@ from manyheads.cli.parser import Verbs, number, whole
 from manyheads.errors import UserError
 
 TOKEN = "MANYHEADS_TOKEN"
-NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
 SHORTEST_TOKEN = 16
 
 
