@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -43,6 +43,7 @@ def train(
     resume: bool = False,
     max_minutes: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    upgrade: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     resume_command: str | None = None,
     flops: float | None = None,
 ) -> Summary:
@@ -51,6 +52,7 @@ def train(
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
     resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
     `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
+    `upgrade` adds to the saved settings of an older run the defaults of settings that it did not have.
     `flops`: training FLOPs per unit of the task; if given, progress shows the fraction of the machine's peak.
 
     The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
@@ -80,7 +82,7 @@ def train(
             resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip
-        summary = start_or_resume(session, resume=resume)
+        summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
             groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
             with RunLog(session, flops) as log, session.checkpoints, closing(groups):
