@@ -10,39 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from importlib import import_module
 
-from manyheads.cli import (
-    answer,
-    attend,
-    classify,
-    compare,
-    convert,
-    curve,
-    draw,
-    evaluate,
-    export,
-    fill,
-    generate,
-    lens,
-    plan,
-    probe,
-    recipes,
-    serve,
-    summary,
-    tag,
-    train,
-    translate,
-)
 from manyheads.cli.parser import Parser, Verbs
 from manyheads.cli.reporting import exit_status, log_lines
 from manyheads.errors import UserError
+from manyheads.tasks.verbs import COMMANDS
 from manyheads.training.ranks import here, is_rank
-
-# in the order of --help
-VERBS = (
-    recipes, train, evaluate, compare, curve, translate, classify, tag, answer, fill, generate, attend, lens, draw,
-    probe, summary, plan, export, convert, serve,
-)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,6 +70,6 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = Verbs(parser)
-    for module in VERBS:
-        module.add(verbs)
+    for command in COMMANDS:
+        import_module(f"manyheads.cli.{command}").add(verbs)
     return parser, verbs.parsers

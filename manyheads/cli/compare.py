@@ -25,7 +25,7 @@ def add(verbs: Verbs) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from manyheads.tasks.evaluation import compare, trust
 
-    first, second = (model_for("outcome", run, options.precision) for run in (options.first, options.second))
+    first, second = (model_for("evaluate", run, options.precision) for run in (options.first, options.second))
     for run in (first, second) if options.trust else ():
         trust(run.path)
     comparison = compare(first, second, options.data, skip_bad_lines=options.skip_bad_lines)

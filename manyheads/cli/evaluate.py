@@ -34,7 +34,7 @@ def _columns(given: str) -> dict[str, str]:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    model = model_for("outcome", options.model, options.precision)
+    model = model_for("evaluate", options.model, options.precision)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.readers.labelled import Columns

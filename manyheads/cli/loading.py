@@ -13,6 +13,7 @@ from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS, nearest
+from manyheads.tasks.verbs import PREDICTIONS
 from manyheads.training.ranks import is_rank
 
 
@@ -41,14 +42,13 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:
-    """`manyheads.load(model)`, or a UserError where its model is not for this verb ("outcome": for being scored)."""
+    """`manyheads.load(model)`, or a UserError where its model is not for this verb."""
     from manyheads.tasks.loading import load
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
-    if not hasattr(predictor, verb):
-        known = ("translate", "classify", "tag", "fill", "generate", "answer", "attend")
-        able = [name for name in known if hasattr(predictor, name)]
-        what = "predicts nothing that could be scored" if verb == "outcome" else f"is not for {verb}"
+    if verb not in predictor.verbs:
+        able = [name for name in (*PREDICTIONS, "attend") if name in predictor.verbs]
+        what = "predicts nothing that could be scored" if verb == "evaluate" else f"is not for {verb}"
         raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor
 

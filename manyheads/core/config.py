@@ -13,9 +13,11 @@ Every number has a largest value, so that a mistyped one is refused before anyth
 
 from __future__ import annotations
 
+import json
 import math
 import types
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -122,6 +124,21 @@ def checked(config: Any) -> None:
             object.__setattr__(config, name, value := tuple(value))
         if expected := _expected(value, hint, config):
             raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
+
+
+def with_defaults(config: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved settings of an older run, with the default of each field that the config has had since then.
+
+    Defaults are as JSON gives them back.
+    """
+    full = dict(saved)
+    for f in fields(config):
+        value, default = getattr(config, f.name), f.default if f.default_factory is MISSING else f.default_factory()
+        if is_dataclass(value) and isinstance(saved.get(f.name), dict):
+            full[f.name] = with_defaults(value, saved[f.name])
+        elif f.name not in saved and default is not MISSING:
+            full[f.name] = json.loads(json.dumps(default, default=asdict))
+    return full
 
 
 @cache

@@ -48,6 +48,10 @@ class _Names:
     bias: str
     heads: Mapping[str, tuple[str | None, str]]
 
+    def __post_init__(self) -> None:
+        names = [*self.architectures.values()]
+        assert len(set(names)) == len(names), f"two heads have the same architecture, so one could not be read: {names}"
+
     def weights(self, config: BertConfig, _: Iterable[str]) -> list[Weight]:
         written, other = ("", self.prefix) if config.head in ("none", "pooler") else (self.prefix, "")
 

@@ -123,7 +123,13 @@ _IGNORED = """
 
 def _settings(rows: tuple[Row, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
-    return Settings((*_COMMON, *rows), _FIXED_HERE | ours, _FIXED_THERE | theirs, _MAY_BE_MISSING, ignored)
+    return Settings(
+        (*_COMMON, *rows),
+        ours_only=_FIXED_HERE | ours,
+        theirs_only=_FIXED_THERE | theirs,
+        tolerated=_MAY_BE_MISSING,
+        ignored=ignored,
+    )
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -145,8 +145,13 @@ def _settings(
         Setting("embedding_dropout", "embd_pdrop", default=0.1),
     )  # fmt: skip
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
-    tolerated = {**ABSENT, "problem_type": "single_label_classification"}
-    return Settings((*common, *rows), ours, theirs | {"tie_word_embeddings": True}, tolerated, ignored)
+    return Settings(
+        (*common, *rows),
+        ours_only=ours,
+        theirs_only=theirs | {"tie_word_embeddings": True},
+        tolerated={**ABSENT, "problem_type": "single_label_classification"},
+        ignored=ignored,
+    )
 
 
 GPT2 = Family(

@@ -46,8 +46,9 @@ def _family(
 ) -> Family:
     rows = tuple(_Field(field.name, field.default) for field in fields(config))
     ignored = frozenset({"architectures", "model_type", "dtype", "tokenizers"})
+    settings = Settings(rows, ours_only={}, theirs_only={}, tolerated={}, ignored=ignored)
     return Family(
-        model_type, config, module, Settings(rows, {}, {}, {}, ignored), _weights,
+        model_type, config, module, settings, _weights,
         architecture=lambda config: module.__name__, generation=generation, own=True,
     )  # fmt: skip
 

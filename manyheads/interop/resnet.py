@@ -142,7 +142,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
 
 TIMM_RESNET = Family(
     "timm-resnet", ResNetConfig, ResNet,
-    Settings((), {}, {}, {"global_pool": "avg"}, timm.IGNORED),
+    Settings((), ours_only={}, theirs_only={}, tolerated={"global_pool": "avg"}, ignored=timm.IGNORED),
     _timm_weights,
     architecture=RESNET.architecture,
     infer=_timm_infer,

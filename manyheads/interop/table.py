@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import torch
@@ -115,6 +115,7 @@ class Settings:
     """
 
     rows: tuple[Row, ...]
+    _: KW_ONLY
     ours_only: Mapping[str, Any]
     theirs_only: Mapping[str, Any]
     tolerated: Mapping[str, Any]

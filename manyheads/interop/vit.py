@@ -280,7 +280,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
 
 TIMM_VIT = Family(
     "timm-vit", ViTConfig, ViT,
-    Settings((), {}, {}, {"global_pool": "token"}, timm.IGNORED),
+    Settings((), ours_only={}, theirs_only={}, tolerated={"global_pool": "token"}, ignored=timm.IGNORED),
     _timm_weights,
     architecture=_architecture,
     infer=_timm_infer,

@@ -65,6 +65,8 @@ class ResNetConfig(Config):
             raise UserError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
         if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
             raise UserError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
+        if self.block == "basic" and self.stride_in_1x1:
+            raise UserError("stride_in_1x1 has no effect in a basic block: leave it out, or set block=bottleneck")
 
 
 class ResNet(nn.Module):

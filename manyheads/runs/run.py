@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 
-from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
 from manyheads.core.runtime import Route, prepare
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
@@ -179,14 +180,15 @@ def carry_out(
             identity = {**settings_of(config, beside), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
             held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
-            return _trained(run, job, held, description, identity, route)
+            return _trained(run, job, held, description, identity, route, partial(with_defaults, config))
         finally:
             job.close()
 
 
 def _trained(
-    run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any], route: Route
-) -> dict[str, Any] | None:
+    run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any], route: Route,
+    upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
+) -> dict[str, Any] | None:  # fmt: skip
     """Train, save, score and record: the last two are rank 0's."""
     ranks = here()
     if job.fit is not None:
@@ -195,7 +197,8 @@ def _trained(
         assert job.task is not None
         summary = train(
             job.task, job.training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
-            settings=identity, resume_command=run.resume_command, flops=job.flops, progress=run.progress,
+            settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
+            progress=run.progress,
         )  # fmt: skip
     if summary.status == "stopped":
         logger.info(summary.reason)

@@ -19,8 +19,7 @@ from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.logs import log, tell
 from manyheads.service.writing import Writer
-
-VERBS = ("translate", "classify", "tag", "answer", "fill", "generate", "embed")
+from manyheads.tasks.verbs import SERVED
 
 
 @dataclass(eq=False)
@@ -40,7 +39,7 @@ class Served:
 
     @property
     def verbs(self) -> list[str]:
-        return [verb for verb in VERBS if hasattr(self.predictor, verb)]
+        return [verb for verb in SERVED if hasattr(self.predictor, verb)]
 
     @property
     def attends(self) -> bool:

@@ -27,7 +27,10 @@ class TrainedModel:
 
     model, route  as loaded: what is opened up
     fast          the same, as it computes: lowered for the precision at its first use
+    verbs         the commands that take the model; the table of all is in `tasks/verbs.py`
     """
+
+    verbs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         check(route)

@@ -1,9 +1,9 @@
 """The settings of a training run."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate, Size
+from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate, Size, with_defaults
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
@@ -83,7 +83,7 @@ class TrainingConfig(Config):
         unless the schedule is shaped by it, as may that of steps to skip, and the weights may be sharded or blocks
         computed twice now. What a saved config does not know yet has its default."""
         now = self.as_dict()
-        saved = {field.name: field.default for field in fields(self) if field.name not in saved} | saved
+        saved = with_defaults(self, saved)
         raisable = ("skip_nonfinite", "minutes") if self.schedule in DECAYING else ("skip_nonfinite", *BUDGETS)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -46,6 +46,7 @@ def train(
     resume: bool = False,
     max_minutes: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    upgrade: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     resume_command: str | None = None,
     flops: float | None = None,
     progress: ProgressCallback | None = None,
@@ -55,6 +56,7 @@ def train(
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
     resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
     `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
+    `upgrade` adds to the saved settings of an older run the defaults of settings that it did not have.
     `flops`: training FLOPs per unit of the task; if given, progress has the fraction of the machine's peak.
     `progress` receives the progress of the run every half second.
 
@@ -85,7 +87,7 @@ def train(
             resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip
-        summary = start_or_resume(session, resume=resume)
+        summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
             groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
             with RunLog(session, flops, progress) as log, session.checkpoints, closing(groups):

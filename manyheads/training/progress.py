@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from manyheads.files import parse_json, write
 
 logger = logging.getLogger(__name__)
 
+_WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
 SECONDS = 0.5  # between two reports of progress
 HELD_UP = 0.05  # share of the time that training waits for its data, from which on it is shown
 # metrics between 0 and 1: loss.png shows the first that was measured; of the first two training has an "accuracy", too
@@ -113,25 +115,36 @@ class Metrics:
     """
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
         self.path = out / "metrics.jsonl"
         if self.path.exists():  # its last line may be torn
             kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
+        self._events: Any = None
+        missing = [name for name in ("tensorboard", "matplotlib") if find_spec(name) is None]
+        if missing:
+            logger.warning(
+                "%s not installed: a run writes metrics.jsonl, but no %s: pip install 'manyheads[analysis]'",
+                " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
+            )  # fmt: skip
+        if "tensorboard" not in missing:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
     def log(self, step: int, entry: dict[str, Any]) -> None:
         self._file.write(json.dumps({"step": step, **entry}) + "\n")
         self._file.flush()
+        if self._events is None:
+            return
         scope = "validation" if "validation" in entry else "train"
         for name, value in entry.get("validation", entry).items():
             self._events.add_scalar(f"{scope}/{name}", value, step)
@@ -169,7 +182,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        return logger.info("no loss.png: matplotlib is not installed")
+        return  # `Metrics` has said so
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from manyheads.core.config import with_defaults
 from manyheads.errors import UserError
 from manyheads.files import write_json
 from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
@@ -16,10 +17,11 @@ from manyheads.training.summary import Summary
 
 logger = logging.getLogger(__name__)
 
+Upgrade = Callable[[Mapping[str, Any]], dict[str, Any]]
 Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors
 
 
-def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None:
+def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade = dict) -> Summary | None:
     """Bring the session to the step of its last checkpoint, or to step 0, and start its clock.
 
     Return the summary of the run instead, if it is finished. Raise UserError if the directory holds another run.
@@ -27,9 +29,12 @@ def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None
     checkpoint = session.checkpoints.latest() if resume else None
     _refuse_unshared_directory(session, checkpoint)
     if checkpoint:
-        _refuse_another_run(session, checkpoint[0])
+        _refuse_another_run(session, checkpoint[0], upgrade)
     finished = session.out / "state" / FINISHED
-    if finished.exists() and (checkpoint is None or checkpoint[0]["config"] == session.identity["config"]):
+    unchanged = (
+        checkpoint is None or with_defaults(session.config, checkpoint[0]["config"]) == session.identity["config"]
+    )
+    if finished.exists() and unchanged:
         logger.info(f"{session.out}: this run is finished; nothing to resume")
         return Summary.read(finished)
     session.ranks.wait()
@@ -73,12 +78,16 @@ def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint 
         )
 
 
-def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any]) -> None:
-    """Raise UserError if the checkpoint was written with other settings or other data."""
+def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgrade: Upgrade) -> None:
+    """Raise UserError if the checkpoint was written with other settings or other data.
+
+    A setting that the checkpoint lacks had its default: `upgrade` adds it.
+    """
     out, now = session.out, session.identity
     differences = session.config.differs_from(saved["config"])
-    old, new = saved["settings"], now["settings"]
-    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
+    old, new = upgrade(saved["settings"]), now["settings"]
+    compared = {**saved["settings"], **new}
+    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in compared if old.get(k) != new.get(k)]
     if differences:
         raise UserError(
             f"{out} was started with other settings, so this is no resume; its own command is: {resume_command(out)}; "

@@ -111,7 +111,7 @@ def test_exit_status(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli.recipes, "_recipes", fail)
+    monkeypatch.setattr("manyheads.cli.recipes._recipes", fail)
     assert cli.main(["recipes"]) == status
     assert capsys.readouterr().err == f"manyheads: {message}\n"
 
@@ -123,7 +123,7 @@ def test_a_bug_keeps_its_traceback(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli.recipes, "_recipes", fail)
+    monkeypatch.setattr("manyheads.cli.recipes._recipes", fail)
     assert cli.main(["recipes"]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("Traceback (most recent call last):")
@@ -132,7 +132,8 @@ def test_a_bug_keeps_its_traceback(
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    talk = "from manyheads import cli; cli.recipes._recipes = lambda _: print('x' * 10**6); "
+    talk = "from manyheads import cli; from manyheads.cli import recipes as verb; "
+    talk += "verb._recipes = lambda _: print('x' * 10**6); "
     code = f"{talk}raise SystemExit(cli.main(['recipes']))"
     read, write = os.pipe()
     os.close(read)
@@ -215,11 +216,12 @@ raise SystemExit(main())
 
 
 def test_the_largest_sizes_are_those_of_the_predictors() -> None:
+    from manyheads.cli import generate
     from manyheads.tasks.answering import predictor as answering
     from manyheads.tasks.language import predictor as language
     from manyheads.tasks.masked_words import predictor as masked_words
 
-    assert cli.generate.MOST_TOKENS == language.MOST_TOKENS
+    assert generate.MOST_TOKENS == language.MOST_TOKENS
     assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
 
 
@@ -236,6 +238,8 @@ def test_a_pipe_is_refused_and_not_waited_for(
 class Writer:
     """Stands in for a language model that writes two pieces."""
 
+    verbs = ("generate",)
+
     def generate(self) -> None: ...
 
     def continuations(self, texts: list[str], *, stream: Callable[[int, str], None], **_: Any) -> list[str]:
@@ -248,7 +252,7 @@ def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Writer())
     assert cli.main(["generate", "m", "a"]) == 0
     assert capsys.readouterr() == ("a abcde\n", "")
-    monkeypatch.setattr(cli.generate, "TELLING", -1.0)
+    monkeypatch.setattr("manyheads.cli.generate.TELLING", -1.0)
     assert cli.main(["generate", "m", "a"]) == 0
     told = "manyheads: 3 characters so far\nmanyheads: 5 characters so far\n"
     assert capsys.readouterr() == ("a abcde\n", told)

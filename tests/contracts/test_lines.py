@@ -20,6 +20,8 @@ from tests.support.refusals import refused
 class Echo:
     """Stands in for a translator: the text in capitals, `nbest` times."""
 
+    verbs = ("translate", "evaluate")
+
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
 
@@ -145,6 +147,7 @@ def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
 class Pairs:
     """Stands in for a classifier of pairs."""
 
+    verbs = ("classify",)
     reads, takes_pairs = "texts", True
 
     def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:

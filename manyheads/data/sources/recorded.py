@@ -17,6 +17,7 @@ from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
+# the table of all kinds of data; the fuzzers' rows of each are in tests/stress/fuzzing/targets/runs.py
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
@@ -41,6 +42,8 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         kind = data.get("kind") or next((kind for key, kind in _FORMERLY.items() if key in data), None)
         if kind is None:
             return None
+        if kind not in KINDS:
+            raise ValueError(f"kind is {kind!r}: known are {', '.join(KINDS)}")
         source = KINDS[kind]
         values = dict(data) if "kind" in data else _former(kind, data, record)
         if "columns" in values:

@@ -33,6 +33,7 @@ class QuestionAnswerer(TextPredictor):
     reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code
     """
 
+    verbs: ClassVar = ("answer", "attend", "evaluate")
     pairs_only: ClassVar = "a question is read with its context: give the context as pair (--pair TEXT)"
 
     def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:

@@ -24,6 +24,7 @@ class Embedded(NamedTuple):
 class Encoder(TextPredictor):
     """A BERT without a head, or with one that needs more than a text: it predicts nothing, and can be looked into."""
 
+    verbs: ClassVar = ("embed", "attend")
     done: ClassVar = "embedded"
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> list[Embedded]:

@@ -45,6 +45,7 @@ def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Labe
 class Classifier(TextPredictor):
     """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
 
+    verbs: ClassVar = ("classify", "attend", "evaluate")
     reads: ClassVar = "texts"
     done: ClassVar = "classified"
 

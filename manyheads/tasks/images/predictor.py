@@ -42,6 +42,7 @@ LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # that a directory may ask for: its we
 class ImageEncoder(TrainedModel):
     """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
 
+    verbs: ClassVar[tuple[str, ...]] = ("attend",)
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
@@ -91,6 +92,8 @@ class ImageEncoder(TrainedModel):
 
 class ImageClassifier(ImageEncoder):
     """A model that tells what is in an image: what `manyheads.load` gives for it."""
+
+    verbs: ClassVar = ("classify", "attend", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         if not loaded.model.config.labels:

@@ -52,6 +52,7 @@ Tell = Callable[[int, str], None]  # the number of a text, and a piece of it
 class LanguageModel(ModelWithTokenizer):
     """A trained language model with its tokenizer: what `manyheads.load` gives for GPT and GPT-2."""
 
+    verbs: ClassVar = ("generate", "attend", "lens", "evaluate")
     done: ClassVar = "read or written"
 
     def generate(

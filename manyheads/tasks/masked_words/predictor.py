@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple, overload
+from typing import ClassVar, NamedTuple, overload
 
 import torch
 from tokenizers.models import WordPiece
@@ -59,6 +59,8 @@ class Fill(NamedTuple):
 
 class MaskedLanguageModel(TextPredictor):
     """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
+
+    verbs: ClassVar = ("fill", "attend", "lens", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, route: Route) -> None:
         super().__init__(loaded, route)

@@ -65,6 +65,7 @@ class Tagger(TextPredictor):
     reading  max_length: tokens of a window; None: as in training, else what the model takes
     """
 
+    verbs: ClassVar = ("tag", "attend", "evaluate")
     done: ClassVar = "tagged"
 
     def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import manyheads
 from manyheads.data.sources.recorded import source_of
+from manyheads.training.checkpoints import _digest
 
 FORMER = json.loads(Path(__file__).with_name("former_runs.json").read_text(encoding="utf-8"))
 COUNT = 60
@@ -87,3 +88,40 @@ def test_a_record_leads_to_the_data_that_a_run_was_scored_on(folder: Path, name:
     split = "validation" if name == "documents" else "test"
     labels = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}.get(name, ())
     assert len(source.again(split, labels=labels)) > 0
+
+
+def without(path: Path, *keys: str) -> None:
+    """Rewrite a checkpoint as a version without these settings wrote it."""
+    written = json.loads(path.read_text())
+    *groups, last = keys
+    node = written["content"]
+    for key in groups:
+        node = node[key]
+    del node[last]
+    path.write_text(json.dumps(written | {"sha256": _digest(written["content"])}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "other"),
+    [
+        (("config", "ema"), {"training.ema": 0.9}),
+        (("config", "accumulate"), {"training.accumulate": 2}),
+        (("settings", "truncate"), {"truncate": True}),
+        (("settings", "columns", "pair"), {"truncate": True}),
+        (("settings", "batch_tokens"), {"batch_tokens": 512}),
+    ],
+    ids=str,
+)
+def test_a_setting_that_an_older_run_lacks_means_its_default(
+    folder: Path, keys: tuple[str, ...], other: dict[str, Any]
+) -> None:
+    recipe, settings = RUNS["labelled"]
+    settings = {"training.steps": 2, "training.warmup": 1, **settings}
+    manyheads.train(recipe, settings, out=folder / "run", max_minutes=0, skip_bad_lines=True)
+    (checkpoint,) = (folder / "run" / "state").glob("checkpoint-*.json")
+    without(checkpoint, *keys)
+    (changed,) = other
+    with pytest.raises(ValueError, match=f"{changed.split('.')[-1]}: .* -> "):
+        manyheads.train(recipe, {**settings, **other}, out=folder / "run", resume=True, skip_bad_lines=True)
+    result = manyheads.train(recipe, settings, out=folder / "run", resume=True, skip_bad_lines=True)
+    assert result["steps"] == 2

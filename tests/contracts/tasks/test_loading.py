@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.cli.loading import model_for
 from manyheads.data.text.text_faults import CHARACTERS, ItemError
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
@@ -70,6 +71,12 @@ def test_a_run_on_digits_is_known_by_its_record(tmp_path: Path, record: Any, nam
     (tmp_path / "result.json").write_text(json.dumps(record))
     model = load(tmp_path)
     assert repr(model).startswith(f"{name}({str(tmp_path)!r}, marian, ")
+
+
+def test_a_method_that_is_no_declared_verb_is_refused(tmp_path: Path) -> None:
+    translator(tmp_path)
+    with pytest.raises(ValueError, match="this model is not for score: use it with manyheads translate or attend"):
+        model_for("score", str(tmp_path))
 
 
 class Untouched:
@@ -137,7 +144,9 @@ def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeyp
     monkeypatch.setattr(type(model.model), "start", counted)
     together = model.translate(["a", "dog", "two"] * 8, beam=1)
     assert len(positions) == 1
-    monkeypatch.setattr("manyheads.tasks.translation.predictor.MOST_POSITIONS", most := positions.pop() // 3)
+    most = positions.pop() // 3
+    for module in ("predictor", "decoding"):
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", most)
     assert model.translate(["a", "dog", "two"] * 8, beam=1) == together
     assert len(positions) > 2
     assert max(positions) <= most
@@ -149,7 +158,8 @@ def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ValueError, match=f"beam is {beam}: expected 1 to 1024"):
             model.translate("a", beam=beam)
     longest = model.model.config.max_positions
-    monkeypatch.setattr("manyheads.tasks.translation.predictor.MOST_POSITIONS", 8 * longest)
+    for module in ("predictor", "decoding"):
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", 8 * longest)
     with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens, .* a beam of at most 8") as error:
         model.translate(["", "two dogs"], beam=9)
     assert error.value.index == 1

@@ -39,6 +39,12 @@ def test_presets_count_what_was_published(name: str, labels: tuple[str, ...] | N
         assert count(ResNet(preset(name, "resnet", **({} if labels is None else {"labels": labels})))) == expected
 
 
+def test_a_stride_for_bottlenecks_is_refused_in_basic_blocks() -> None:
+    with pytest.raises(ValueError, match="stride_in_1x1 has no effect in a basic block"):
+        preset("resnet/18", stride_in_1x1=True)
+    assert preset("resnet/50", stride_in_1x1=True).stride_in_1x1
+
+
 def test_a_resolution_is_halved_by_every_stage_but_the_first() -> None:
     assert {f"resnet/{name}" for name in ("18", "34", "50", "101", "152", "18-small", "50-se")} <= set(PRESETS)
     for stem, size in (("7x7", 8), ("3x3", 32)):

@@ -110,13 +110,13 @@ def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeyp
     sources, targets = ["dog"] * 12, ["Hund " * (1 + 3 * (i % 4)) for i in range(12)]
     whole = translator.score(sources, targets)
     sizes = list[int]()
-    inner = translator._pad
+    inner = predictor.pad_sources
 
-    def counted(encoded: Any) -> Any:
+    def counted(model: Any, encoded: Any, route: Any) -> Any:
         sizes.append(len(encoded))
-        return inner(encoded)
+        return inner(model, encoded, route)
 
-    monkeypatch.setattr(translator, "_pad", counted)
+    monkeypatch.setattr(predictor, "pad_sources", counted)
     monkeypatch.setattr(predictor, "LOGITS", 30 * translator.target_tokenizer.get_vocab_size())
     parts = translator.score(sources, targets)
     assert [p.log_probability for p in parts] == pytest.approx([w.log_probability for w in whole], abs=1e-4)

@@ -77,7 +77,14 @@ ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "tagged": TAGGED,
     "questions": QUESTIONS,
     "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
+    **dict.fromkeys(("labelled", "texts", "documents", *EMBEDDED), ROWS),
 }
+
+
+def rows_of(kind: str) -> list[dict[str, Any]]:
+    """Return what a file of this kind of data may hold."""
+    assert kind in ROWS_OF, f"data of kind {kind!r}: add rows to ROWS_OF in tests/stress/fuzzing/targets/runs.py"
+    return ROWS_OF[kind]
 
 
 def _records(_: Path) -> list[Files]:
@@ -88,7 +95,7 @@ def _records(_: Path) -> list[Files]:
         known = {key: value for key, value in as_dict(kind(**given)).items() if key not in UNRECORDED}
         digits = {"test": "0" * 16, "validation": "1" * 16}
         record = {"data": {"kind": name, **known, "fingerprints": digits}}
-        made.append((record, ROWS_OF.get(name, ROWS)))
+        made.append((record, rows_of(name)))
     former: dict[str, Any] = {
         "algorithm": "copy",
         "pairs": {"train": 10, "validation": 5, "test": 5},

@@ -1,0 +1,45 @@
+"""Each field of a configuration is saved in config.json, fixed by the family, or inferred: none is lost in silence."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from manyheads.directory import FAMILIES
+from manyheads.interop.family import Family
+
+INITIALIZATION = {"init", "position_std", "embedding_init"}  # of no effect once there are weights
+_GPT = {"head", "labels", "pad"}
+# fields that `Family.infer` or a row of another field reads back, by family
+INFERRED: dict[str, set[str]] = {
+    "marian": {"output_bias", "source_pad"},
+    "pegasus": {"output_bias", "source_pad"},
+    "bert": {"head", "labels"},
+    "roberta": {"head", "labels", "position_offset"},
+    "distilbert": {"head", "labels"},
+    "gpt2": _GPT,
+    "openai-gpt": _GPT,
+    "resnet": {"labels"},
+    "vit": {"labels", "fused", "representation"},
+    "deit": {"labels", "fused", "representation"},
+    "dinov2": {"fused"},  # of no effect without labels
+    "dinov2_with_registers": {"fused"},
+}
+
+
+def unaccounted(family: Family) -> set[str]:
+    rows = {getattr(row, "ours", getattr(row, "name", "")) for row in family.settings.rows}
+    known = rows | set(family.settings.ours_only) | INFERRED.get(family.model_type, set()) | INITIALIZATION
+    return {field.name for field in fields(family.config)} - known
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_field_is_saved_fixed_or_inferred(name: str) -> None:
+    assert not unaccounted(FAMILIES[name]), f"add a row, or an entry of ours_only, to the settings of {name}"
+
+
+def test_a_forgotten_field_is_named() -> None:
+    rows = tuple(row for row in FAMILIES["resnet"].settings.rows if getattr(row, "ours", "") != "halve_first")
+    forgetful = replace(FAMILIES["resnet"], settings=replace(FAMILIES["resnet"].settings, rows=rows))
+    assert unaccounted(forgetful) == {"halve_first"}

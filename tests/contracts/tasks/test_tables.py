@@ -1,0 +1,74 @@
+"""The tables of verbs, data kinds and heads: what one of them names, the others know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, get_args
+
+import pytest
+
+from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.source import Source
+from manyheads.interop.bert import _BERT, _DISTILBERT, _ROBERTA
+from manyheads.models.bert import Head
+from manyheads.tasks.loading import PREDICTORS
+from manyheads.tasks.verbs import COMMANDS, SERVED
+from tests.stress.fuzzing.targets.runs import rows_of
+
+METHODS = {"evaluate": "outcome"}  # all other verbs are methods of the same name
+
+
+def predictor_classes() -> list[type[Any]]:
+    places = [place.split(":") for place in dict.fromkeys(row.predictor for row in PREDICTORS)]
+    return [getattr(import_module(f"manyheads.tasks.{module}"), name) for module, name in places]
+
+
+@pytest.mark.parametrize("predictor", predictor_classes(), ids=lambda kind: kind.__name__)
+def test_a_predictor_has_a_method_for_each_verb_that_it_declares(predictor: type[Any]) -> None:
+    assert predictor.verbs
+    for verb in predictor.verbs:
+        assert verb in {*COMMANDS, *SERVED}, f"{verb} is in no table: add it to manyheads/tasks/verbs.py"
+        assert callable(getattr(predictor, METHODS.get(verb, verb)))
+
+
+def test_a_predictor_declares_each_verb_that_it_has_a_method_for() -> None:
+    for predictor in predictor_classes():
+        methods = {verb for verb in (*COMMANDS, *SERVED) if hasattr(predictor, METHODS.get(verb, verb))}
+        assert methods == set(predictor.verbs), predictor.__name__
+
+
+def sources(kind: type[Any] = Source) -> Iterator[type[Any]]:
+    for source in kind.__subclasses__():
+        yield from [source] if source.__module__.startswith("manyheads.") and "kind" in vars(source) else []
+        yield from sources(source)
+
+
+def test_each_source_of_data_is_in_the_table_of_kinds() -> None:
+    for source in sources():
+        assert KINDS.get(source.kind) is source, f"{source.__name__}: add it to KINDS in data/sources/recorded.py"
+
+
+def test_an_unknown_kind_of_data_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="kind is 'sounds': known are parallel, labelled"):
+        source_of({"data": {"kind": "sounds"}})
+
+
+def test_the_fuzzers_name_the_table_for_a_new_kind_of_data() -> None:
+    assert all(rows_of(kind) for kind in KINDS)
+    with pytest.raises(AssertionError, match=r"'sounds': add rows to ROWS_OF in tests/stress/fuzzing/targets/runs\.py"):
+        rows_of("sounds")
+
+
+def test_each_head_of_bert_has_a_predictor() -> None:
+    predicted = {head for row in PREDICTORS if "bert" in row.families for head in row.heads}
+    assert predicted == set(get_args(Head)), "add the head to PREDICTORS in manyheads/tasks/loading.py"
+
+
+@pytest.mark.parametrize("names", [_BERT, _ROBERTA, _DISTILBERT], ids=lambda names: names.prefix)
+def test_two_heads_never_share_an_architecture(names: Any) -> None:
+    assert set(names.architectures) <= set(get_args(Head))
+    taken = names.architectures["sequence"]
+    with pytest.raises(AssertionError, match=f"two heads have the same architecture.*{taken}"):
+        replace(names, architectures={**names.architectures, "regression": taken})
