@@ -23,7 +23,11 @@ BLOCK = re.compile(r"^(`{3,4})(\w*)(?: file=(\S+))?\n(.*?)^\1$", re.DOTALL | re.
 TABLE_ROW = re.compile(r"^\| `(\S+?)` \|", re.MULTILINE)
 COPIED = ("manyheads", "tests", "docs", "lab", "benchmarks")
 # they check what the examples touch; each example's own tests are added
-TESTS = ("tests/contracts/test_imports.py", "tests/contracts/docs/test_pages.py", "tests/contracts/docs/test_papers.py")
+TESTS = (
+    "tests/contracts/test_imports.py", "tests/contracts/docs/test_pages.py", "tests/contracts/docs/test_papers.py",
+    "tests/contracts/docs/test_site.py", "tests/contracts/interop/test_fields.py",
+    "tests/contracts/tasks/test_tables.py",
+)  # fmt: skip
 
 
 class Example(NamedTuple):
