@@ -162,7 +162,7 @@ class ClassificationTask:
 
     def _encoded(self, data: Labelled) -> Encoded:
         texts = encode(
-            self.tokenizer, data.texts, data.pairs, self.max_length, truncate=self.truncate, where=data.place
+            self.tokenizer, data.texts, data.second_texts, self.max_length, truncate=self.truncate, where=data.place
         )
         if texts.cut:
             note = f"{texts.cut:,} of {len(data):,} texts are cut to {self.max_length:,} tokens"
