@@ -21,7 +21,7 @@ from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
+from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
 
 _OLD = {"weight": "gamma", "bias": "beta"}  # of norms in the original release
@@ -186,12 +186,12 @@ class _Rate(Setting):
 
 
 _ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
-_TEXT: tuple[Row, ...] = (  # BERT's and DistilBERT's
+_TEXT: tuple[SettingRow, ...] = (  # BERT's and DistilBERT's
     Setting("vocab", "vocab_size", default=30_522),
     Setting("pad", "pad_token_id", default=0),
     Setting("max_positions", "max_position_embeddings", default=512),
 )
-_SIZES: tuple[Row, ...] = (  # BERT's and RoBERTa's
+_SIZES: tuple[SettingRow, ...] = (  # BERT's and RoBERTa's
     *SIZES,
     FEED_FORWARD,
     Setting("segment_types", "type_vocab_size", default=2),
@@ -216,7 +216,7 @@ _PLAIN = {
 
 
 def _family(
-    model_type: str, names: _Names, rows: tuple[Row, ...], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+    model_type: str, names: _Names, rows: tuple[SettingRow, ...], ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Family:
     return Family(
         model_type, BertConfig, Bert,

@@ -20,7 +20,7 @@ from manyheads.core.positions import sinusoidal
 from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ANY_TEXT_MODEL, activation
-from manyheads.interop.table import Choice, Row, Setting, Settings, Weight, weights_and_biases
+from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, weights_and_biases
 from manyheads.models.transformer import Transformer, TransformerConfig
 
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -87,7 +87,7 @@ class _OnePad:
         return {}
 
 
-_COMMON: tuple[Row, ...] = (
+_COMMON: tuple[SettingRow, ...] = (
     _OnePad(),
     Setting("source_vocab", "vocab_size"),
     Setting("pad", "pad_token_id"),
@@ -121,7 +121,7 @@ _IGNORED = """
 """
 
 
-def _settings(rows: tuple[Row, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
+def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
     return Settings(
         (*_COMMON, *rows),

@@ -21,7 +21,7 @@ from torch import Tensor
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Choice, Row, Setting, Settings, Weight
+from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class _End(Setting):
 
 
 def _settings(
-    positions: int, vocab: int, end: int | None, rows: tuple[Row, ...], ours: dict[str, Any],
+    positions: int, vocab: int, end: int | None, rows: tuple[SettingRow, ...], ours: dict[str, Any],
     theirs: dict[str, Any],
 ) -> Settings:  # fmt: skip
     common = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manyheads.errors import UserError
-from manyheads.interop.table import Choice, Row, Setting
+from manyheads.interop.table import Choice, Setting, SettingRow
 
 _BOOKKEEPING = """
     _attn_implementation_autoset _name_or_path _num_labels architectures chunk_size_feed_forward dtype finetuning_task
@@ -27,7 +27,7 @@ ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
 
 # their names for what most encoders have, and the values of the base sizes
 WIDTH = Setting("width", "hidden_size", default=768)
-SIZES: tuple[Row, ...] = (
+SIZES: tuple[SettingRow, ...] = (
     WIDTH,
     Setting("layers", "num_hidden_layers", default=12),
     Setting("heads", "num_attention_heads", default=12),

@@ -92,7 +92,7 @@ class Choice:
         return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
 
 
-class Row(Protocol):
+class SettingRow(Protocol):
     """What both sides can vary: `keys` of theirs that say it, and both ways to translate it."""
 
     @property
@@ -114,7 +114,7 @@ class Settings:
     ignored     keys that do not change what the model computes: bookkeeping, and defaults for generating.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SettingRow, ...]
     _: KW_ONLY
     ours_only: Mapping[str, Any]
     theirs_only: Mapping[str, Any]

@@ -24,7 +24,7 @@ from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
-from manyheads.interop.table import Row, Setting, Settings, Weight, weights_and_biases
+from manyheads.interop.table import Setting, SettingRow, Settings, Weight, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig
 
 _BLOCK = "encoder.blocks.{}"
@@ -94,7 +94,7 @@ def _also_written(config: ViTConfig) -> dict[str, Any]:
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_COMMON: tuple[Row, ...] = (  # to all of them
+_COMMON: tuple[SettingRow, ...] = (  # to all of them
     *SIZES,
     activation("hidden_act"),
     Setting("qkv_bias", "qkv_bias", default=True),
@@ -102,7 +102,7 @@ _COMMON: tuple[Row, ...] = (  # to all of them
     Setting("channels", "num_channels", default=3),
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.0),
 )
-_ROWS: tuple[Row, ...] = (
+_ROWS: tuple[SettingRow, ...] = (
     *_COMMON,
     FEED_FORWARD,
     Setting("patch", "patch_size", default=16),
@@ -162,7 +162,7 @@ _DINOV2_IGNORED = """
 """
 
 
-def _dinov2(model_type: str, name: str, patch: int, registers: Row | None) -> Family:
+def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family:
     """DINOv2 (Oquab 2023) without a head. Its token for masked patches is of use in its own pretraining alone: it is
     neither read nor written."""
 

@@ -14,7 +14,7 @@ from manyheads.models.presets import FAMILIES, IMAGES
 from manyheads.tasks.evaluation import record_of
 
 
-class Row(NamedTuple):
+class PredictorRow(NamedTuple):
     """A predictor and the models that it takes.
 
     predictor  "file.below.tasks:Class", imported when it is wanted: a translator needs no images, and starts sooner
@@ -31,19 +31,19 @@ class Row(NamedTuple):
 
 # the first row that fits
 PREDICTORS = (
-    Row("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
-    Row("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
-    Row("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
-    Row("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
-    Row("tagging.predictor:Tagger", ("bert", "bert-features"), ("token",)),
-    Row("answering.predictor:QuestionAnswerer", ("bert",), ("question",)),
-    Row("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
-    Row("language.predictor:LanguageModel", ("gpt", "gpt2"), ("language",)),
-    Row("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
-    Row("images.clip_task:ClipClassifier", ("nonlocal",), data="frames"),
-    Row("images.predictor:ImageClassifier", IMAGES),
-    Row("images.predictor:ImageEncoder", IMAGES, ("none",)),
-    Row("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
+    PredictorRow("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
+    PredictorRow("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
+    PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
+    PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
+    PredictorRow("tagging.predictor:Tagger", ("bert", "bert-features"), ("token",)),
+    PredictorRow("answering.predictor:QuestionAnswerer", ("bert",), ("question",)),
+    PredictorRow("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
+    PredictorRow("language.predictor:LanguageModel", ("gpt", "gpt2"), ("language",)),
+    PredictorRow("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
+    PredictorRow("images.clip_task:ClipClassifier", ("nonlocal",), data="frames"),
+    PredictorRow("images.predictor:ImageClassifier", IMAGES),
+    PredictorRow("images.predictor:ImageEncoder", IMAGES, ("none",)),
+    PredictorRow("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
 )
 
 
