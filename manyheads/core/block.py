@@ -105,13 +105,17 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Blocks one after another, and a final norm where `norm` is given.
 
+    biased  `forward` gets a bias in ordinary use. The compiled functions compute no bias, so `lowering` leaves such a
+            stack as it is.
+
     With `checkpointing`, gradients compute each block a second time instead of keeping what is in it (Chen 2016,
     "Training Deep Nets with Sublinear Memory Cost"): a third more products, and the memory of one
     block beside what goes into each.
     """
 
-    def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None) -> None:
+    def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None, *, biased: bool = False) -> None:
         super().__init__()
+        self.biased = biased
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False

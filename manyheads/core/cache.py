@@ -57,6 +57,10 @@ class KVCache:
         """Position of the next token: one number if all rows have the same length, else (B,). Reads no device."""
         return self._longest if self._even else self.lengths
 
+    def keys(self, queries: int) -> int:
+        """Return the number of keys that `append` returns for `queries` new positions. Reads no device."""
+        return self._longest + queries
+
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write key, value (B, H, T, Dh) behind each row's own length.
 

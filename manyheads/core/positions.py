@@ -1,4 +1,9 @@
-"""Where a token stands: sinusoidal tables in the layouts of the literature, and learned ones, also of a grid."""
+"""Position schemes: sinusoidal tables in the layouts of the literature, and learned ones, also of a grid.
+
+A position scheme gives a model the order of its tokens, in one of two ways. It adds a vector to each embedding, as
+`Positions` does. Or it returns a bias (B or 1, H, Tq, Tk) of attention scores: the model passes it to its stack as
+`bias`, and builds that stack with `biased=True`. Both kinds have a largest length, and call `check_length`.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +46,13 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     return table
 
 
+def check_length(end: int, length: int, *, cached: bool = False) -> None:
+    """Raise UserError if `end` positions are more than `length`; `cached`: some of them were read in earlier steps."""
+    if end > length:
+        found = f"position {end} is needed" if cached else f"the input has {end} tokens"
+        raise UserError(f"{found}, the model takes {length}: split or truncate it")
+
+
 class Positions(nn.Module):
     """Adds to x (B, T, D) the vectors of its positions; row b starts at offset[b] (0 unless decoding with a cache).
 
@@ -65,13 +77,10 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
         if offset is None or isinstance(offset, int):  # no look at the device is needed
             first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
-            if end > self.length:
-                found = f"the input has {end} tokens" if offset is None else f"position {end} is needed"
-                raise UserError(f"{found}, the model takes {self.length}: split or truncate it")
+            check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)
         at = offset[:, None] + torch.arange(x.shape[1], device=x.device)  # (B, T)
-        if (end := int(at.max()) + 1) > self.length:
-            raise UserError(f"position {end} is needed, the model takes {self.length}: split or truncate it")
+        check_length(int(at.max()) + 1, self.length, cached=True)
         return x + self.table[self.before + at].to(x.dtype)
 
 

@@ -86,7 +86,7 @@ def _as_told(model: Any, route: Route) -> tuple[Any, Route]:
     """`lower` for a precision that is no choice."""
     if not _usable(route) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, route
-    fusible = any(type(module) is Stack for module in model.modules())
+    fusible = any(type(module) is Stack and not module.biased for module in model.modules())
     if not fusible and route.precision != "int8":
         return model, route
     return _lowered(model, route)

@@ -83,7 +83,11 @@ class FusedStack(Stack):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """As `Stack`; what is recorded or edited, and masks and biases of other kinds, take the plain way."""
+        """Return what `Stack` returns.
+
+        The compiled function knows two rules: causal order and key lengths. The plain stack computes everything else:
+        any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
+        """
         rule = Mask() if mask is None else mask
         watched = any(tap.visited for tap in self._taps)
         other = bias is not None or memory is not None or any(
@@ -199,9 +203,12 @@ def divisible(layer: nn.Linear, precision: str) -> bool:
 
 
 def fusible(stack: Stack, precision: str) -> bool:
-    """Whether the fused function computes what this stack does."""
+    """Return True if the fused function computes what this stack does.
+
+    It computes `Stack`, `Block`, `FeedForward` and `Attention` themselves: a subclass of any of them stays as it is.
+    """
     blocks = list(stack.blocks)
-    if type(stack) is not Stack or not blocks or any(type(block) is not Block for block in blocks):
+    if type(stack) is not Stack or stack.biased or not blocks or any(type(block) is not Block for block in blocks):
         return False
     shapes = set()
     for block in blocks:

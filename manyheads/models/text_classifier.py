@@ -68,7 +68,8 @@ class TextClassifier(nn.Module):
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else Positions(c.max_positions, c.width, c.positions)
-        self.encoder = Stack([_block(c) for _ in range(c.layers)])
+        biased = not c.masked and self.positions is None  # `_read_padding` counts the padding
+        self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))
         self._initialise()
 

@@ -11,8 +11,8 @@ from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.registry import find
 from tests.paths import ROOT
 
-HOUSE = ROOT / "docs" / "house.md"  # shows commands of what a reader adds: tests/system/test_house.py types them
-PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {HOUSE})]
+EXTENDING = ROOT / "docs" / "extending"  # its commands need its examples: tests/system/test_examples.py runs them
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != EXTENDING)]
 VERBS = ROOT / "docs" / "commands.md"
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
 

@@ -1,0 +1,17 @@
+"""Stacks whose scores get a bias: the compiled functions compute none."""
+
+import pytest
+
+from manyheads.core.runtime import prepare
+from manyheads.lowering import lower
+from manyheads.models.presets import build, preset
+
+
+@pytest.mark.parametrize("precision", ["float32", "auto"])
+def test_a_stack_that_gets_a_bias_is_not_reported_as_compiled(precision: str) -> None:
+    """The textbook's classifier counts its padding with a bias; the corrected one masks it."""
+    sizes = {"vocab": 50, "width": 16, "heads": 2, "head_width": 8, "feed_forward": 32}
+    textbook, corrected = (build(preset(f"text-classifier/{name}", **sizes)) for name in ("textbook", "corrected"))
+    biased, plain = (lower(model, prepare(precision, threads=2))[1] for model in (textbook, corrected))  # type: ignore[arg-type]
+    assert (biased.lowered, biased.threads) == (None, 2)
+    assert plain.lowered is not None
