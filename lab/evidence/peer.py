@@ -64,7 +64,7 @@ class Peer:
         """Of each item what the model reads, with its label or its tokens' labels."""
         limit = {"truncation": True, "max_length": self.config.max_length}
         if self.by_text:
-            batch = self.tokenizer(split.texts, split.pairs, **limit)
+            batch = self.tokenizer(split.texts, split.second_texts, **limit)
             return [{**{key: batch[key][i] for key in batch}, "labels": index[label]}
                     for i, label in enumerate(split.labels)]  # fmt: skip
         batch = self.tokenizer(split.words, is_split_into_words=True, **limit)

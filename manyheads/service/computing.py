@@ -18,7 +18,7 @@ MOST_PIXELS = 16_000_000  # of an image
 
 
 def run(predictor: Any, verb: str, **how: Any) -> Run:
-    """What computes a verb for many items at once."""
+    """Return the function that computes a verb for a batch."""
 
     def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
         for index, pair in enumerate(pairs):
@@ -40,7 +40,7 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
 
 
 def framed(predictor: Any) -> Run:
-    """What makes of images' files the pixels that the model sees."""
+    """Return the function that decodes image files to the pixels of the model's input."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
         found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size

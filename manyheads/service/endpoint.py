@@ -17,8 +17,8 @@ Handler = Callable[[Service, Any, Request], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A route. `asks`: what its request says; `gives`: what it answers, `many`: a list of these; `form`: requests may
-    be forms, too; `mimes`: of the answer."""
+    """A route. `asks`: schema of the request; `gives`: schema of the response, `many`: a list of it; `form`: requests
+    may be forms, too; `mimes`: types of the response."""
 
     method: str
     path: str

@@ -19,10 +19,10 @@ from manyheads.service.watching import Runs
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client, or all of them, may ask for.
+    """Limits of one client, or of all together.
 
-    body          bytes of a request; `keyed_body`: of one that is read before it is known who asks
-    characters    of all its texts; and of those that a model computes at once
+    body          bytes of a request; `keyed_body`: of a request that is read before its key is checked
+    characters    of all texts of a request, and of all texts in a batch
     body_seconds  until its body has arrived; `deadline` until it is answered
     most_waiting  texts that wait for a model; more are refused with 429
     most_items    texts that a model computes at once; `positions` that texts being written may hold together
@@ -44,15 +44,15 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")  # what every machine calls itself
 
 @dataclass(eq=False)
 class Service:
-    """What the routes work with.
+    """The models, limits and queues that all routes share.
 
-    looks     the queue of those who ask where heads look: one input at a time
+    looks     the queue of requests for attention maps: one input at a time
     images    the queue of images to be decoded, for which no model waits: one at a time, as each takes much memory
     runs      whose curves are shown
     names     what this machine is called by, where it alone is served; empty: others are, too
     token     what clients must know; None: nothing
     detector  the model that tells languages
-    draining  set when the service is told to stop: what has begun is finished, nothing else begins
+    draining  set by a signal to stop: accepted requests are finished, new ones are refused
     """
 
     registry: Registry

@@ -28,7 +28,7 @@ class Group:
     def counts(self, ranks: Ranks) -> list[int]:
         """Of all processes: the target tokens, and what else parts of the loss are means over (`Batch.counts`)."""
         own = [
-            [count * counted for count in getattr(batch, "counts", (batch.tokens,))]
+            [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
         ]
         return [round(total) for total in ranks.total(*map(sum, zip(*own, strict=True)))]

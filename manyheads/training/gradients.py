@@ -45,7 +45,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
             # DistributedDataParallel and FSDP take the mean of the ranks' gradients: multiplied by their number it is
             # the sum. A batch that another rank counts takes part in the all-reduce with gradients of zero.
             ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
-        assert parts.count == batch.tokens, "a loss is summed over the targets of its batch"
+        assert parts.count == batch.items, "a loss is summed over the targets of its batch"
         losses.append(loss.detach())
         has_classes = parts.correct is not None
         if counted:

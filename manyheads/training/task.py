@@ -21,7 +21,7 @@ class Loss(NamedTuple):
     """The loss of a batch in sums. The loop adds them up over the effective batch, then takes the mean.
 
     total    0-dim float tensor: the sum (not the mean) over the targets of the batch
-    count    number of targets, equal to `Batch.tokens`
+    count    number of targets, equal to `Batch.items`
     correct  0-dim tensor: how many targets the model predicted correctly, measured in training mode and before the
              update, as Keras does; None for a task without classes
     others   further sums, each over its own count, equal to `Batch.counts[1:]`; the means of all sums are added
@@ -52,7 +52,7 @@ class Loss(NamedTuple):
 
 class Batch(Protocol):
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         """Number of targets (tokens or items) that the loss is summed over, known before the forward pass.
 
         If the loss has further parts, the batch also has `counts`: this number, and the terms of each further part.
@@ -66,7 +66,7 @@ class Task(Protocol):
 
     @property
     def unit(self) -> str:
-        """The name of what `Batch.tokens` counts, for the progress line: "tokens", "images", "texts", ..."""
+        """The name of what `Batch.items` counts, for the progress line: "tokens", "images", "texts", ..."""
         ...
 
     @property

@@ -20,7 +20,7 @@ class ToyBatch:
     targets: Tensor  # (tokens,)
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return len(self.targets)
 
 
@@ -83,7 +83,7 @@ class ToyTask:
         self.calls += 1
         self.before_loss(self.calls)
         total = nn.functional.cross_entropy(self.model(batch.inputs), batch.targets, reduction="sum")
-        return Loss(total, batch.tokens)
+        return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
         assert not self.model.training

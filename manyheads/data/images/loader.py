@@ -38,7 +38,7 @@ class ImageBatch:
     labels: NDArray[np.int64] | NDArray[np.float32]
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         """What the loss is summed over: items."""
         return len(self.labels)
 

@@ -48,17 +48,17 @@ class Columns:
 
 @dataclass(frozen=True, repr=False)
 class Labelled(Dataset):
-    """Texts with their labels; `pairs` are the second texts, where items are pairs.
+    """Texts with their labels; `second_texts` is None if items are single texts.
 
     numbered  labels by the numbers that the file has in their places
     files     of the texts, where each has one of its own
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "pairs", "files")
+    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
 
     texts: list[str]
     labels: list[str]
-    pairs: list[str] | None = None
+    second_texts: list[str] | None = None
     files: list[Path] = field(default_factory=list)
     numbered: dict[str, str] = field(default_factory=dict)
 
@@ -68,7 +68,11 @@ class Labelled(Dataset):
     @property
     def inputs(self) -> list[str]:
         """Each text, or both texts of a pair with a tab between them."""
-        return self.texts if self.pairs is None else [f"{a}\t{b}" for a, b in zip(self.texts, self.pairs, strict=True)]
+        return (
+            self.texts
+            if self.second_texts is None
+            else [f"{a}\t{b}" for a, b in zip(self.texts, self.second_texts, strict=True)]
+        )
 
 
 def read_labelled(

@@ -133,7 +133,7 @@ class LabelledSource(ClassSource[Labelled]):
 
     def fitting(self, data: Labelled, train: Labelled) -> Labelled:
         """With labels that the training data have, and pairs if those are pairs."""
-        if (data.pairs is None) != (train.pairs is None):
+        if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
         return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
 
@@ -142,7 +142,7 @@ class LabelledSource(ClassSource[Labelled]):
 
     def describe(self, splits: SplitData[Labelled]) -> dict[str, Any]:
         """And whether the texts are pairs."""
-        return {**super().describe(splits), "pairs": splits.train.pairs is not None}
+        return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,7 +175,7 @@ def parallel_report(splits: SplitData[Pairs]) -> str:
 def labelled_report(splits: SplitData[Labelled]) -> str:
     """Of texts, or pairs of texts, with labels."""
     train = splits.train
-    report = Report(splits.known, "texts" if train.pairs is None else "pairs")
+    report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
     report.labels(lambda data: data.labels, label_order(train.labels))
     report.repetitions(lambda data: data.inputs)

@@ -47,7 +47,7 @@ class Batch:
     lengths: Tensor
     segments: Tensor
     targets: Tensor
-    tokens: int  # passages: each has one answer
+    items: int  # passages: each has one answer
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class AnsweringTask:
         beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
         logits = logits.masked_fill(beyond[..., None], -torch.inf)
         total = F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last
-        return Loss(total, batch.tokens)
+        return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
         """The loss per passage, and SQuAD's F1 and exact match of the answers."""

@@ -113,7 +113,9 @@ class Classifier(TextPredictor):
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels)
         model, route = self.fast
-        scores = log_probabilities(model, self._encode(data.texts, data.pairs, truncate, data.place), route)  # (N, L)
+        scores = log_probabilities(
+            model, self._encode(data.texts, data.second_texts, truncate, data.place), route
+        )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
         return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)
 

@@ -60,7 +60,9 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             model, tokenizer = _started(config, run, labels)
         limit = model.config.max_positions
         if splits.test is not None and not config.truncate:  # too long a text is told now, not after the training
-            encode(tokenizer, splits.test.texts, splits.test.pairs, limit, truncate=False, where=splits.test.place)
+            encode(
+                tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
+            )
 
         def score(held: Labelled) -> Metrics:
             return Classifier(directory.load(run.out), route).evaluate(held, truncate=config.truncate).metrics
@@ -133,9 +135,9 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
     """Raises a UserError for pairs where single texts are asked for, and the reverse."""
-    if run.recipe == "sentence-pair" and train.pairs is None:
+    if run.recipe == "sentence-pair" and train.second_texts is None:
         raise UserError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
-    if run.recipe == "single-sentence" and train.pairs is not None:
+    if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
             f"{config.data}: pairs of texts: train sentence-pair on them, or name one with columns.text=NAME"
         )
@@ -148,7 +150,7 @@ def _fitting(
 
     def fit() -> Summary:
         started = time.monotonic()
-        encoded = encode(tokenizer, train.texts, train.pairs, config.max_length, truncate=config.truncate)
+        encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
         fit_tfidf(model, encoded.ids, label_ids(train, model.config.labels))
         logger.info(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}")
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
@@ -157,7 +159,7 @@ def _fitting(
 
 
 def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    if train.pairs is not None:
+    if train.second_texts is not None:
         raise UserError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
     with told_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe

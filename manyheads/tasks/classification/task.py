@@ -118,14 +118,14 @@ class Batch:
     labels: Tensor
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         """What the loss is summed over: items."""
         return len(self.labels)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Items, and tokens that follow another: what a language model's loss is a mean over."""
-        return self.tokens, int((self.lengths - 1).sum())
+        return self.items, int((self.lengths - 1).sum())
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ class ClassificationTask:
 
     def _encoded(self, data: Labelled) -> Encoded:
         texts = encode(
-            self.tokenizer, data.texts, data.pairs, self.max_length, truncate=self.truncate, where=data.place
+            self.tokenizer, data.texts, data.second_texts, self.max_length, truncate=self.truncate, where=data.place
         )
         if texts.cut:
             note = f"{texts.cut:,} of {len(data):,} texts are cut to {self.max_length:,} tokens"
@@ -196,7 +196,7 @@ class ClassificationTask:
             logits, others = self._forward(ids, lengths, segments), ()  # (B, L)
         correct = (logits.detach().argmax(-1) == labels).sum()
         total = F.cross_entropy(at_least_float32(logits), labels, reduction="sum")
-        return Loss(total, batch.tokens, correct, others)
+        return Loss(total, batch.items, correct, others)
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""

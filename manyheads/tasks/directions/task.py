@@ -40,7 +40,7 @@ class Batch:
     predicted: list[tuple[Tensor, Tensor]]
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return sum(len(words) for _, words in self.predicted)
 
     @classmethod
@@ -97,14 +97,14 @@ class DirectionsTask:
             )
             for direction, (features, (at, words)) in enumerate(zip(directions, batch.predicted, strict=True))
         ]  # fmt: skip
-        return Loss(torch.stack(losses).sum(), batch.tokens)
+        return Loss(torch.stack(losses).sum(), batch.items)
 
     def validate(self) -> dict[str, float]:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
 
         def compute(batch: Batch) -> tuple[float, int]:
             with self.route.computing():
-                return self.loss(batch).total.item(), batch.tokens
+                return self.loss(batch).total.item(), batch.items
 
         totals, words = zip(*each(self._batches(self.validation.epoch(0), 0, 0), compute), strict=True)
         return {"loss": sum(totals) / sum(words)}
@@ -113,7 +113,7 @@ class DirectionsTask:
     def tokens_per_prediction(self) -> float:
         """Tokens that are read for each word that is predicted."""
         batches = list(self._batches(self.validation.epoch(0), 0, 0))
-        return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.tokens for batch in batches)
+        return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.items for batch in batches)
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer)

@@ -37,7 +37,7 @@ class Batch:
     labels: Tensor
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return len(self.labels)
 
 
@@ -73,7 +73,7 @@ class ClipTask:
         clips, labels = (part.to(self.route.device) for part in (batch.clips, batch.labels))
         logits = at_least_float32(self._forward(clips))  # (B, L)
         correct = (logits.detach().argmax(-1) == labels).sum()
-        return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.tokens, correct)
+        return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.items, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per clip, and the share that is told right."""

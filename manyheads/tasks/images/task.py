@@ -86,7 +86,7 @@ class ImageClassificationTask:
             total = (1 - share) * total + share * self.teacher.loss(at_least_float32(by_distillation), images)
         elif by_distillation is not by_class:
             total = (total + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
-        return Loss(total, batch.tokens, correct)
+        return Loss(total, batch.items, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per image, top1 and, of more than five labels, top5."""

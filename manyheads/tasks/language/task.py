@@ -40,7 +40,7 @@ class Batch:
     write: Tensor
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return self.write.numel()
 
 
@@ -90,7 +90,7 @@ class LanguageModellingTask:
         total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return Loss(total + batch.tokens * ponder_cost(self.model, thoughts), batch.tokens)
+        return Loss(total + batch.items * ponder_cost(self.model, thoughts), batch.items)
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""

@@ -42,13 +42,13 @@ class Batch:
     follows: Tensor | None
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return len(self.answers)
 
     @property
     def counts(self) -> tuple[int, ...]:
         """Masked words, and pairs of texts."""
-        return (self.tokens,) if self.follows is None else (self.tokens, len(self.follows))
+        return (self.items,) if self.follows is None else (self.items, len(self.follows))
 
     @classmethod
     def of(cls, examples: Sequence[Example], padding: int) -> Batch:
@@ -117,11 +117,11 @@ class MaskedLMTask:
             masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
         )
         if batch.follows is None:
-            return Loss(words, batch.tokens)
+            return Loss(words, batch.items)
         assert model.next_sentence is not None
         logits = at_least_float32(model.next_sentence(model.pool(states)))  # (B, 2)
         follows = F.cross_entropy(logits, batch.follows, reduction="sum")
-        return Loss(words, batch.tokens, others=(LossPart(follows, len(batch.follows)),))
+        return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
         """As `mean_scores`, on the first epoch of the validation data."""

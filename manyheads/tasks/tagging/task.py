@@ -39,7 +39,7 @@ class Batch:
     ids: Tensor
     lengths: Tensor
     labels: Tensor
-    tokens: int  # words that are read
+    items: int  # words that are read
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class TaggingTask:
         ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))
         logits = at_least_float32(self._forward(ids, lengths))  # (B, T, L)
         total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        return Loss(total, batch.tokens)
+        return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
         """The loss per word, entity F1, and the accuracy of single tags."""

@@ -41,20 +41,20 @@ class Batch:
     source_lengths: Tensor
     read: Tensor
     write: Tensor
-    tokens: int  # real target tokens, the end tokens included
+    items: int  # real target tokens, the end tokens included
     offset: Tensor | None = None  # (B,) the position that each row begins at; None: 0
 
     @property
     def counts(self) -> tuple[int, int]:
         """Target tokens, and source tokens: what thinking costs is a mean over each."""
-        return self.tokens, int(self.source_lengths.sum())
+        return self.items, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
         source, lengths, inputs, write = (
             t.to(device) for t in (self.source, self.source_lengths, self.read, self.write)
         )
         return Batch(
-            source, lengths, inputs, write, self.tokens, None if self.offset is None else self.offset.to(device)
+            source, lengths, inputs, write, self.items, None if self.offset is None else self.offset.to(device)
         )
 
 
@@ -148,13 +148,13 @@ class TranslationTask:
     def loss(self, batch: Batch) -> Loss:
         total, thoughts = self._loss(batch, self.smoothing)
         if not thoughts:
-            return Loss(total, batch.tokens)
+            return Loss(total, batch.items)
         of_source, of_target = (
             count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else total.new_zeros(())
             for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
         )
         source_part = LossPart(torch.as_tensor(of_source), batch.counts[1])
-        return Loss(total + of_target, batch.tokens, others=(source_part,))
+        return Loss(total + of_target, batch.items, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
         """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""

@@ -62,7 +62,7 @@ class Faulty(ToyTask):
             self.calls += 1
             hidden = torch.tanh(self.model.first(batch.inputs))
             logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))
-            return Loss(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), batch.tokens)
+            return Loss(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), batch.items)
         if len(batch.inputs) > 1:
             self.norm(batch.inputs)  # batch normalisation sees what comes
         loss = super().loss(batch)
@@ -148,7 +148,7 @@ class Pair(NamedTuple):
     targets: Tensor
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return len(self.targets)
 
 
@@ -158,7 +158,7 @@ class Slotted:
     targets: Tensor
 
     @property
-    def tokens(self) -> int:
+    def items(self) -> int:
         return len(self.targets)
 
 

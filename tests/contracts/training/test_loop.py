@@ -30,7 +30,7 @@ def trained(task: ToyTask, out, **settings) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("accumulate", [2, 4])  # 10 micro-batches an epoch: 4 leaves an incomplete last group
 def test_accumulation_is_the_big_batch(tmp_path, accumulate):
     exact: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
-    sizes = {batch.tokens for batch in ToyBatches(10, 0, torch.float64)}
+    sizes = {batch.items for batch in ToyBatches(10, 0, torch.float64)}
     assert len(sizes) > 3
     small = trained(ToyTask(**exact), tmp_path / "small", epochs=2, accumulate=accumulate, clip=0.1)
     big = trained(ToyTask(**exact, joined=accumulate), tmp_path / "big", epochs=2, clip=0.1)
@@ -42,7 +42,7 @@ def test_the_last_incomplete_group_of_an_epoch_is_a_step(tmp_path):
     task = ToyTask()
     summary = train(task, TrainingConfig(epochs=2, accumulate=4, **FLAT), tmp_path, route=toy_route())
     assert (summary.step, summary.epoch, task.calls) == (6, 2, 20)
-    assert summary.tokens == sum(batch.tokens for epoch in (0, 1) for batch in task.batches(epoch))
+    assert summary.tokens == sum(batch.items for epoch in (0, 1) for batch in task.batches(epoch))
 
 
 def test_adam_is_that_of_the_paper(tmp_path):

@@ -80,6 +80,6 @@ def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[An
         assert part is not None
         assert count is None or len(part) == count
         assert set(part.labels) == labels
-    assert (labelled.train.pairs is not None) == (name == "mrpc")
+    assert (labelled.train.second_texts is not None) == (name == "mrpc")
     if name == "mrpc":
         assert len(labelled.train) + len(labelled.validation) == 4_076

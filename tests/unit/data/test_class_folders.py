@@ -48,7 +48,7 @@ def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
         assert part.texts == [f"{label} in {name[:3] if name == 'validation' else name},\nnumber {i}"
                               for label in ("neg", "pos") for i in range(3)]  # fmt: skip
         assert part.labels == ["negative"] * 3 + ["positive"] * 3
-        assert part.pairs is None
+        assert part.second_texts is None
     folder = tmp_path / "aclImdb" / "train"
     assert splits.train.skips == {
         f"{folder}: texts beside the class folders": 1, f"{folder / 'unsup'}: texts without a label": 4,

@@ -50,7 +50,7 @@ def as_parquet(folder: Path) -> Path:
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
 def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
     labelled = read_labelled(form(tmp_path))
-    assert (labelled.texts, labelled.labels, labelled.pairs, labelled.skips) == (TEXTS, LABELS, None, {})
+    assert (labelled.texts, labelled.labels, labelled.second_texts, labelled.skips) == (TEXTS, LABELS, None, {})
     assert labelled.inputs == TEXTS
 
 
@@ -66,7 +66,7 @@ def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path])
 def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
     labelled = read_labelled(file, columns, names=("no", "yes"))
-    assert (labelled.texts, labelled.pairs, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
+    assert (labelled.texts, labelled.second_texts, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
     assert labelled.inputs == ["a b\tc", "d\te"]
 
 

@@ -62,7 +62,7 @@ def task(name: str, data: Labelled = DATA, **settings: Any) -> ClassificationTas
 def test_a_batch_is_learnt_by_heart(name: str) -> None:
     learning = task(name, max_length=24, batch_tokens=10_000, batch_items=None)
     (batch,) = learning.batches(0)
-    assert batch.tokens == 24
+    assert batch.items == 24
     optimiser = torch.optim.Adam(learning.model.parameters(), lr=4e-3 if name == "bert" else 0.02)
     for _ in range(120):
         optimiser.zero_grad()
@@ -79,7 +79,7 @@ def test_batches_keep_to_their_bounds_and_take_every_text_once() -> None:
     seen: list[int] = []
     for batch in learning.batches(3):
         assert batch.ids.numel() <= 40
-        assert batch.tokens <= 4
+        assert batch.items <= 4
         assert batch.segments is None
         seen += batch.labels.tolist()
     assert sorted(seen) == sorted("abc".index(label) for label in LABELS)

@@ -41,7 +41,7 @@ def test_each_reading_is_asked_what_it_predicts() -> None:
     at, words = both.predicted[1]
     assert at.tolist() == [1, 2, 3, 4, 6, 7]
     assert words.tolist() == [2, 11, 12, 13, 2, 14]
-    assert [batch.tokens for batch in (masked, before, both)] == [2, 6, 12]
+    assert [batch.items for batch in (masked, before, both)] == [2, 6, 12]
 
 
 def task(reading: Direction) -> DirectionsTask:

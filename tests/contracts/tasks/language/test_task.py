@@ -85,7 +85,7 @@ def test_one_batch_is_overfitted_and_the_loss_is_the_sum() -> None:
         model, tokenizer, ids, ids, len(text) - 1, route=prepare(), block=7, rows=4, random=False, seed=1
     )
     batches = task.batches(0)
-    assert sum(batch.tokens for batch in batches) in (14, 21)
+    assert sum(batch.items for batch in batches) in (14, 21)
     batch = batches[0]
     assert torch.equal(batch.read[:, 1:], batch.write[:, :-1])
     logits = model(batch.read).flatten(0, 1)

@@ -67,7 +67,7 @@ def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, route: 
     """Against the alignment that transformers' own example of token classification makes."""
     task = task_for(tagger_model(tokenizer), tokenizer, route)
     (batch,) = task.batches(0)
-    assert batch.tokens == 13
+    assert batch.items == 13
     rows = {
         tuple(ids[:n]): labels[:n]
         for ids, n, labels in zip(batch.ids.tolist(), batch.lengths, batch.labels.tolist(), strict=True)

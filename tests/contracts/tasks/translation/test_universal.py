@@ -12,16 +12,7 @@ from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 from manyheads.tasks.train import train
 from manyheads.tasks.translation.task import Corpus, TranslationTask
-from tests.contracts.tasks.translation.test_run import SMALL, lines, write_corpus
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
-
-
-def test_a_universal_transformer_translates_text(corpus: Path, tmp_path: Path) -> None:
-    translates_text(corpus, tmp_path, "basic")
+from tests.contracts.tasks.translation.test_run import SMALL, lines
 
 
 def translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:

@@ -1,4 +1,4 @@
-"""Universal Transformers with other ways of halting in the recipe of translation."""
+"""Universal Transformers with each way of halting in the recipe of translation."""
 
 from pathlib import Path
 
@@ -8,6 +8,6 @@ from tests.contracts.tasks.translation.test_run import write_corpus
 from tests.contracts.tasks.translation.test_universal import translates_text
 
 
-@pytest.mark.parametrize("halting", ["accumulated", pytest.param("fixed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("halting", ["basic", "accumulated", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_a_universal_transformer_translates_text(tmp_path: Path, halting: str) -> None:
     translates_text(write_corpus(tmp_path / "corpus"), tmp_path, halting)

@@ -58,7 +58,7 @@ def test_any_number_of_workers_makes_the_same_batches_from_anywhere_on(workers: 
 def test_scoring_takes_the_images_as_they_are_and_in_order() -> None:
     given = data()
     batches = list(ImageLoader(given, LABELS, GREY, batch_items=10).epoch())
-    assert [batch.tokens for batch in batches] == [8, 8, 7]
+    assert [batch.items for batch in batches] == [8, 8, 7]
     expected = np.stack([GREY.array(given.image(i)) for i in range(23)])
     np.testing.assert_array_equal(np.concatenate([batch.images for batch in batches]), expected)
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), np.arange(23) % 3)
