@@ -128,6 +128,15 @@ def test_capacity() -> None:
     step(cache, lists, 1)
 
 
+@pytest.mark.parametrize("rows", [[0, 1], [1, 1, 0]])
+def test_the_number_of_keys_is_known_before_they_are_appended(rows: list[int]) -> None:
+    cache, lists = filled(2)
+    step(cache, lists, 2, [2, 1])
+    cache.select(torch.tensor(rows))
+    key = torch.zeros(len(rows), HEADS, 3, WIDTH)
+    assert cache.keys(3) == cache.append(0, key, key)[0].shape[2]
+
+
 def test_no_row_is_left() -> None:
     cache, _ = filled(2)
     cache.select(torch.tensor([], dtype=torch.long))
