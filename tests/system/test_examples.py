@@ -22,11 +22,12 @@ FOLDER = ROOT / "docs" / "extending"
 BLOCK = re.compile(r"^(`{3,4})(\w*)(?: file=(\S+))?\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 TABLE_ROW = re.compile(r"^\| `(\S+?)` \|", re.MULTILINE)
 COPIED = ("manyheads", "tests", "docs", "lab", "benchmarks")
-# they check what the examples touch; each example's own tests are added
+# Tests of the rules, tables and pages that the examples touch. The tests that the examples add run with them.
 TESTS = (
     "tests/contracts/test_imports.py", "tests/contracts/docs/test_pages.py", "tests/contracts/docs/test_papers.py",
     "tests/contracts/docs/test_site.py", "tests/contracts/interop/test_fields.py",
-    "tests/contracts/tasks/test_tables.py",
+    "tests/contracts/tasks/test_tables.py", "tests/contracts/test_cli.py", "tests/contracts/runs/test_former_runs.py",
+    "tests/unit/models/test_presets.py",
 )  # fmt: skip
 
 
