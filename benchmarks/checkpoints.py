@@ -34,7 +34,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
             f"{kind}.{n}": torch.randn_like(p) for n, p in parameters.items() for kind in ("model", "first", "second")
         }
         seconds: dict[str, list[float]] = {"still": [], "written": [], "computed": [], "read": []}
-        with Checkpoints(Path(folder), print) as checkpoints:
+        with Checkpoints(Path(folder)) as checkpoints:
             for step in range(repeats + 1):  # the first takes new memory
                 began = time.perf_counter()
                 checkpoints.save(step, tensors, {}, [])
@@ -45,7 +45,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
                 seconds["written"].append(time.perf_counter() - began)
         for _ in range(repeats + 1):
             began = time.perf_counter()
-            Checkpoints(Path(folder), print).latest()
+            Checkpoints(Path(folder)).latest()
             seconds["read"].append((time.perf_counter() - began) / 2)  # it has checked both that are kept
     medians = {kind: statistics.median(values[1:]) for kind, values in seconds.items()}
     return {

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from manyheads.core.layers import Undrawn
 from manyheads.core.tensor_file import checksum, write_tensors
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import WriteError, read_json, replacing_all
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
@@ -181,8 +181,9 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
     """
     if not str(model).startswith("hub:"):
         return Path(model)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    with extra("hub", "a model of the hub"):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
 
     name, _, revision = str(model).removeprefix("hub:").partition("@")
     weights = PICKLED if pickled else SAFE

@@ -24,7 +24,7 @@ from manyheads.directory import (
     save,
     write_files,
 )
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
 from manyheads.interop.vocabularies import FILES
@@ -156,11 +156,9 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
 
 
 def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
-    try:
+    with extra("export", "exporting to CTranslate2"):
         from ctranslate2.converters import TransformersConverter
         from transformers.utils.logging import disable_progress_bar
-    except ModuleNotFoundError as error:
-        raise UserError(f"exporting to CTranslate2 needs {error.name}: pip install 'manyheads[export]'") from None
     if obstacle := _obstacle_to_ctranslate2(loaded):
         raise UserError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
     try:

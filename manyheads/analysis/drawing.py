@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from manyheads.errors import MissingExtra
 from manyheads.files import replacing
 
 if TYPE_CHECKING:
@@ -14,6 +18,18 @@ if TYPE_CHECKING:
 
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
+
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def optional() -> Iterator[None]:
+    """Log how to get the picture of a run, instead of raising an error, if matplotlib is missing."""
+    try:
+        yield
+    except MissingExtra as error:
+        logger.warning("no picture: %s", error)
 
 
 def short_name(model: str | Path) -> str:

@@ -21,7 +21,7 @@ from manyheads.analysis.drawing import save_and_tell
 from manyheads.core.block import Stack
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 EMBEDDING = "embedding"  # what goes into the first layer
 LONGEST = 80  # positions of a picture
@@ -78,7 +78,8 @@ class Lens:
 
         Returns what it lacks. Raises UserError for a text of more than LONGEST tokens.
         """
-        from matplotlib.figure import Figure
+        with extra("analysis", "a picture"):
+            from matplotlib.figure import Figure
 
         if len(self.tokens) > LONGEST:
             raise UserError(f"a picture of {len(self.tokens)} positions cannot be read: shorten the text to {LONGEST}")

@@ -11,17 +11,20 @@ from contextlib import contextmanager
 
 from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
-from manyheads.training.ranks import complain, is_rank
+from manyheads.training.ranks import ENDED, failure_of_first_rank, is_rank, post_failure
 
 LONGEST = 4000  # characters of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 
 class _Lines(logging.Handler):
-    """One line for each record. Warnings say that they are warnings."""
+    """One line for each record. Warnings say that they are warnings; errors are printed by every rank."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        if record.levelno >= logging.ERROR:
+            stream = sys.__stderr__ if is_rank() else sys.stderr
+            return print(f"manyheads: {record.getMessage()}", file=stream, flush=True)
+        prefix = "warning: " if record.levelno == logging.WARNING else ""
         print(f"{prefix}{record.getMessage()}", file=sys.stderr)
 
 
@@ -68,8 +71,20 @@ def exit_status(error: BaseException, debug: bool) -> int:
 def _report(error: BaseException, status: int, message: str, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.__stderr__ if is_rank() else None)
-    complain(_printable(message), quietly=status == INTERRUPTED)
+    _print_once(_printable(message), quietly=status == INTERRUPTED)
     return status
+
+
+def _print_once(message: str, *, quietly: bool) -> None:
+    """Print an error. If rank 0 reports it too, or if it follows from the end of rank 0, only rank 0 prints it.
+
+    quietly  rank 0 certainly reports it
+    """
+    if not is_rank() or os.environ["RANK"] == "0":
+        print("manyheads:", message, file=sys.stderr)
+        post_failure(message)
+    elif not quietly and (first := failure_of_first_rank()) != message and not (first and message == ENDED):
+        print(f"manyheads: rank {os.environ['RANK']}: {message}", file=sys.__stderr__)
 
 
 def _printable(message: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from manyheads.cli.parser import Verbs, number, whole
 from manyheads.errors import UserError
 
 TOKEN = "MANYHEADS_TOKEN"
-NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
 SHORTEST_TOKEN = 16
 
 
@@ -57,15 +58,16 @@ def _serve(options: argparse.Namespace) -> None:
     token = _token(options.token_file)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
-    from manyheads.service.app import Limits
     from manyheads.service.server import Settings, run
+    from manyheads.service.state import Limits
 
     limits = Limits(body=options.max_body, most_waiting=options.max_waiting, deadline=options.deadline)
     run(
         Settings(
             models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,
             options.detect, watched, limits, options.grace, options.log,
-        )
+        ),
+        announce=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
 
 

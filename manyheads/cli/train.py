@@ -43,15 +43,17 @@ def _train(options: argparse.Namespace) -> None:
         raise SystemExit(launch(options.processes, options.given))
     import yaml
 
+    from manyheads.cli.progress import ProgressDisplay
     from manyheads.runs.overrides import from_arguments
     from manyheads.tasks.train import train
 
-    report = train(
-        options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,
-        resume=options.resume, dry_run=options.dry_run, max_minutes=options.max_minutes, precision=options.precision,
-        skip_bad_lines=options.skip_bad_lines, compile=options.compile,
-        processes=options.processes,
-    )  # fmt: skip
+    with ProgressDisplay() as progress:
+        report = train(
+            options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,
+            resume=options.resume, dry_run=options.dry_run, max_minutes=options.max_minutes,
+            precision=options.precision, skip_bad_lines=options.skip_bad_lines, compile=options.compile,
+            processes=options.processes, progress=progress,
+        )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_metrics(report["metrics"])
     elif report:

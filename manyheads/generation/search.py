@@ -102,60 +102,83 @@ def beam_search(
 
     cache   fresh, one row for each sentence; rows are added for the beams.
     alpha   length penalty, from 0 to 10.
-    reduce  in place of `reduced`, where the model comes with a faster one.
-
-    Other arguments as in `greedy`. UserError for impossible ones.
+    reduce  in place of `reduced`, where the model comes with a faster one. Others as in `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
         raise UserError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
     reduce = reduce or reduced
-    batch, device = len(limits), cache.lengths.device
-    limits = limits.to(device)
-    finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
-    # (B,) the score that a live hypothesis must be able to beat, and the largest penalty that it can be divided by
-    bar = torch.full((batch,), -torch.inf, dtype=torch.float64, device=device)
-    penalty = torch.tensor(
-        [length_penalty(limit + 1, alpha) for limit in limits.tolist()], dtype=bar.dtype, device=device
-    )
-
-    rows = torch.arange(batch, device=device)  # (R,) the sentences still searched, each with W live hypotheses
-    output = torch.full((batch, 1, 1), start, device=device)  # (R, W, 1 + length)
-    totals = torch.zeros(batch, 1, device=device)  # (R, W) log-probabilities, best first
+    limits = limits.to(cache.lengths.device)
+    finished = _Finished(limits, alpha, beam, nbest)
+    rows = torch.arange(
+        len(limits), device=limits.device
+    )  # (R,) the sentences still searched, each with W live hypotheses
+    output = torch.full((len(limits), 1, 1), start, device=limits.device)  # (R, W, 1 + length)
+    totals = torch.zeros(len(limits), 1, device=limits.device)  # (R, W) log-probabilities, best first
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
-        closing = limits[rows] == length
-        if closing.any():
-            others = torch.arange(logits.shape[1], device=device) != end
-            logits = logits.masked_fill(closing.repeat_interleave(width)[:, None] & others, -torch.inf)  # (R * W, V)
+        if (closing := limits[rows] == length).any():
+            logits = _only(end, logits, closing.repeat_interleave(width))  # (R * W, V)
             maxima = block_maxima(logits)
         totals, parents, tokens = _best(logits, maxima, totals - log_sums.view(len(rows), width), beam)
-        places = torch.tensor([beam - len(finished[sentence]) for sentence in rows.tolist()], device=device)
-        placed = (torch.arange(totals.shape[1], device=device) < places[:, None]) & totals.isfinite()
-
+        placed = finished.places_for(rows, totals)
         ending = placed & (tokens == end)
-        for row, rank in ending.nonzero().tolist():
-            sentence = int(rows[row])
-            ended = finished[sentence]
-            history = output[row, parents[row, rank], 1:].tolist()
-            hypothesis = Hypothesis.of(history, float(totals[row, rank]), alpha)
-            insort(ended, hypothesis, key=lambda other: -other.score)
-            if len(ended) >= nbest:
-                bar[sentence] = ended[nbest - 1].score
+        finished.add(ending, rows, output, parents, totals)
 
         going_on = placed & ~ending
         totals = totals.masked_fill(~going_on, -torch.inf)  # what has no place has no continuations either
         live = (~going_on).byte().argsort(dim=1, stable=True)[:, : max(1, int(going_on.sum(dim=1).max()))]
         totals = totals.gather(1, live)  # (R, W') the live ones, best first
-        keep = (totals[:, 0] / penalty[rows] > bar[rows]).nonzero()[:, 0]  # (R',)
+        keep = finished.beatable(rows, totals[:, 0])  # (R',)
         if not len(keep):
-            return [hypotheses[:nbest] for hypotheses in finished]
+            return finished.best()
         rows, totals, live = rows[keep], totals[keep], live[keep]
         parents = keep[:, None] * width + parents[keep].gather(1, live)  # (R', W') among the R * W rows of the cache
         tokens = tokens[keep].gather(1, live)
         output = torch.cat([output.flatten(0, 1)[parents], tokens[:, :, None]], dim=2)
         cache.select(parents.flatten())
+
+
+class _Finished:
+    """The finished hypotheses of each sentence, best first, and what a live one must still be able to score."""
+
+    def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
+        self._alpha, self._beam, self._nbest = alpha, beam, nbest
+        self._of: list[list[Hypothesis]] = [[] for _ in limits]
+        # (B,) the score that a live hypothesis must be able to beat, and the largest penalty that divides it
+        self._bar = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
+        penalties = [length_penalty(limit + 1, alpha) for limit in limits.tolist()]
+        self._penalty = torch.tensor(penalties, dtype=self._bar.dtype, device=limits.device)
+
+    def places_for(self, rows: Tensor, totals: Tensor) -> Tensor:
+        """Return which of the candidates (R, K), best first, have one of the places that are left to their sentence."""
+        left = torch.tensor([self._beam - len(self._of[row]) for row in rows.tolist()], device=totals.device)
+        return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
+
+    def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
+        """Take up the candidates that end: those where `ending` (R, K) is true."""
+        for row, rank in ending.nonzero().tolist():
+            sentence = int(rows[row])
+            hypotheses = self._of[sentence]
+            history = output[row, parents[row, rank], 1:].tolist()
+            hypothesis = Hypothesis.of(history, float(totals[row, rank]), self._alpha)
+            insort(hypotheses, hypothesis, key=lambda other: -other.score)
+            if len(hypotheses) >= self._nbest:
+                self._bar[sentence] = hypotheses[self._nbest - 1].score
+
+    def beatable(self, rows: Tensor, totals: Tensor) -> Tensor:
+        """Return which rows (R,) have a live hypothesis that can still enter the n best; `totals` (R,) of the best."""
+        return (totals / self._penalty[rows] > self._bar[rows]).nonzero()[:, 0]
+
+    def best(self) -> list[list[Hypothesis]]:
+        return [hypotheses[: self._nbest] for hypotheses in self._of]
+
+
+def _only(token: int, logits: Tensor, rows: Tensor) -> Tensor:
+    """Return logits (N, V) in which the rows (N,) that are true can continue with this token alone."""
+    others = torch.arange(logits.shape[1], device=logits.device) != token
+    return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
 def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

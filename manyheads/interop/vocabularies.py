@@ -33,7 +33,7 @@ from tokenizers import (
     processors,
 )
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
 LARGEST_OFFSET = 10_000  # of Pegasus: tokens before the pieces; all published models have 103
@@ -158,7 +158,8 @@ def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
 
 def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """Ids: <pad>, </s>, two masks, <unk_2> and on for pretraining, then the pieces of the model from its third."""
-    from sentencepiece import sentencepiece_model_pb2
+    with extra("sentencepiece", "a SentencePiece model"):
+        from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
     model.ParseFromString((path / "spiece.model").read_bytes())
@@ -190,7 +191,8 @@ class _Pieces:
     """A SentencePiece model as pre-tokenizer, giving pieces, and as decoder, joining them."""
 
     def __init__(self, file: Path) -> None:
-        from sentencepiece import SentencePieceProcessor
+        with extra("sentencepiece", "a SentencePiece model"):
+            from sentencepiece import SentencePieceProcessor
 
         self.model = SentencePieceProcessor(model_file=str(file))
 

@@ -28,7 +28,6 @@ from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Thoughts
 
 INIT_STD = 0.02  # of all matrices (Radford 2018, section 4.1)
 
@@ -107,10 +106,6 @@ class GPT(nn.Module):
         """The last states (B, T, D), before the output projection."""
         packed = None if segments is None else (segments, segments)
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
-
-    def think(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Thoughts]:
-        """As `hidden`, and how long every position thought: empty, as the depth is fixed."""
-        return self.hidden(tokens, lengths), {}
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""

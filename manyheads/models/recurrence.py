@@ -18,10 +18,10 @@ remainder; here, as in Graves, the last step takes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -107,6 +107,26 @@ class Ponder(NamedTuple):
 
 
 Thoughts = dict[str, Ponder]  # by stack ("encoder", "decoder"); empty where the steps are fixed
+
+
+@runtime_checkable
+class Halting(Protocol):
+    """A model with a recurrence in depth, which can say how long its positions think."""
+
+    def think(self, *inputs: Tensor | None) -> tuple[Tensor, Thoughts]:
+        """Return the last states, as `hidden` of other models, and the steps that every position took."""
+        ...
+
+
+def states_and_thoughts(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
+    """Return a function of the model's inputs to its last states and its thoughts; without a recurrence, no thoughts.
+
+    compile  applied to the model's method
+    """
+    if isinstance(model, Halting):
+        return compile(model.think)
+    hidden = compile(model.hidden)
+    return lambda *inputs: (hidden(*inputs), {})
 
 
 class SeparableConvolution(FeedForward):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, packed
-from manyheads.models.recurrence import Thoughts
 
 State = tuple[Tensor, Tensor]  # of h and of c: (layers, B, D) each
 
@@ -67,17 +66,17 @@ class Seq2SeqLSTM(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
         """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows."""
-        return self.project(self.think(source, source_lengths, target)[0])
+        return self.project(self.hidden(source, source_lengths, target))
 
-    def think(
+    def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
-    ) -> tuple[Tensor, Thoughts]:  # fmt: skip
-        """The decoder's states (B, Tt, D), and how long every position thought: empty, as the depth is fixed.
+    ) -> Tensor:  # fmt: skip
+        """The decoder's states (B, Tt, D).
 
         No state depends on the padding behind a target, or on positions: lengths of targets and offsets change nothing.
         """
-        return self._write(target, self._read(source, source_lengths))[0], {}
+        return self._write(target, self._read(source, source_lengths))[0]
 
     def project(self, hidden: Tensor) -> Tensor:
         """hidden (..., D) -> logits (..., V)."""

@@ -25,7 +25,6 @@ from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Thoughts
 
 SourceId = Annotated[int, Below("source_vocab")]
 TargetId = Annotated[int, Below("target_vocab")]
@@ -160,16 +159,6 @@ class Transformer(nn.Module):
     def output_weight(self) -> Tensor:
         """The output projection (V, D), tied or not."""
         return self.target_embedding.weight if self.output is None else self.output.weight
-
-    def think(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> tuple[Tensor, Thoughts]:  # fmt: skip
-        """As `hidden`, and how long every position thought: empty, as the depth is fixed.
-
-        The target's lengths are left out of the mask, which then is the plain triangle that fused kernels know.
-        """
-        return self.hidden(source, source_lengths, target, None, offset), {}
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
         """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""

@@ -26,6 +26,7 @@ from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.overrides import setting_words
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import Summary, train
+from manyheads.training.progress import ProgressCallback
 from manyheads.training.ranks import here
 from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.run_directory import claimed, run_status
@@ -45,6 +46,7 @@ class Run:
     precision    "float32" or "bf16"; None: float32
     max_minutes  stop after so long, resumable; never shapes a schedule. Of a part: what the whole has left
     processes    of this machine, that the command was asked for
+    progress     receives the progress of the training
     whole        the run that this one is a part of, which is what the user resumes
     """
 
@@ -60,6 +62,7 @@ class Run:
     processes: int = 1
     whole: Run | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+    progress: ProgressCallback | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -195,6 +198,7 @@ def _trained(
         summary = train(
             job.task, job.training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
             settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
+            progress=run.progress,
         )  # fmt: skip
     if summary.status == "stopped":
         logger.info(summary.reason)

@@ -1,4 +1,4 @@
-"""The service as an ASGI application: its parts, and the table of its routes."""
+"""The service as an ASGI application: the table of its routes, and how a route answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,101 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from manyheads.service import libretranslate, looking, openai, page, schemas, verbs, watching
-from manyheads.service.batching import Batcher, characters
-from manyheads.service.errors import Refused
+from manyheads.service import libretranslate, looking, openai, page, schemas, verbs
+from manyheads.service.endpoint import Endpoint
 from manyheads.service.gate import Gate, same, unknown, without_token
-from manyheads.service.metrics import Metrics
 from manyheads.service.openapi import document
-from manyheads.service.reading import JSON, body_of, parsed, while_there
-from manyheads.service.registry import Registry, Served
-from manyheads.service.watching import Runs
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one client, or all of them, may ask for.
-
-    body          bytes of a request; `keyed_body`: of one that is read before it is known who asks
-    characters    of all its texts; and of those that a model computes at once
-    body_seconds  until its body has arrived; `deadline` until it is answered
-    most_waiting  texts that wait for a model; more are refused with 429
-    most_items    texts that a model computes at once; `positions` that texts being written may hold together
-    """
-
-    body: int = 4 * 2**20
-    keyed_body: int = 2**16
-    characters: int = 100_000
-    body_seconds: float = 20.0
-    deadline: float = 300.0
-    most_waiting: int = 512
-    most_items: int = 64
-    rows: int = 32
-    positions: int = 32_768
-
-
-LOCAL = ("localhost", "127.0.0.1", "[::1]")  # what every machine calls itself
-
-
-@dataclass(eq=False)
-class Service:
-    """What the routes work with.
-
-    looks     the queue of those who ask where heads look: one input at a time
-    images    the queue of images to be decoded, for which no model waits: one at a time, as each takes much memory
-    runs      whose curves are shown
-    names     what this machine is called by, where it alone is served; empty: others are, too
-    token     what clients must know; None: nothing
-    detector  the model that tells languages
-    draining  set when the service is told to stop: what has begun is finished, nothing else begins
-    """
-
-    registry: Registry
-    limits: Limits
-    metrics: Metrics
-    looks: Batcher
-    images: Batcher
-    runs: Runs
-    names: tuple[str, ...] = LOCAL
-    token: str | None = None
-    detector: str | None = None
-    draining: bool = False
-
-    def bounded(self, items: list[Any], field: str) -> None:
-        """Raises Refused for more characters, of texts or pairs of them, than a request may have."""
-        size = sum(map(characters, items))
-        if size > self.limits.characters:
-            fault = f"{size:,} characters: expected at most {self.limits.characters:,} in a request"
-            raise Refused(400, fault, field=field, code="too_long")
-
-    async def computed(
-        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
-    ) -> list[Any]:
-        """The results of a verb for each item, from a batch that other requests share."""
-        self.bounded(items, field)
-        assert isinstance(served.worker, Batcher)
-        key = (verb, *sorted(how.items()))
-        future = served.worker.submit(key, verbs.run(served.predictor, verb, **how), items, field)
-        return await while_there(request, asyncio.wrap_future(future), self.limits.deadline)
-
-
-Handler = Callable[[Service, Any, Request], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A route. `asks`: what its request says; `gives`: what it answers, `many`: a list of these; `form`: requests may
-    be forms, too; `mimes`: of the answer."""
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    asks: type[schemas.Body] | None = None
-    gives: type[schemas.Answer] | None = None
-    many: bool = False
-    form: bool = False
-    mimes: tuple[str, ...] = (JSON,)
+from manyheads.service.reading import JSON, body_of, parsed
+from manyheads.service.state import Service
 
 
 async def health(service: Service, asked: None, request: Request) -> Any:
@@ -118,6 +28,14 @@ async def health(service: Service, asked: None, request: Request) -> Any:
 
 async def metrics(service: Service, asked: None, request: Request) -> Any:
     return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def runs(service: Service, asked: None, request: Request) -> Any:
+    return schemas.RunList(runs=await asyncio.to_thread(service.runs.cards))
+
+
+async def curves(service: Service, asked: None, request: Request) -> Any:
+    return await asyncio.to_thread(service.runs.curves, request.path_params["name"])
 
 
 @functools.cache
@@ -152,8 +70,8 @@ ENDPOINTS = (
              schemas.Results),
     Endpoint("POST", "/attend", looking.attend, "where heads look at one input", schemas.AttendRequest,
              schemas.Attended),
-    Endpoint("GET", "/runs", watching.runs, "the runs whose curves are shown", None, schemas.RunList),
-    Endpoint("GET", "/runs/{name}", watching.curves, "what one has measured so far", None, schemas.Curves),
+    Endpoint("GET", "/runs", runs, "the runs whose curves are shown", None, schemas.RunList),
+    Endpoint("GET", "/runs/{name}", curves, "what one has measured so far", None, schemas.Curves),
     Endpoint("GET", "/healthz", health, "whether the service answers", None, schemas.Health),
     Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mimes=("text/plain",)),
     Endpoint("GET", "/openapi.json", openapi, "this document"),

@@ -10,16 +10,14 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from manyheads.service.errors import LIBRETRANSLATE, Refused, leaving
 from manyheads.service.logs import log, tell
 from manyheads.service.reading import Gone
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
+from manyheads.service.state import Service
 
 OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made of
 PAGE = "/page/"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import Any
 
-from babel import Locale, UnknownLocaleError
 from starlette.requests import Request
 
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
+from manyheads.service.state import Service
 
 BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
 
@@ -114,9 +114,18 @@ async def _detect(
 
 
 @cache
+def _names() -> list[dict[str, str]]:
+    """Return the English names of languages, scripts and territories."""
+    found: list[dict[str, str]] = json.loads((files("manyheads.service") / "language_names.json").read_text("utf-8"))
+    return found
+
+
 def _name(code: str) -> str:
-    """In English; the code itself where Unicode has no name for it."""
-    try:
-        return Locale.parse(code, sep="-" if "-" in code else "_").get_display_name("en") or code
-    except (ValueError, UnknownLocaleError):
+    """Return the English name of a language, or the code itself if Unicode has no name for it."""
+    languages, scripts, territories = _names()
+    language, *parts = re.split("[-_]", code)
+    details = [scripts.get(part.title()) or territories.get(part.upper()) for part in parts]
+    name = languages.get(language.lower())
+    if name is None or None in details:
         return code
+    return f"{name} ({', '.join(map(str, details))})" if details else name

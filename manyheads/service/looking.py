@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from starlette.requests import Request
@@ -15,14 +15,13 @@ from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.errors import UserError
 from manyheads.service import schemas
+from manyheads.service.computing import MOST_PIXELS
 from manyheads.service.errors import Refused
 from manyheads.service.reading import while_there
 from manyheads.service.registry import Served
-from manyheads.service.verbs import MOST_PIXELS, bytes_of
+from manyheads.service.state import Service
+from manyheads.service.verbs import bytes_of
 from manyheads.tasks.tokenized_text import tokenized_ids
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
 
 MOST_WEIGHTS = 2**23  # of all maps of an input: a byte each in the answer
 MOST_NEXT = 5

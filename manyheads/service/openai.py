@@ -9,7 +9,7 @@ import secrets
 import struct
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -19,10 +19,8 @@ from manyheads.generation import Sampling
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.service.reading import while_there
+from manyheads.service.state import Service
 from manyheads.service.writing import Piece, Writer, Writing
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
 
 SHORT = 2000  # characters that are tokenised where they are; more of them in a thread of their own
 

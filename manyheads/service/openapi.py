@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
 from manyheads import __version__
+from manyheads.service.endpoint import Endpoint
 from manyheads.service.errors import LIBRETRANSLATE
 from manyheads.service.reading import FORM, JSON
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Endpoint
 
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from manyheads.service.errors import Refused
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
+from manyheads.service.state import Service
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 MIMES = (KINDS[".js"], KINDS[".css"])

@@ -22,13 +22,14 @@ import uvicorn
 
 from manyheads.core.config import Precision
 from manyheads.errors import UserError
-from manyheads.service.app import LOCAL, Limits, Service, application
+from manyheads.service.app import application
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
 from manyheads.service.registry import Registry, Served, stamp_of, warm
+from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.service.watching import Runs
 from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
@@ -84,8 +85,11 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def run(settings: Settings) -> None:
-    """Serve until told to stop. Raises UserError, in one line, for what cannot be served."""
+def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until a signal to stop comes. `announce` gets a line with the address as soon as requests are answered.
+
+    Raises UserError, in one line, for a model that cannot be served.
+    """
     if not is_local(settings.host) and not settings.token:
         raise UserError(
             f"--host {settings.host} is reached by other machines: that needs a token (--token-file FILE, or the "
@@ -93,10 +97,15 @@ def run(settings: Settings) -> None:
         )
     configure(settings.log_level)
     with _socket(settings.host, settings.port) as listening:
+
+        def serving() -> None:
+            announce(_address(settings, listening))
+            notify(READY)
+
         if settings.workers == 1:
-            _work(settings, listening, lambda: _tell_where(settings, listening), Pulse())
+            _work(settings, listening, serving, Pulse())
         else:
-            _supervise(settings, listening)
+            _supervise(settings, listening, serving)
 
 
 def _socket(host: str, port: int) -> socket.socket:
@@ -113,11 +122,10 @@ def _socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _tell_where(settings: Settings, listening: socket.socket) -> None:
+def _address(settings: Settings, listening: socket.socket) -> str:
     models = ", ".join([*settings.models, *(f"the curves of {name}" for name in settings.watched)])
     address = f"{_in_url(settings.host)}:{listening.getsockname()[1]}"
-    print(f"serving {models} on http://{address}", file=sys.stderr, flush=True)
-    notify(READY)
+    return f"serving {models} on http://{address}"
 
 
 def service_of(settings: Settings) -> Service:
@@ -143,8 +151,8 @@ def service_of(settings: Settings) -> Service:
             worker = Batcher(name, turns, metrics, most_items=limits.most_items, **bounds)
         languages = settings.languages.get(name)
         if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
-            print(f"{name}: its languages are not known, so that /translate does not offer it: name them with "
-                  f"--languages {name}=SOURCE:TARGET", file=sys.stderr)  # fmt: skip
+            hint = f"/translate does not offer it: name them with --languages {name}=SOURCE:TARGET"
+            tell("languages not known", logging.WARNING, model=name, hint=hint)
         return Served(name, predictor, worker, stamp, languages)
 
     registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
@@ -252,66 +260,88 @@ def _hangup_waits() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _supervise(settings: Settings, listening: socket.socket) -> None:
-    """Several processes, each with all models: they share the socket, and one that dies is started again."""
-    context = multiprocessing.get_context("spawn")  # threads that compute do not live on in a forked process
-    with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
-        os.environ[MULTIPROCESS] = counts
-        running: dict[Any, Connection] = {}
+class _Workers:
+    """Several processes, each with all models: they share the socket, and one that dies is started again.
 
-        def start() -> None:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_worker, args=(settings, listening, theirs))
-            with _hangup_waits():  # the process inherits that, until it has a handler: SIGHUP would end it
-                process.start()
-                running[process] = ours
-            theirs.close()
+    uvicorn's own workers do not replace these: they report no fault of a model, die of a SIGHUP while they load, and
+    outlive a parent that was killed.
+    """
 
-        told: list[int] = []
-
-        def forward(number: int, _: Any) -> None:
-            if number != getattr(signal, "SIGHUP", None):
-                told.append(number)
-                number = signal.SIGTERM
-            for process in running:
-                if process.is_alive():
-                    os.kill(process.pid, number)
-
+    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+        self._settings, self._listening = settings, listening
+        self._context = multiprocessing.get_context("spawn")  # threads that compute do not live on in a forked process
+        self._running: dict[Any, Connection] = {}
+        self._told: list[int] = []  # the signals to stop
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
-                signal.signal(getattr(signal, name), forward)
+                signal.signal(getattr(signal, name), self._forward)
+
+    def start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, theirs))
+        with _hangup_waits():  # the process inherits that, until it has a handler: SIGHUP would end it
+            process.start()
+            self._running[process] = ours
+        theirs.close()
+
+    def ready(self) -> bool:
+        """Wait for all. Return False if a signal to stop came first; raise UserError for a fault of one."""
+        for process, pipe in list(self._running.items()):
+            fault = _first_word(process, pipe)
+            if fault and not self._told:
+                raise UserError(fault)
+        return not self._told
+
+    def watch(self) -> None:
+        """Start a process again if it died, until a signal to stop comes."""
+        pulse = Pulse()
+        while not self._told:
+            pulse.beat()
+            dead = wait([process.sentinel for process in self._running], timeout=0.5)
+            for process in [p for p in self._running if p.sentinel in dead]:
+                fault = _last_word(self._running.pop(process))
+                _count_out(process.pid)
+                if not self._told:
+                    tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
+                    time.sleep(AGAIN)
+                if not self._told:
+                    self.start()
+
+    def stop(self) -> None:
+        """Give the processes `grace` to finish what they accepted."""
+        until = time.monotonic() + self._settings.grace + PATIENCE
+        for process in self._running:
+            if process.is_alive():
+                process.terminate()
+        for process in self._running:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _forward(self, number: int, _: Any) -> None:
+        if number != getattr(signal, "SIGHUP", None):
+            self._told.append(number)
+            number = signal.SIGTERM
+        for process in self._running:
+            if process.is_alive():
+                os.kill(process.pid, number)
+
+
+def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[], None]) -> None:
+    """Serve with several processes until a signal to stop comes; `serving` is called when all are ready."""
+    with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
+        os.environ[MULTIPROCESS] = counts
+        workers = _Workers(settings, listening)
         try:
             for _ in range(settings.workers):
-                start()
-            for process, pipe in list(running.items()):
-                fault = _first_word(process, pipe)
-                if fault and not told:
-                    raise UserError(fault)
-            if not told:
-                _tell_where(settings, listening)
-            pulse = Pulse()
-            while not told:
-                pulse.beat()
-                dead = wait([process.sentinel for process in running], timeout=0.5)
-                for process in [p for p in running if p.sentinel in dead]:
-                    fault = _last_word(running.pop(process))
-                    _count_out(process.pid)
-                    if not told:
-                        tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
-                        time.sleep(AGAIN)
-                    if not told:
-                        start()
+                workers.start()
+            if workers.ready():
+                serving()
+            workers.watch()
         finally:
             notify(STOPPING)
-            until = time.monotonic() + settings.grace + PATIENCE
-            for process in running:
-                if process.is_alive():
-                    process.terminate()
-            for process in running:
-                process.join(max(0.0, until - time.monotonic()))
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+            workers.stop()
             del os.environ[MULTIPROCESS]
 
 

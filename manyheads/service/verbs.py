@@ -5,65 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from starlette.requests import Request
 
-from manyheads.data.images.checking import open_image
-from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service import schemas
-from manyheads.service.batching import Run
+from manyheads.service.computing import framed
 from manyheads.service.errors import Refused
 from manyheads.service.reading import while_there
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
-    from manyheads.service.registry import Served
-
-MOST_PIXELS = 16_000_000  # of an image
-
-
-def run(predictor: Any, verb: str, **how: Any) -> Run:
-    """What computes a verb for many items at once."""
-
-    def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
-        for index, pair in enumerate(pairs):
-            try:
-                predictor.check(*pair)
-            except UserError as error:
-                raise ItemError(index, str(error)) from None
-        return predictor.answers(pairs, **how)
-
-    def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
-        return predictor.classify([a for a, _ in items], [b for _, b in items], **how)
-
-    def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
-        arrays = [predictor.preprocessing.normalised(Image.fromarray(pixels)) for pixels in items]
-        return predictor.classify_arrays(arrays, **how)
-
-    special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
-    return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **how))
-
-
-def framed(predictor: Any) -> Run:
-    """What makes of images' files the pixels that the model sees."""
-
-    def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size
-        for index, item in enumerate(items):
-            try:
-                found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))
-            except UserError as error:
-                raise ItemError(index, str(error)) from None
-        return found
-
-    return pixels
+from manyheads.service.registry import Served
+from manyheads.service.state import Service
 
 
 async def nbest(service: Service, asked: schemas.NBestRequest, request: Request) -> Any:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from starlette.requests import Request
+from typing import Any
 
 from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
-
-if TYPE_CHECKING:
-    from manyheads.service.app import Service
 
 FILE = "metrics.jsonl"
 POINTS = 500  # of a curve: more than a page has room for
@@ -113,11 +107,3 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     if len(points) <= POINTS:
         return points
     return [points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS)]
-
-
-async def runs(service: Service, asked: None, request: Request) -> Any:
-    return schemas.RunList(runs=await asyncio.to_thread(service.runs.cards))
-
-
-async def curves(service: Service, asked: None, request: Request) -> Any:
-    return await asyncio.to_thread(service.runs.curves, request.path_params["name"])

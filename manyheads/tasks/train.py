@@ -12,6 +12,7 @@ from manyheads.runs.overrides import Setting, apply, as_dict, from_file, from_ma
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.run import Run
 from manyheads.tasks.registry import find
+from manyheads.training.progress import ProgressCallback
 from manyheads.training.ranks import here, restarted, told_losses
 
 
@@ -29,11 +30,15 @@ def train(
     skip_bad_lines: bool = False,
     compile: bool = False,
     processes: int = 1,
+    progress: ProgressCallback | None = None,
 ) -> Any:
     """Run a recipe and return its report: of a finished run the content of its `result.json`.
 
     `overrides` by dotted key, such as {"training.steps": 100}, win over the YAML file `config`. `out` is
     `runs/RECIPE` unless given. Raises UserError on anything the user can put right.
+
+    The run logs what it does through `logging` (logger "manyheads", mostly level INFO) and prints nothing. `progress`
+    receives its progress every half second; `progress=print` prints one line each time.
 
     Under `torchrun` each process calls this alike; all of them get the report. `processes` are those that the command
     was asked for, and stand in the one that resumes the run.
@@ -51,7 +56,7 @@ def train(
     changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
     run = Run(
         recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or restarted(), dry_run, max_minutes,
-        precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed,
+        precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed, progress=progress,
     )  # fmt: skip
     _check(chosen, resolved, run)
     with told_losses():

@@ -12,6 +12,7 @@ A thread writes them, from copies that are made when the step is done: the loop 
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ from manyheads.core.tensor_file import write_tensors
 from manyheads.errors import UserError
 from manyheads.files import parse_json, regular, replacing, write_json
 
+logger = logging.getLogger(__name__)
+
 KEPT = 2
 
 
@@ -35,15 +38,14 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run. `say` tells the user about one that cannot be used.
+    """The checkpoints of one run. Those that cannot be used are logged as warnings.
 
     At most one checkpoint and the weights of one step wait to be written: who brings another waits. A write that failed
     is the error of the next call; nothing is written after it. Leaving the context waits for what is being written.
     """
 
-    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.say = say
         self._good: dict[int, set[str]] = {}  # step -> the files its checkpoint needs
         self._digests: dict[str, str] = {}  # of the weights
         self._saved = -1  # the last step with a checkpoint, which may wait to be written
@@ -139,10 +141,10 @@ class Checkpoints:
             try:
                 content, lost = self._verified(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                self.say(f"warning: {path} cannot be used: {error}")
+                logger.warning(f"{path} cannot be used: {error}")
                 continue
             for reason in lost:
-                self.say(f"warning: {path} cannot be used as it is: {reason}")
+                logger.warning(f"{path} cannot be used as it is: {reason}")
             (lacking if lost else whole).append((path, content))
         if not paths:
             return None
@@ -155,9 +157,9 @@ class Checkpoints:
         path, content = usable[0]
         self._saved = content["step"]
         if not whole:
-            self.say(f"warning: no checkpoint is whole: using that of step {self._saved} without what it lacks")
+            logger.warning(f"no checkpoint is whole: using that of step {self._saved} without what it lacks")
         elif path != paths[0]:
-            self.say(f"warning: using the previous good checkpoint, of step {self._saved}")
+            logger.warning(f"using the previous good checkpoint, of step {self._saved}")
         try:
             return content, load_file(path.with_suffix(".safetensors"))
         except SafetensorError as error:  # its SHA-256 is right: nobody's accident

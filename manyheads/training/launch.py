@@ -9,6 +9,8 @@ import sys
 import uuid
 from collections.abc import Sequence
 
+logger = logging.getLogger(__name__)
+
 TO_END = 120  # seconds in which the processes may write a checkpoint when they are asked to end
 
 
@@ -33,10 +35,9 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode < 0:
-            print(
-                f"manyheads: rank {rank} (process {failure.pid}) was ended by {failure.signal_name()}, and the others "
-                "with it; a training goes on from its last checkpoint with --resume",
-                file=sys.stderr,
+            logger.error(
+                f"rank {rank} (process {failure.pid}) was ended by {failure.signal_name()}, and the others "
+                "with it; a training goes on from its last checkpoint with --resume"
             )
             return 1
         return failure.exitcode  # it has told why

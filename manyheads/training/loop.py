@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from manyheads.training.budgets import kept_model_due, reached_end, snapshot_due
 from manyheads.training.config import TrainingConfig
 from manyheads.training.feeding import Group, feed
 from manyheads.training.interrupt import Interrupted, Signals
-from manyheads.training.progress import draw_losses
+from manyheads.training.progress import ProgressCallback, draw_losses
 from manyheads.training.ranks import here
 from manyheads.training.resume import start_or_resume
 from manyheads.training.run_directory import FINISHED, KEPT, claimed, remove_leftovers
@@ -30,6 +31,8 @@ from manyheads.training.session import TrainingSession, new_session
 from manyheads.training.step import train_step
 from manyheads.training.summary import Summary
 from manyheads.training.task import Task
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Summary", "train"]
 
@@ -46,6 +49,7 @@ def train(
     upgrade: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     resume_command: str | None = None,
     flops: float | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Summary:
     """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
 
@@ -53,7 +57,8 @@ def train(
     resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
     `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
     `upgrade` adds to the saved settings of an older run the defaults of settings that it did not have.
-    `flops`: training FLOPs per unit of the task; if given, progress shows the fraction of the machine's peak.
+    `flops`: training FLOPs per unit of the task; if given, progress has the fraction of the machine's peak.
+    `progress` receives the progress of the run every half second.
 
     The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
     given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
@@ -85,7 +90,7 @@ def train(
         summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
             groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
-            with RunLog(session, flops) as log, session.checkpoints, closing(groups):
+            with RunLog(session, flops, progress) as log, session.checkpoints, closing(groups):
                 ended = run_steps(session, groups, log)
                 summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
         if summary.status == "finished":
@@ -138,8 +143,8 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     out = session.out
     session.save(log.synced, wait=True)
     chosen, values = final_weights(session)
-    log.note(f"finished ({reason}); {chosen} weights: {metrics_line(values)}")
-    log.note(f"saved as {session.strategy.save(partial(session.task.save, out))} in {out}")
+    logger.info(f"finished ({reason}); {chosen} weights: {metrics_line(values)}")
+    logger.info(f"saved as {session.strategy.save(partial(session.task.save, out))} in {out}")
     summary = Summary.finished(reason, session.counters, chosen, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)

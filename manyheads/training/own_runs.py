@@ -10,12 +10,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000
 
@@ -33,8 +35,7 @@ def add(data: Mapping[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         _append(file, digest)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-        print(f"warning: the run is not noted as your own ({error}): to evaluate it, add --trust or --data PATH",
-              file=sys.stderr)  # fmt: skip
+        logger.warning(f"the run is not noted as your own ({error}): to evaluate it, add --trust or --data PATH")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:

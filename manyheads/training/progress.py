@@ -1,91 +1,104 @@
-"""What a run shows and leaves to look at: progress on stderr, metrics.jsonl, TensorBoard events, loss.png."""
+"""What a run reports and writes: progress, metrics.jsonl, TensorBoard events, loss.png."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from manyheads.files import parse_json, write
 
-PLAIN_SECONDS = 30.0  # between lines when stderr is no terminal
-BAR_SECONDS = 0.5
+logger = logging.getLogger(__name__)
+
+_WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
+SECONDS = 0.5  # between two reports of progress
 HELD_UP = 0.05  # share of the time that training waits for its data, from which on it is shown
 # metrics between 0 and 1: loss.png shows the first that was measured; of the first two training has an "accuracy", too
 SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
-def say(message: str) -> None:
-    """One line on stderr."""
-    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(message)
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is. As text: one line.
+
+    fraction      of the run that is done, 0 to 1
+    loss          mean over the last `log_every` steps; None before the first
+    rate          units (tokens, images, ...) per second
+    unit          what `rate` counts
+    peak          fraction of the rate that the machine's matrix products alone would allow; None if unknown
+    waiting       fraction of the time that the loop waited for data
+    seconds_left  infinity if unknown
+    """
+
+    step: int
+    fraction: float
+    loss: float | None
+    rate: float
+    unit: str
+    peak: float | None
+    waiting: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return f"{self.fraction:4.0%}  {self.text}"
+
+    @property
+    def text(self) -> str:
+        """The line without the fraction."""
+        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
+        peak = "" if self.peak is None else f"{self.peak:.0%} of peak  "
+        held_up = f"{self.waiting:.0%} waiting for data  " if self.waiting >= HELD_UP else ""
+        left = _clock(self.seconds_left)
+        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{held_up}{left} left"
 
 
-class Display:
-    """Progress on stderr: step, loss, what the task counts (`unit`) per second, the share of the peak, time left; and
-    how much of the time is spent waiting for data, where that is much.
+ProgressCallback = Callable[[Progress], None]
 
-    peak  measures how many of them a second the machine could do if it did nothing but the products that they need.
-          Asked once, when there is a line to show, with the clock stopped. None: not known, and no share is shown
+
+class ProgressMeter:
+    """Measures progress and reports it to a callback every half second.
+
+    report  receives each `Progress`; None: nothing is measured
+    unit    what a task counts: tokens, images, ...
+    peak    measures how many units a second the machine could do if it did nothing but their matrix products. Called
+            once, before the first report, with the clock stopped. None: unknown
 
     The clock starts after the first step, which takes longer than all others: worker processes start, files are read
     for the first time, kernels are chosen. What comes later, validations too, is part of the run's pace.
     """
 
-    def __init__(self, unit: str, peak: Callable[[], float] | None = None) -> None:
-        console = Console(stderr=True, highlight=False)
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
-            console=console, refresh_per_second=2, disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("training", total=1.0, text="")
-        self._unit, self._measure_peak = unit, peak
+    def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
+        self._report, self._unit, self._measure_peak = report, unit, peak
         self._peak: float | None = None
         self._start: tuple[float, float] | None = None  # time and fraction after the first step
-        self._shown = time.monotonic()
-        self._counted = 0  # target tokens, images, ... since the first step
+        self._reported = time.monotonic()
+        self._counted = 0  # units since the first step
         self.loss: float | None = None
-        self.waiting = 0.0  # share of the time that the loop waited for its next batch
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self.waiting = 0.0
 
     def step(self, step: int, count: int, fraction: float) -> None:
-        """A step with so many target tokens, images, ... is done, and with it this fraction of the run."""
+        """Count a step of `count` units, after which this fraction of the run is done."""
         now = time.monotonic()
         if self._start is None:
             self._start = now, fraction
             return
         self._counted += count
-        if now - self._shown < (PLAIN_SECONDS if self._bar.disable else BAR_SECONDS):
+        if self._report is None or now - self._reported < SECONDS:
             return
         elapsed, progress = now - self._start[0], fraction - self._start[1]
         if self._peak is None and self._measure_peak is not None:
             self._peak = self._measure_peak()
             now = time.monotonic()
             self._start = now - elapsed, self._start[1]
-        self._shown = now
+        self._reported = now
         left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
-        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
         rate = self._counted / elapsed
-        share = "" if self._peak is None else f"{rate / self._peak:.0%} of peak  "
-        held_up = f"{self.waiting:.0%} waiting for data  " if self.waiting >= HELD_UP else ""
-        text = f"step {step:,}  {loss}{rate:,.0f} {self._unit}/s  {share}{held_up}{_clock(left)} left"
-        if self._bar.disable:
-            say(f"{fraction:4.0%}  {text}")
-        else:
-            self._bar.update(self._task, completed=fraction, text=text)
-
-    def note(self, message: str) -> None:
-        """A line that stays."""
-        self._bar.console.print(message, markup=False, soft_wrap=True) if not self._bar.disable else say(message)
+        peak = None if self._peak is None else rate / self._peak
+        self._report(Progress(step, fraction, self.loss, rate, self._unit, peak, self.waiting, left))
 
 
 def _clock(seconds: float) -> str:
@@ -102,25 +115,36 @@ class Metrics:
     """
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
         self.path = out / "metrics.jsonl"
         if self.path.exists():  # its last line may be torn
             kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
+        self._events: Any = None
+        missing = [name for name in ("tensorboard", "matplotlib") if find_spec(name) is None]
+        if missing:
+            logger.warning(
+                "%s not installed: a run writes metrics.jsonl, but no %s: pip install 'manyheads[analysis]'",
+                " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
+            )  # fmt: skip
+        if "tensorboard" not in missing:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
     def log(self, step: int, entry: dict[str, Any]) -> None:
         self._file.write(json.dumps({"step": step, **entry}) + "\n")
         self._file.flush()
+        if self._events is None:
+            return
         scope = "validation" if "validation" in entry else "train"
         for name, value in entry.get("validation", entry).items():
             self._events.add_scalar(f"{scope}/{name}", value, step)
@@ -158,7 +182,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        return say("no loss.png: matplotlib is not installed")
+        return  # `Metrics` has said so
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]

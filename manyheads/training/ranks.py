@@ -7,6 +7,7 @@ Rank 0 alone writes and speaks. Messages go over gloo, also where gradients go o
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,8 @@ from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -229,29 +232,20 @@ def _answered(answer: Future[Any]) -> bool:
 
 
 def _end(reason: str, quietly: bool = False) -> None:
-    """From a thread: the others may be waiting for ever in a call that no exception reaches."""
-    if not quietly and sys.__stderr__ is not None:
-        print(
-            f"manyheads: {reason}: all end; a training goes on from its last checkpoint with --resume",
-            file=sys.__stderr__,
-        )
-        sys.__stderr__.flush()
+    """End this process from a thread: the main thread may wait forever in a call that no exception reaches."""
+    if not quietly:
+        logger.error(f"{reason}: all end; a training goes on from its last checkpoint with --resume")
     os._exit(1)
 
 
-def complain(message: str, *, quietly: bool) -> None:
-    """An error as a line on stderr. What rank 0 complains of, too, or what comes of its end, is told by it alone;
-    `quietly`: it does for sure."""
-    if not is_rank() or os.environ["RANK"] == "0":
-        print("manyheads:", message, file=sys.stderr)
-        if _board:
-            _board[0].set("complaint", message)
-    elif not quietly and (told := _complaint()) != message and not (told and message == ENDED):
-        print(f"manyheads: rank {os.environ['RANK']}: {message}", file=sys.__stderr__)
+def post_failure(message: str) -> None:
+    """Let the other ranks know why rank 0 fails."""
+    if _board:
+        _board[0].set("complaint", message)
 
 
-def _complaint() -> str | None:
-    """What rank 0 complains of, if it does so soon."""
+def failure_of_first_rank() -> str | None:
+    """Return why rank 0 fails, if it says so within seconds."""
     for _ in range(int(2 * BEAT)):
         try:
             if _board and _board[0].check(["complaint"]):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from manyheads.core.config import with_defaults
 from manyheads.errors import UserError
 from manyheads.files import write_json
-from manyheads.training.progress import say
 from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
 from manyheads.training.schedules import steps_per_epoch, too_long_warmup
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
 from manyheads.training.summary import Summary
+
+logger = logging.getLogger(__name__)
 
 Upgrade = Callable[[Mapping[str, Any]], dict[str, Any]]
 Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors
@@ -33,7 +35,7 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         checkpoint is None or with_defaults(session.config, checkpoint[0]["config"]) == session.identity["config"]
     )
     if finished.exists() and unchanged:
-        say(f"{session.out}: this run is finished; nothing to resume")
+        logger.info(f"{session.out}: this run is finished; nothing to resume")
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
@@ -52,17 +54,17 @@ def _resume(session: TrainingSession, checkpoint: Checkpoint) -> None:
     content, tensors = checkpoint
     session.counters = restore(session.model, session.optimizer, session.window, session.ema_weights, tensors, content)
     for lost in session.counters.forget_lost(content["files"]):
-        say(f"warning: {lost}; the run may end with other weights than without this damage")
+        logger.warning(f"{lost}; the run may end with other weights than without this damage")
     _warn_of_another_environment(content["environment"], session.identity["environment"])
-    say(f"{session.out}: resuming after step {session.counters.step:,}")
+    logger.info(f"{session.out}: resuming after step {session.counters.step:,}")
 
 
 def _start(session: TrainingSession, resume: bool) -> None:
     if resume:
-        say(f"{session.out}: nothing to resume, starting from the beginning")
+        logger.info(f"{session.out}: nothing to resume, starting from the beginning")
     steps = steps_per_epoch(session.config, session.batches_per_epoch)
     if session.ranks.first and (warning := too_long_warmup(session.config, steps)):
-        say(f"warning: {warning}")
+        logger.warning(f"{warning}")
     seed_all(session.config.seed)
 
 
@@ -98,4 +100,4 @@ def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgr
 def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changed = [f"{k}: {saved.get(k)} -> {now.get(k)}" for k in {**saved, **now} if saved.get(k) != now.get(k)]
     if changed:
-        say(f"warning: this resume will NOT be bit-exact, the run has been computed otherwise: {'; '.join(changed)}")
+        logger.warning(f"this resume will NOT be bit-exact, the run has been computed otherwise: {'; '.join(changed)}")

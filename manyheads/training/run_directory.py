@@ -8,8 +8,8 @@ kept/epoch-N           the model after so many epochs, where `training.keep_ever
 """
 
 import fcntl
+import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,8 @@ from typing import Literal
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
+
+logger = logging.getLogger(__name__)
 
 COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
 GO_ON = "delete it: --resume goes on from the last checkpoint"
@@ -107,7 +109,7 @@ def locked(out: Path) -> Iterator[None]:
                 "directory (--out)"
             ) from None
         except OSError as error:  # some network file systems have no locks
-            print(f"warning: {out}: cannot be locked ({error.strerror}): train there once at a time", file=sys.stderr)
+            logger.warning(f"{out}: cannot be locked ({error.strerror}): train there once at a time")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
 from manyheads.training.budgets import finished_fraction
 from manyheads.training.feeding import Group
-from manyheads.training.progress import Display, Metrics
+from manyheads.training.progress import Metrics, ProgressCallback, ProgressMeter
 from manyheads.training.session import TrainingSession
 from manyheads.training.step import StepResult
 
+logger = logging.getLogger(__name__)
+
 
 class RunLog:
-    """Reports steps and validations of a session. All ranks show progress; rank 0 alone writes files.
+    """Reports steps and validations of a session. Rank 0 alone reports progress and writes files.
 
-    flops  of training on one of the task's units; if given, progress shows the fraction of the machine's peak
+    flops     of training on one of the task's units; if given, progress has the fraction of the machine's peak
+    progress  receives the progress of the run
     """
 
-    def __init__(self, session: TrainingSession, flops: float | None) -> None:
+    def __init__(self, session: TrainingSession, flops: float | None, progress: ProgressCallback | None) -> None:
         self._session = session
         peak = (lambda: session.ranks.world * session.route.products_per_second() / flops) if flops else None
-        self._display = Display(session.task.unit, peak)
+        self._meter = ProgressMeter(progress if session.ranks.first else None, session.task.unit, peak)
         self._metrics: Metrics | None = None
         self._contexts = ExitStack()
 
@@ -30,7 +34,6 @@ class RunLog:
         session, counters = self._session, self._session.counters
         if session.ranks.first:
             self._metrics = self._contexts.enter_context(Metrics(session.out, counters.step, counters.validated))
-        self._contexts.enter_context(self._display)
         self._start_window(session.elapsed())
         return self
 
@@ -42,10 +45,6 @@ class RunLog:
         if self._metrics is not None:
             self._metrics.sync()
 
-    def note(self, message: str) -> None:
-        """Show a line that stays."""
-        self._display.note(message)
-
     def next_group(self, groups: Iterator[Group]) -> Group:
         """Return the next effective batch, and measure how long training waits for it."""
         asked = self._session.elapsed()
@@ -55,16 +54,16 @@ class RunLog:
 
     def validation(self, values: Mapping[str, float]) -> None:
         self._write({"epoch": self._session.counters.epoch, "validation": values})
-        self.note(f"step {self._session.counters.step:,}  validation  {metrics_line(values)}")
+        logger.info(f"step {self._session.counters.step:,}  validation  {metrics_line(values)}")
 
     def step(self, result: StepResult) -> None:
         """Report a step. Every `log_every` steps, log the means of the window and start a new one."""
         config, counters = self._session.config, self._session.counters
         if result.skipped is not None:
-            self.note(result.skipped)
+            logger.info(result.skipped)
             self._write({"epoch": counters.epoch, "skipped": counters.skipped})
         fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
-        self._display.step(counters.step, result.count, fraction)
+        self._meter.step(counters.step, result.count, fraction)
         if result.finite and counters.step % config.log_every == 0:
             now = self._session.elapsed()
             self._log_window(result, now)
@@ -73,16 +72,16 @@ class RunLog:
     def _log_window(self, result: StepResult, now: float) -> None:
         session, counters = self._session, self._session.counters
         seconds = now - self._logged_at
-        self._display.loss, accuracy = (total / counters.window_tokens for total in session.window.tolist())
-        self._display.waiting = self._data_wait_seconds / seconds
+        self._meter.loss, accuracy = (total / counters.window_tokens for total in session.window.tolist())
+        self._meter.waiting = self._data_wait_seconds / seconds
         self._write(
             {
-                "epoch": counters.epoch, "loss": self._display.loss,
+                "epoch": counters.epoch, "loss": self._meter.loss,
                 **({} if result.correct is None else {"accuracy": accuracy}),
                 "learning_rate": session.learning_rate(counters.step),
                 "gradient_norm": result.gradient_norm.item(), "tokens": counters.tokens,
                 "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
-                "waiting": round(self._display.waiting, 4), "seconds": round(session.seconds_before + now, 2),
+                "waiting": round(self._meter.waiting, 4), "seconds": round(session.seconds_before + now, 2),
             }
         )  # fmt: skip
         session.window.zero_()

@@ -18,7 +18,6 @@ from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
 from manyheads.training.interrupt import Signals
 from manyheads.training.optimisers import optimiser as make_optimizer
-from manyheads.training.progress import say
 from manyheads.training.ranks import Ranks
 from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.spread import Spread, spread
@@ -124,7 +123,7 @@ def new_session(
         learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),
         window=torch.zeros(len(WINDOW), dtype=accumulation_dtype, device=device),
         ema_weights={} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()},
-        checkpoints=Checkpoints(out / "state", say),
+        checkpoints=Checkpoints(out / "state"),
     )  # fmt: skip
 
 

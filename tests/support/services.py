@@ -22,7 +22,8 @@ import torch
 from manyheads import directory
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models.presets import build, preset
-from manyheads.service.app import Service, application
+from manyheads.service.app import application
+from manyheads.service.state import Service
 
 Ask = Callable[..., Any]  # of fields: the response, to be awaited
 CORPUS = ["the cat sat on the mat, the dog sat on the cat and the mat — naïve café! " * 4]

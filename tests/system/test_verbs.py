@@ -121,7 +121,9 @@ def test_a_loaded_model_leaves_the_process_as_it_is(run: Path) -> None:
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
-def test_an_interrupted_run_resumes_by_the_command_it_names(data: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_by_the_command_it_names(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     command = [
         sys.executable,
@@ -141,9 +143,9 @@ def test_an_interrupted_run_resumes_by_the_command_it_names(data: Path, tmp_path
     assert process.returncode == 130, told
     assert "Traceback" not in told
     assert f"--out {out} --resume" in told.strip().splitlines()[-1]
-    again = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert f"--out {out} --resume" in again.stderr.strip().splitlines()[-1]
+    capsys.readouterr()
+    assert cli.main([*command[3:], "--out", str(out)]) == 2
+    assert f"--out {out} --resume" in capsys.readouterr().err.strip().splitlines()[-1]
     going_on = [*command, "--out", str(out), "--resume", "--max-minutes", "0.001"]
     resumed = subprocess.run(going_on, capture_output=True, text=True, check=False)
     assert resumed.returncode == 0, resumed.stderr

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 COUNT = 20  # as in the paper's figures
 
@@ -96,8 +96,9 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
 
     numbers  what the frames are called; None: 0, 1, ...
     """
-    from matplotlib.figure import Figure
-    from matplotlib.patheffects import withStroke
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
+        from matplotlib.patheffects import withStroke
 
     count, _, height, width = arrows.frames.shape
     frames = arrows.frames[:, :3].float().cpu()

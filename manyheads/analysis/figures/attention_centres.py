@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import record, tapped
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
 SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
@@ -116,11 +116,12 @@ def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | 
 
     panels  what they are called; None: layer 0, 1, ... Of one layer in the course of training, what its states are
     """
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Circle
-    from matplotlib.ticker import MaxNLocator
+    with extra("analysis", "a picture"):
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Circle
+        from matplotlib.ticker import MaxNLocator
 
     layers, heads = centres.widths.shape
     few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # that every colour vision tells apart, or nearly
@@ -164,9 +165,10 @@ def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | 
 def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
     """Figures 5 and 6: a row for each layer, a column for each head, the query pixel marked; black is no attention. All
     maps have one scale."""
-    from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    with extra("analysis", "a picture"):
+        from matplotlib.colors import PowerNorm
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import PercentFormatter
 
     layers, heads = means.maps.shape[:2]
     figure = Figure(figsize=(1.1 * heads + 1.4, 1.1 * layers + 0.9), layout="constrained")

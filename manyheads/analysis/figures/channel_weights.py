@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save, short_name
 from manyheads.core.runtime import evaluating
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
@@ -95,7 +95,8 @@ class ChannelWeights:
         One row is drawn as bars in the order of the channels. Of several, each is a line of colours, below that of all
         images, and channels stand in the order of their mean weight.
         """
-        from matplotlib.figure import Figure
+        with extra("analysis", "a picture"):
+            from matplotlib.figure import Figure
 
         several = len(self.rows) > 1
         high = 0.6 + 0.15 * min(len(self.rows) + 1, NAMED) if several else 1.3

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from manyheads.analysis.drawing import save
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import attention_of
 
 
@@ -68,7 +68,8 @@ def convolution_errors(
 
 def draw(measured: Errors, path: str | Path) -> None:
     """The curves, one for each kernel, and exp(-alpha), which is what a neighbour of the pixel looked at still gets."""
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     panel = figure.subplots()

@@ -27,7 +27,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.positions import Positions
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.models.sequence_baselines import Recurrent
 
 KINDS = ("rnn", "lstm", "convolution", "attention")
@@ -188,7 +188,8 @@ def draw(parts: Parts, path: str | Path, guessed: float | None = None) -> None:
 
     guessed  the share that guessing recalls, dotted
     """
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.8 * len(parts), 3.4), layout="constrained")
     panels = figure.subplots(1, len(parts), squeeze=False)[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.analysis.drawing import save
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import read_json
 
 Record = Mapping[str, Any]
@@ -70,7 +70,8 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
     """A picture with a panel for each measure and in it a curve for each (name, record), the names below. Where some
     may halt, two more panels have the mean steps of their positions. The line in grey is the longest string that was
     trained on; the dotted one, what guessing digits gives."""
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     measures = MEASURES | {name: title for name, title in STEPS.items() if any(name in r["curve"] for _, r in records)}
     figure = Figure(figsize=(4 * len(measures), 3.6 + 0.2 * len(records)), layout="constrained")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from manyheads.analysis import costs
 from manyheads.analysis.drawing import save
+from manyheads.errors import extra
 
 
 class Size(NamedTuple):
@@ -43,7 +44,8 @@ def sizes() -> list[Size]:
 
 def draw(found: list[Size], path: str | Path) -> None:
     """Parameters over time, on a logarithmic scale."""
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()

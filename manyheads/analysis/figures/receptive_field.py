@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 SAMPLES = 8  # random inputs that an influence is averaged over
 
@@ -72,7 +72,8 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
 
 def draw(growth: Growth, path: str | Path) -> None:
     """A picture of the influences, one row for each number of layers, white where there is none."""
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)

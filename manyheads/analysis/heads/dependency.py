@@ -21,6 +21,7 @@ from torch import Tensor
 from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.analysis.heads.stanford import MARKS
+from manyheads.errors import extra
 
 DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
 OFFSETS = (-3, -2, -1, 1, 2)  # of the head from the dependent, in words; 0 would be the word itself
@@ -67,7 +68,8 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     A ring marks the best head of a relation, filled where it beats the best offset by more than its interval. The
     column on the right is the offset itself.
     """
-    from matplotlib.figure import Figure
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
 
     rows = selections.table(minimum)
     layers, heads = selections.right.shape[2:]

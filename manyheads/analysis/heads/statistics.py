@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from manyheads.core.runtime import evaluating
 from manyheads.core.tap import edit, record, tapped
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.models.vit import ViT
 
 
@@ -131,10 +131,8 @@ def place(divergences: Tensor) -> Tensor:
 
 def clusters(divergences: Tensor, count: int) -> Tensor:
     """(N,): the number of the cluster of each head, of `count` that average linkage finds in (N, N)."""
-    try:
+    with extra("analysis", "clustering heads"):
         from sklearn.cluster import AgglomerativeClustering
-    except ModuleNotFoundError as error:
-        raise UserError(f"clustering heads needs {error.name}: pip install 'manyheads[analysis]'") from None
     heads = len(divergences)
     if heads < 2 or not 1 <= count <= heads:
         raise UserError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.analysis.maps.sides import Side
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 
 if TYPE_CHECKING:
@@ -156,10 +156,8 @@ class RecordedMaps:
 
         Where positions halt, also `query_steps` and `key_steps`, how many each took.
         """
-        try:
+        with extra("analysis", "a data frame"):
             import pandas
-        except ImportError as error:
-            raise UserError(f"a data frame needs {error.name}: pip install 'manyheads[analysis]'") from None
         parts = []
         for axis, layers in self.axes.items():
             for layer in layers:

@@ -15,7 +15,7 @@ from manyheads.analysis.drawing import HUES, save_and_tell, short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,8 @@ class _Layout(NamedTuple):
 
     def figure(self) -> tuple[Figure, Any]:
         """Return an empty figure with its title, and its panels (layers, columns)."""
-        from matplotlib.figure import Figure
+        with extra("analysis", "a picture"):
+            from matplotlib.figure import Figure
 
         high = sum(self.heights) + 1.0 + 0.17 * self.title.count("\n")
         figure = Figure(figsize=(self.wide, high), layout="constrained", facecolor="white")

@@ -13,19 +13,12 @@ from collections import defaultdict
 from itertools import islice
 from random import Random
 
+from manyheads.data.embedded.language_codes import LANGUAGES
 from manyheads.data.embedded.phrases import Writer, locale_of, split_of
 from manyheads.data.readers.labelled import Labelled
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
-# two at a time are written together; neighbours among languages stand apart, so that no phrase is a near translation
-LANGUAGES = [
-    "en", "ja", "de", "ru", "fr", "uk", "es", "el", "it", "bg", "pt", "tr", "nl", "ar", "sv",
-    "cs", "da", "he", "nb", "hu", "fi", "sr", "is", "hi", "et", "ko", "lv", "th", "lt", "zh",
-    "pl", "ka", "sk", "fa", "sl", "bn", "hr", "vi", "mk", "ro", "be", "cy", "sq", "ta", "eu",
-    "hy", "ca", "ur", "gl", "te", "ga", "kk", "af", "mr", "sw", "az", "zu", "ml", "id", "uz",
-]  # fmt: skip
-assert len(set(LANGUAGES)) == len(LANGUAGES) == 60
 FRAGMENTS = 500  # of each kind that two languages are written in
 
 

@@ -36,7 +36,7 @@ from manyheads.data.readers.roles import NUMBERED, folders_in, split_folders, sp
 from manyheads.data.readers.rows import TABLES, table
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
 from manyheads.data.sources.source import HUB
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _LARGEST_IDX = 2**31  # bytes of pixels
@@ -308,10 +308,8 @@ def _names_beside(file: Path) -> tuple[str, ...]:
 
 def _load(data: str) -> Any:
     """A data set, or one split of it, of the Hub."""
-    try:
+    with extra("hub", data):
         import datasets  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise UserError(f"{data} needs {error.name}: pip install 'manyheads[hub]'") from None
     name, _, split = data.removeprefix(HUB).partition("#")
     name, _, revision = name.partition("@")
     try:

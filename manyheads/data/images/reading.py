@@ -26,7 +26,7 @@ from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.readers.labelled import label_name, label_order
 from manyheads.data.readers.splits import SplitData, held_out
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph
 _MEMORY = "checked.jsonl"  # file of the folder `kept`
@@ -170,10 +170,8 @@ def _nothing(path: str | Path, skips: Counter[str]) -> UserError:
 def digits(seed: int = 0) -> SplitData[ImageData]:
     """scikit-learn's 1,797 handwritten digits, 8 x 8, grey: about a fifth of them, always the same, are the test data,
     and a tenth of the others, chosen by the seed, the validation data."""
-    try:
+    with extra("vision", "the set of digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UserError(f"the digits need {error.name}: pip install 'manyheads[vision]'") from None
     loaded = load_digits()
     pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), published as 0 to 16
     items = [

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 COMPRESSED = (".gz", ".zst")
 AT_ONCE = 2**20  # bytes that are read of a file at a time
@@ -40,7 +40,8 @@ class _Expanded(io.RawIOBase):
         if file.suffix == ".gz":
             self._inner = gzip.GzipFile(file)
         else:
-            import pyarrow
+            with extra("parquet", "a .zst file"):
+                import pyarrow
 
             self._inner = pyarrow.input_stream(str(file), compression="zstd")
 

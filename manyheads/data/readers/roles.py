@@ -8,11 +8,11 @@ two splits, such as `train_test_labels.csv`, nothing is guessed: it has no role,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from manyheads.data.readers.splits import Splits
+from manyheads.data.readers.splits import Splits, folder_of, parts_of
 from manyheads.errors import UserError
 
 Role = Literal["train", "validation", "evaluation", "test"]
@@ -80,6 +80,27 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
 
     first = [path(names[0]) if names else None for names in (train, validation)]
     return Splits(first[0], first[1], [path(name) for name in tests])
+
+
+def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
+    """The splits of a directory of texts, or all of it as training data. Raises UserError where it cannot be told."""
+    if (folder := folder_of(data)) is None:
+        return Splits(data, None, [])
+    names = corpora(folder)
+    splits = splits_among(folder, names, shards=NUMBERED)
+    if splits == (None, None, []):
+        check_unmixed(files(data))
+        return Splits(data, None, [])
+    if splits.train is not None:
+        return splits
+    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
+    if len(others := [name for name in names if name not in held]) == 1:
+        return Splits(str(folder / others[0]), splits.validation, splits.test)
+    found = f"{shown(held)} of the validation and test data, and next to it {shown(others) or 'nothing'}"
+    raise UserError(
+        f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
+        "file that you mean: data=FILE validation=FILE test=FILE"
+    )
 
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from manyheads.data.readers.compressed import MOST_EXPANDED, UNCHECKED, kind
 from manyheads.data.readers.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
 S = TypeVar("S")
@@ -168,8 +168,9 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
 
 
 def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
-    import pyarrow
-    import pyarrow.parquet
+    with extra("parquet", "a Parquet file"):
+        import pyarrow
+        import pyarrow.parquet
 
     number = 0
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from manyheads.data.embedded import shipped
 from manyheads.data.readers import conll, squad
 from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import Joined
@@ -56,9 +57,7 @@ class ParallelSource(Source[Pairs]):
         )
 
     def embedded(self) -> SplitData[Pairs]:
-        from manyheads.data.embedded.phrases import cldr_pairs
-
-        return cldr_pairs(self.source, self.target, seed=self.seed, size=self.size)
+        return shipped.pairs(self.source, self.target, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
         return hold_out(train, train.sources, what="source sentence")
@@ -127,9 +126,7 @@ class LabelledSource(ClassSource[Labelled]):
         return f"{super().expected}, or train/CLASS/*.txt"
 
     def embedded(self) -> SplitData[Labelled]:
-        from manyheads.data.embedded.languages import cldr_languages
-
-        return cldr_languages(seed=self.seed, size=self.size)
+        return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
@@ -170,9 +167,7 @@ class TaggedSource(Source[Tagged]):
         return [path.name for path in files if kind(path) in self.suffixes or role_of(kind(path))]
 
     def embedded(self) -> SplitData[Tagged]:
-        from manyheads.data.embedded.tags import cldr_tagged
-
-        return cldr_tagged(self.locale, seed=self.seed, size=self.size)
+        return shipped.tagged(self.locale, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
         return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")

@@ -112,6 +112,9 @@ def _cut(train: Documents, longest: int, characters: float) -> tuple[Documents, 
     sentences = train.texts[longest].split("\n")
     behind = np.cumsum([len(sentence) + 1 for sentence in reversed(sentences)])
     count = 1 + int(np.abs(behind[:-1] - characters).argmin()) if len(sentences) > 1 else 0
+    smallest = min(range(len(train)), key=lambda row: len(train.texts[row]))
+    if not count and len(train.texts[smallest]) >= characters:  # more than the share, which the report shows
+        return train.subset([row for row in range(len(train)) if row != smallest]), train.subset([smallest])
     if not count or not _near(behind[count - 1] / max(characters, 1) * SHARE, SHARE):
         raise UserError(
             f"{SHARE:.0%} of the text cannot be held out, as its longest document has {len(sentences):,} sentences; "

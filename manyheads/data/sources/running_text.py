@@ -8,14 +8,8 @@ from pathlib import Path
 
 from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
-from manyheads.data.readers.roles import (
-    NUMBERED,
-    check_unmixed,
-    shown,
-    splits_among,
-    visible,
-)
-from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out, only_test, parts_of, same_place
+from manyheads.data.readers.roles import visible, whole_or_splits
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
 from manyheads.data.sources.report import (
@@ -86,7 +80,7 @@ class TextSource(Source[Texts]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no splits is for training."""
-        return whole_or_splits(self, data).given(validation, test)
+        return whole_or_splits(data, self.corpora, self.below).given(validation, test)
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
@@ -136,7 +130,7 @@ class DocumentSource(Source[Documents]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """All of a directory that has no splits is for training; there are no test data."""
-        found = whole_or_splits(self, data)
+        found = whole_or_splits(data, self.corpora, self.below)
         return Splits(found.train, validation or found.validation, [])
 
     def files(self, corpus: str) -> list[Path]:
@@ -144,26 +138,5 @@ class DocumentSource(Source[Documents]):
 
     def test_in(self, data: str) -> str:
         """Of a directory of splits the test data, or else the validation data; of any other, all there is."""
-        found = whole_or_splits(self, data)
+        found = whole_or_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data
-
-
-def whole_or_splits(source: TextSource | DocumentSource, data: str) -> Splits:
-    """The splits of a directory of texts, or all of it as training data. Raises UserError where it cannot be told."""
-    if (folder := folder_of(data)) is None:
-        return Splits(data, None, [])
-    names = source.corpora(folder)
-    splits = splits_among(folder, names, shards=NUMBERED)
-    if splits == (None, None, []):
-        check_unmixed(source.below(data))
-        return Splits(data, None, [])
-    if splits.train is not None:
-        return splits
-    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
-    if len(others := [name for name in names if name not in held]) == 1:
-        return Splits(str(folder / others[0]), splits.validation, splits.test)
-    found = f"{shown(held)} of the validation and test data, and next to it {shown(others) or 'nothing'}"
-    raise UserError(
-        f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
-        "file that you mean: data=FILE validation=FILE test=FILE"
-    )

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
 WORD_TOKENS = (UNKNOWN, PAD, "<bos>", "<eos>")  # ids 0 to 3, as in the PyTorch tutorial
@@ -133,7 +133,8 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     `</s>` is 0, `<unk>` 1, `<pad>` the last id; `encode` ends with `</s>`. Characters not seen become `<unk>`, one for
     a run of them. Trained with SentencePiece: the trainer in `tokenizers` gives another vocabulary each time.
     """
-    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+    with extra("sentencepiece", "a unigram vocabulary"):
+        from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     words = Counter(
         word for text in _Texts(texts) for word, _ in SPLITTER.pre_tokenize_str(NORMALIZER.normalize_str(text))

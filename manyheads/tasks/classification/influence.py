@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis import drawing
 from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
 from manyheads.core.layers import TokenEmbedding
 from manyheads.data.text.windows import Frame
@@ -47,7 +48,8 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
             far = f"influence at distance {config.length - 1}, of that at 0"
             metrics = {name: {"value": curve[-1] / curve[0], "signature": far} for name, curve in curves.items()}
         shown = table(parts)
-        draw(parts, run.out / "influence.png", guessed)
+        with drawing.optional():
+            draw(parts, run.out / "influence.png", guessed)
         write(run.out / "table.txt", f"{shown}\n")
         write_result(
             run.out, recipe=run.recipe, overrides=run.overrides, data={}, metrics=metrics,

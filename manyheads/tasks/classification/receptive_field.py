@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from manyheads.analysis import drawing
 from manyheads.analysis.figures.receptive_field import draw, growth
 from manyheads.files import write
 from manyheads.runs.run import Run
@@ -21,7 +22,8 @@ def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
     with claimed(run.out, resume=run.resume):
         began = time.monotonic()
         fields = growth(**asdict(config))
-        draw(fields, run.out / "receptive-field.png")
+        with drawing.optional():
+            draw(fields, run.out / "receptive-field.png")
         write(run.out / "table.txt", f"{fields}\n")
         _, seen, _ = fields.fields[-1]
         write_result(

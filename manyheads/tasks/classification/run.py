@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import Route
-from manyheads.data.embedded.languages import LANGUAGES
+from manyheads.data.embedded.language_codes import LANGUAGES
 from manyheads.data.readers.labelled import Labelled, label_order
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabelledSource

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.models.tfidf import Tfidf
 
 
@@ -19,14 +19,12 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
 
     strength  scikit-learn's C: how far the data outweigh the penalty on large coefficients
     """
-    try:
+    with extra("analysis", "TF-IDF"):
         from scipy.sparse import csr_matrix
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfTransformer
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import normalize
-    except ModuleNotFoundError as error:
-        raise UserError(f"TF-IDF needs {error.name}: pip install 'manyheads[analysis]'") from None
     c = model.config
     known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
     starts = np.cumsum([0, *map(len, known)])

@@ -43,7 +43,8 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     inputs = [ids[0], [model.config.start, *ids[1][:-1]]]
     given, written = (torch.tensor([tokens], device=translator.route.device) for tokens in inputs)
-    _, thoughts = model.think(given, None, written)
+    with translator.route.computing():
+        _, thoughts = model.think(given, None, written)
     stacks = {}
     for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), inputs, strict=True):
         steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)

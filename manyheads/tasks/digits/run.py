@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from manyheads import directory
-from manyheads.analysis import costs
+from manyheads.analysis import costs, drawing
 from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import Route
 from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
@@ -78,7 +78,8 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                 logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
                     metrics |= length_metrics(values, length, len(pairs))
-            draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
+            with drawing.optional():
+                draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
             if config.model == "universal":
                 steps = [str(pondering(translator, text)) for text in splits.validation.sources[:EXAMPLES]]
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")

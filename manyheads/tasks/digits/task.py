@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ from torch import Tensor
 from manyheads.core.runtime import Route
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
-from manyheads.generation import greedy
+from manyheads.models.recurrence import Halting, states_and_thoughts
 from manyheads.tasks.evaluation import Outcome
+from manyheads.tasks.translation.decoding import decode_batch
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.division import each
 from manyheads.training.record import Metrics
@@ -76,12 +76,15 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, inputs, write, right = _padded(model, tokenizer, part, route)
         with route.computing():
-            hidden, thoughts = model.think(source, lengths, inputs, right.sum(1))
+            target_lengths = right.sum(1) if isinstance(model, Halting) else None
+            hidden, thoughts = states_and_thoughts(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
             forced = int(((logits.argmax(-1) == write) & right).sum())
-            return _decoded(model, tokenizer, source, lengths), forced, int(right.sum()), steps
+            hypotheses = decode_batch(model, source, lengths, room=ROOM)
+            outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
+            return outputs, forced, int(right.sum()), steps
 
     decoded, forced, characters, steps = zip(*each(range(0, len(pairs), rows), compute), strict=True)
     outputs = [output for part in decoded for output in part]
@@ -131,13 +134,3 @@ def _padded(
         torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets)
     )
     return source, (source != c.pad).sum(1), inputs, write, write != c.pad
-
-
-def _decoded(model: Translating, tokenizer: Tokenizer, source: Tensor, lengths: Tensor) -> list[str]:
-    c = model.config
-    limits = (lengths + ROOM).clamp(max=c.max_positions - 1)
-    cache: Any = model.start(source, lengths, int(limits.max()) + 1)
-    step: Any = model.step
-    suppress = [token for token in {c.pad, c.start} if token != c.end]
-    hypotheses = greedy(step, cache, start=c.start, end=c.end, limits=limits, suppress=suppress)
-    return [tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]

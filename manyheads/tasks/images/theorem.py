@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import log10
 from typing import Any
 
+from manyheads.analysis import drawing
 from manyheads.analysis.figures.convolution_error import convolution_errors, draw
 from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import TheoremConfig
@@ -22,7 +23,8 @@ def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
         began = time.monotonic()
         measured = convolution_errors(**asdict(config))
         seconds = time.monotonic() - began
-        draw(measured, run.out / "error.png")
+        with drawing.optional():
+            draw(measured, run.out / "error.png")
         (run.out / "table.txt").write_text(f"{measured}\n", encoding="utf-8")
         highest = max(range(len(measured.alphas)), key=lambda i: measured.alphas[i])
         return write_result(

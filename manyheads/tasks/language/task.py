@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.text.blocks import Groups, Stream, block_starts
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
-from manyheads.models.recurrence import ponder_cost
+from manyheads.models.recurrence import ponder_cost, states_and_thoughts
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import values
 from manyheads.training.division import each
@@ -73,8 +73,7 @@ class LanguageModellingTask:
         if self.block > room:
             raise UserError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
         self.model.to(self.route.device)
-        think: Any = self.model.think
-        self._think: Any = self.route.compile(think)
+        self._think = states_and_thoughts(self.model, self.route.compile)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, overload
@@ -15,23 +15,28 @@ from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import Route
-from manyheads.data.batching import pad
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
-from manyheads.generation import Hypothesis, beam_search, greedy, score
-from manyheads.lowering import reduction
+from manyheads.generation import Hypothesis, score
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation import MOST_BEAMS
+from manyheads.tasks.translation.decoding import (
+    DECODING_TOKENS,
+    MOST_POSITIONS,
+    decode,
+    max_target_length,
+    never_written,
+    pad_sources,
+    source_batches,
+)
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 from manyheads.training.division import each
 
-DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
 LOGITS = 2**26  # that are scored at once, or those of one pair
-MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
 SPLIT = "split it"
 CUT = ", or have it cut with truncate (--truncate)"
 
@@ -96,35 +101,15 @@ class Translator(ModelWithTokenizer):
             raise UserError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
         sources = self._encode(texts, truncate, SPLIT + CUT)
         for index, ids in enumerate(sources):
-            if ids and beam > 1 and beam * (longest := self._limit(len(ids)) + 1) > MOST_POSITIONS:
+            if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MOST_POSITIONS:
                 raise ItemError(
                     index, f"may become {longest:,} tokens, too many for {beam:,} beams at once: take a beam of at "
                     f"most {max(1, MOST_POSITIONS // longest)}"
                 )  # fmt: skip
-        translations: list[list[Translation]] = [[Translation("", 0.0, 0.0)] for _ in texts]
-        c = self.model.config
         model, route = self.fast
-
-        def translated(rows: list[int]) -> list[list[Translation]]:
-            source, lengths = self._pad([sources[i] for i in rows])
-            limits = torch.tensor([self._limit(len(sources[i])) for i in rows], device=source.device)
-            with torch.inference_mode(), route.computing():
-                cache = model.start(source, lengths, int(limits.max()) + 1)
-                how: dict[str, Any] = {
-                    "start": c.start, "end": c.end, "limits": limits, "suppress": self._never, "alpha": alpha,
-                    "reduce": reduction(model),
-                }  # fmt: skip
-                if beam == 1:
-                    hypotheses = [[h] for h in greedy(model.step, cache, **how)]
-                else:
-                    hypotheses = beam_search(model.step, cache, **how, beam=beam, nbest=count)
-            return [[self._translation(h) for h in ranked] for ranked in hypotheses]
-
-        batches = [*self._batches(sources, beam)]
-        for rows, results in zip(batches, each(batches, translated), strict=True):
-            for row, ranked in zip(rows, results, strict=True):
-                translations[row] = ranked
-        return translations
+        hypotheses = decode(model, route, sources, beam=beam, alpha=alpha, nbest=count)
+        blank = [Translation("", 0.0, 0.0)]
+        return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """How probable the model finds given translations; the text is the one given."""
@@ -144,14 +129,16 @@ class Translator(ModelWithTokenizer):
         model, route = self.fast
 
         def scored(rows: list[int]) -> list[Hypothesis]:
-            padded, lengths = self._pad([encoded[i] for i in rows])
+            padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.route)
             chosen = [wanted[i] for i in rows]
             with torch.inference_mode(), route.computing():
                 cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
-                return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=self._never, alpha=alpha)
+                suppress = never_written(model)
+                return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
 
         longer = [max(pair, key=len) for pair in zip(encoded, wanted, strict=True)]
-        batches = [*self._batches(longer, 1, min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size()))]
+        tokens = min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size())
+        batches = [*source_batches(model, longer, 1, tokens)]
         for rows, results in zip(batches, each(batches, scored), strict=True):
             for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
@@ -252,15 +239,6 @@ class Translator(ModelWithTokenizer):
         source, target = data.get("source"), data.get("target")
         return (source, target) if isinstance(source, str) and isinstance(target, str) and source and target else None
 
-    @property
-    def _never(self) -> list[int]:
-        c = self.model.config
-        return [i for i in {c.pad, c.start} if i != c.end]
-
-    def _limit(self, length: int) -> int:
-        """Tokens of the translation of so long a source, without its end (Vaswani 2017, section 6.1)."""
-        return min(length + 50, self.model.config.max_positions - 1)
-
     def _encode(self, texts: Sequence[str], truncate: bool = False, remedy: str = SPLIT) -> list[list[int]]:
         """Ids with the end token; blank texts give none."""
         room = self.model.config.max_positions
@@ -275,26 +253,6 @@ class Translator(ModelWithTokenizer):
                 ids = [*ids[: room - 1], ids[-1]]
             encoded.append(ids)
         return encoded
-
-    def _batches(
-        self, encoded: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
-    ) -> Iterator[list[int]]:
-        """Rows of like length, as many as fit the token budget and whose translations, as long as they may become, fit
-        `MOST_POSITIONS`; blank ones are left out."""
-        rows = sorted((i for i, ids in enumerate(encoded) if ids), key=lambda i: len(encoded[i]))
-        batch: list[int] = []
-        for row in rows:
-            length, beams = len(encoded[row]), (len(batch) + 1) * beam
-            if batch and (beams * length > tokens or beams * (self._limit(length) + 1) > MOST_POSITIONS):
-                yield batch
-                batch = []
-            batch.append(row)
-        if batch:
-            yield batch
-
-    def _pad(self, encoded: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        source = torch.from_numpy(pad(encoded, self.model.source_pad)).to(self.route.device)
-        return source, torch.tensor([len(ids) for ids in encoded], device=self.route.device)
 
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         text = self.target_tokenizer.decode(hypothesis.tokens, skip_special_tokens=True)

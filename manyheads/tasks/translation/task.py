@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Thoughts, ponder_cost
+from manyheads.models.recurrence import Halting, Thoughts, ponder_cost, states_and_thoughts
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
@@ -132,8 +132,7 @@ class TranslationTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.route.device)
-        think: Any = self.model.think
-        self._think: Any = self.route.compile(think)
+        self._think = states_and_thoughts(self.model, self.route.compile)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -185,8 +184,10 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
         batch = batch.to(self.route.device)
         pad = self.model.config.pad
+        # without the target's lengths, the mask is the plain triangle that fused kernels know; halting counts by them
+        target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
         hidden, thoughts = self._think(
-            batch.source, batch.source_lengths, batch.read, (batch.write != pad).sum(1), batch.offset
+            batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
         )  # (B, Tt, D)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),

@@ -1,8 +1,5 @@
 """Growth: bytes against what is known to be made, exponents against made-up powers, every curve on small sizes."""
 
-import json
-from typing import Any
-
 import pytest
 import torch
 
@@ -87,22 +84,6 @@ def test_layers_mix_all_positions_of_a_text() -> None:
     for kind, build in bench.LAYERS.items():
         x = torch.randn(1, 128, bench.WIDTH)
         assert build()(x).shape == x.shape, kind
-
-
-def test_the_verb_measures_every_curve(small: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["growth", "--json", "--threads", "1"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert found["bench"] == ["growth"]
-    assert [(c["name"], c["against"]) for c in found["curves"] if c["part"] == "decoder"] == [
-        ("reading a prompt", "length"), ("the next token", "length"), ("the next token", "batch"),
-        ("the next token", "vocabulary"), ("a translation of 16 tokens", "beam"),
-    ]  # fmt: skip
-    for curve in found["curves"]:
-        assert len(curve["at"]) == len(curve["seconds"]) == len(curve["bytes"]) == 2
-        assert all(least <= s <= most for s, (least, most) in zip(curve["seconds"], curve["spread"], strict=True))
-        assert all(size > 0 for size in curve["bytes"])
-    vocabulary = next(curve for curve in found["curves"] if curve["against"] == "vocabulary")
-    assert vocabulary["bytes"][1] - vocabulary["bytes"][0] == pytest.approx(100 * 16 * 4, rel=0.1)  # the embedding
 
 
 def test_the_table_and_what_growth_does_not_take(

@@ -17,7 +17,6 @@ from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
-from manyheads.files import fingerprint
 
 RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 
@@ -117,26 +116,6 @@ def test_two_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(again.again("validation")) > 0
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        ParallelSource(size=1000, seed=2), TaggedSource(size=1000, locale="de"),
-        DigitSource(algorithm="addition", size=100, lengths=(5, 9), tested=7), TextSource(),
-    ],
-    ids=lambda source: source.kind,
-)  # fmt: skip
-def test_embedded_data_are_made_again(source: Source[Any]) -> None:
-    splits = source.read()
-    assert source.peek() is None
-    again = source_of({"data": source.describe(splits)})
-    assert again is not None
-    assert [*source.content(again.again(), "test")] == [*source.content(splits.test, "test")]
-    other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}})
-    assert other is not None
-    with pytest.raises(ValueError, match="the embedded corpus: the test data are not those of the run any more"):
-        other.again()
-
-
 def test_documents_have_validation_data_alone(tmp_path: Path) -> None:
     write(tmp_path, train_txt=rows(90, "Text {0}.\n\n"), other_csv="body\nOne. Two.\n")
     train, other = str(tmp_path / "train.txt"), str(tmp_path / "other.csv")
@@ -207,14 +186,6 @@ def _tells_its_data(record: dict[str, Any]) -> None:
     now = {**source.__dict__, "kind": source.kind, "fingerprints": source.recorded, **columns}
     again = source_of({"data": now})
     assert again == source
-
-
-@pytest.mark.parametrize("name", ["addition-lstm", "tagging", "text-classification", "translation-en-de"])
-def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
-    record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
-    source = source_of(record)
-    assert source is not None
-    assert fingerprint(source.content(source.again(), "test")).startswith(record["data"]["fingerprints"]["test"])
 
 
 def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None:

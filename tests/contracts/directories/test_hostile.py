@@ -130,7 +130,7 @@ def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
     """A checkpoint of step 4 in a folder, and what it is of."""
     model = nn.Linear(2, 2)
     optimiser, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
-    with Checkpoints(folder, print) as checkpoints:
+    with Checkpoints(folder) as checkpoints:
         checkpoints.save(4, *capture(model, optimiser, Counters(step=4), window, {}), [])
         checkpoints.wait()
     return model, optimiser, window
@@ -161,7 +161,7 @@ def test_a_checkpoint_opens_no_file_outside_its_directory(
     (tmp_path / "secret").write_text("hidden")
     run(tmp_path / "state")
     rewrite(tmp_path / "state", **changes)
-    with Checkpoints(tmp_path / "state", print) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+    with Checkpoints(tmp_path / "state") as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
         checkpoints.latest()
     assert hashlib.sha256(b"hidden").hexdigest() not in capsys.readouterr().out
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "checkpoint-00000004.safetensors").unlink()
     os.mkfifo(tmp_path / "checkpoint-00000004.safetensors")
-    with Checkpoints(tmp_path, print) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
         checkpoints.latest()
 
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict[str, Any]) -> None:
     model, optimiser, window = run(tmp_path)
     rewrite(tmp_path, **changes)
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
     with pytest.raises(ValueError, match="the checkpoint is of another version, or damaged"):
@@ -199,7 +199,7 @@ def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict
 def test_weights_that_a_checkpoint_does_not_keep_are_not_asked_for(tmp_path: Path, counters: dict[str, Any]) -> None:
     model, optimiser, window = run(tmp_path)
     rewrite(tmp_path, counters=counters)
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
     restored = restore(model, optimiser, window, {}, last[1], last[0])

@@ -5,10 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from manyheads import cli
-from manyheads.tasks.train import train
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks.registry import find
 from tests.paths import ROOT
 
 HOUSE = ROOT / "docs" / "house.md"  # shows commands of what a reader adds: tests/system/test_house.py types them
@@ -40,48 +40,14 @@ def test_the_pages_show_commands() -> None:
     assert {verb for verb, _ in verbs_of_the_table()} == set(cli._parsers()[1])
 
 
-TEACHER = {"training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.layers": 1, "model.heads": 1}
-
-
-TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
-    "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n", "train.fr": "un\ndeux\n"},
-    "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
-    "language-modelling": {"part-1.txt": "one\n", "part-2.txt": "two\n"},
-    "reading": {"train.conll": "John B-PER\n\nran O\n"},
-}
-
-
-def lay(data: Path, recipe: str) -> None:
-    """Data of a page's placeholder, so that a dry run has something to look at."""
-    if data.suffix == ".txt":
-        data.write_text("one\ntwo\n")
-        return
-    for beginning, files in TEXTS.items():
-        if recipe.startswith(beginning):
-            data.mkdir()
-            for name, content in files.items():
-                (data / name).write_text(content)
-            return
-    for number, name in enumerate(("a", "b")):
-        (data / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(data / "train" / name / "0.png")
-
-
-@pytest.mark.parametrize("command", commands())
-def test_a_command_of_a_page_is_understood(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = words(command)
-    monkeypatch.chdir(tmp_path)
-    for word in given:  # a dry run looks at the data
-        if word.startswith("data="):
-            lay(Path(word.removeprefix("data=")), given[1])
-        if word.startswith("teacher="):
-            train("image-classification", TEACHER, out=word.removeprefix("teacher="))
-    if given[0] == "train" and "--init" not in given:  # settings, too
-        assert cli.main([*given, "--dry-run"]) == 0, capsys.readouterr().err
-    else:
-        assert cli._parse(given).name == given[0]
+def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
+    for command in commands():
+        given = words(command)
+        with subtests.test(command):
+            options = cli._parse(given)
+            assert options.name == given[0]
+            if given[0] == "train":  # settings, too
+                apply(find(options.recipe).starting_config(options.init), from_arguments(options.rest))
 
 
 @pytest.mark.parametrize(("verb", "flags"), verbs_of_the_table())

@@ -15,10 +15,10 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
 from manyheads.service import writing as writing_module
 from manyheads.service.batching import Batcher, Turns
+from manyheads.service.computing import run
 from manyheads.service.errors import Refused
 from manyheads.service.metrics import Metrics
 from manyheads.service.openai import _collected
-from manyheads.service.verbs import run
 from manyheads.service.writing import Writer
 from tests.support.services import bert, language_model, translator
 
@@ -130,7 +130,7 @@ def test_whole_texts_in_company_and_alone(tmp_path: Path, kind: str) -> None:
     predictor = manyheads.load(translator(tmp_path / "m") if kind == "translate" else bert(tmp_path / "m", **head))
     predictor.model.double()
     served = batcher()
-    texts = [PROMPTS[i % 2] + " cat" * (i % 5) for i in range(30)]
+    texts = [PROMPTS[i % 2] + " cat" * (i % 5) for i in range(15)]
     futures = [served.submit(kind, run(predictor, kind), [text], "texts") for text in texts]
     found = [future.result(60)[0] for future in futures]
     served.close()

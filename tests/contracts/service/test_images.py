@@ -18,10 +18,10 @@ import manyheads
 from manyheads import directory
 from manyheads.data.images import decoding
 from manyheads.data.text.text_faults import ItemError
-from manyheads.service import verbs
+from manyheads.service import computing
 from manyheads.service.batching import Batcher
+from manyheads.service.computing import framed, run
 from manyheads.service.server import Settings, service_of
-from manyheads.service.verbs import framed, run
 from tests.support.services import Ask, asked_of, bert, drawn
 
 
@@ -103,7 +103,7 @@ def test_nobody_waits_for_an_image_to_be_decoded(tmp_path: Path, monkeypatch: py
     classifier(tmp_path / "see")
     models = {"see": tmp_path / "see", "tell": bert(tmp_path / "tell", head="sequence", labels=("a", "b"))}
     service = service_of(Settings({name: str(path) for name, path in models.items()}))
-    decoding_it, told, real = threading.Event(), threading.Event(), verbs.open_image
+    decoding_it, told, real = threading.Event(), threading.Event(), computing.open_image
 
     def slow(*how: Any) -> Any:
         decoding_it.set()
@@ -117,7 +117,7 @@ def test_nobody_waits_for_an_image_to_be_decoded(tmp_path: Path, monkeypatch: py
         told.set()
         return other, await images
 
-    monkeypatch.setattr(verbs, "open_image", slow)
+    monkeypatch.setattr(computing, "open_image", slow)
     other, images = asked_of(service, scene)
     assert other.status_code == 200
     assert (images.status_code, images.json()["error"]["param"]) == (400, "images.1")
@@ -128,7 +128,7 @@ def test_images_that_were_decoded_while_a_new_version_came_are_classified_by_tha
 ) -> None:
     path = tmp_path / "m"
     classifier(path)
-    service, real = service_of(Settings({"m": str(path)})), verbs.open_image
+    service, real = service_of(Settings({"m": str(path)})), computing.open_image
     first = service.registry.of("m", None)
 
     def slow(*how: Any) -> Any:
@@ -141,7 +141,7 @@ def test_images_that_were_decoded_while_a_new_version_came_are_classified_by_tha
     async def scene(ask: Ask) -> Any:
         return await ask(images=encoded(png(Image.new("L", (9, 9)))))
 
-    monkeypatch.setattr(verbs, "open_image", slow)
+    monkeypatch.setattr(computing, "open_image", slow)
     assert asked_of(service, scene).status_code == 200
     assert service.registry.of("m", None) is not first
 

@@ -144,7 +144,9 @@ def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeyp
     monkeypatch.setattr(type(model.model), "start", counted)
     together = model.translate(["a", "dog", "two"] * 8, beam=1)
     assert len(positions) == 1
-    monkeypatch.setattr("manyheads.tasks.translation.predictor.MOST_POSITIONS", most := positions.pop() // 3)
+    most = positions.pop() // 3
+    for module in ("predictor", "decoding"):
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", most)
     assert model.translate(["a", "dog", "two"] * 8, beam=1) == together
     assert len(positions) > 2
     assert max(positions) <= most
@@ -156,7 +158,8 @@ def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ValueError, match=f"beam is {beam}: expected 1 to 1024"):
             model.translate("a", beam=beam)
     longest = model.model.config.max_positions
-    monkeypatch.setattr("manyheads.tasks.translation.predictor.MOST_POSITIONS", 8 * longest)
+    for module in ("predictor", "decoding"):
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", 8 * longest)
     with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens, .* a beam of at most 8") as error:
         model.translate(["", "two dogs"], beam=9)
     assert error.value.index == 1

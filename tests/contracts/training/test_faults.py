@@ -202,7 +202,7 @@ def test_a_checkpoint_is_that_of_its_step_though_the_training_goes_on(
 ) -> None:
     slow = Slow(monkeypatch)
     weights, counters = torch.zeros(5), {"best": {"value": 1}}
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         best = checkpoints.snapshot(1, {"w": weights})
         weights += 1
         checkpoints.save(1, {"w": weights}, {"counters": counters["best"]}, [best])
@@ -212,7 +212,7 @@ def test_a_checkpoint_is_that_of_its_step_though_the_training_goes_on(
         slow.go.set()
         checkpoints.wait()
         assert torch.equal(load_file(tmp_path / "weights-00000001.safetensors")["w"], torch.zeros(5))
-        found = Checkpoints(tmp_path, print).latest()
+        found = Checkpoints(tmp_path).latest()
         assert found is not None
         assert torch.equal(found[1]["w"], torch.ones(5))
         assert [*found[0]["files"]] == ["weights-00000001.safetensors", "checkpoint-00000001.safetensors"]
@@ -222,7 +222,7 @@ def test_who_brings_another_checkpoint_waits_for_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch)
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, {"w": torch.zeros(3)}, {}, [])
         second = threading.Thread(target=checkpoints.save, args=(2, {"w": torch.ones(3)}, {}, []))
         second.start()
@@ -237,7 +237,7 @@ def test_who_brings_another_checkpoint_waits_for_the_one_before(
 def test_a_write_that_failed_is_told_at_the_next_look_and_nothing_is_committed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, {"w": torch.zeros(3)}, {}, [])
         checkpoints.wait()
         with monkeypatch.context() as patched:
@@ -250,18 +250,18 @@ def test_a_write_that_failed_is_told_at_the_next_look_and_nothing_is_committed_a
         checkpoints.save(2, {"w": torch.ones(3)}, {}, [best])
         with pytest.raises(WriteError):
             checkpoints.check()
-    found = Checkpoints(tmp_path, print).latest()
+    found = Checkpoints(tmp_path).latest()
     assert found is not None
     assert found[0]["step"] == 1
 
 
 def test_the_best_and_the_last_good_are_never_removed(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path, print) as checkpoints:
+    with Checkpoints(tmp_path) as checkpoints:
         best = checkpoints.snapshot(1, {"w": torch.zeros(1)})
         for step in range(1, 6):
             checkpoints.save(step, {"w": torch.full((1,), float(step))}, {}, [best])
     (tmp_path / "checkpoint-00000005.json").write_text("torn")
-    again = Checkpoints(tmp_path, lambda message: None)
+    again = Checkpoints(tmp_path)
     found = again.latest()
     assert found is not None
     assert found[0]["step"] == 4

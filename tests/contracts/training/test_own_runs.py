@@ -103,11 +103,12 @@ def test_not_even_a_look_is_taken_at_what_an_altered_record_names(
 
 
 def test_where_no_state_can_be_kept_it_is_told(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a file"))
     monkeypatch.setattr(own_runs, "_here", set())
     train(data, tmp_path / "run")
-    assert "--trust" in capsys.readouterr().err
+    assert "--trust" in log.text
     assert evaluated(capsys, tmp_path / "run") == (0, "")  # in this process it is known

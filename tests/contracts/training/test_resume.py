@@ -1,11 +1,8 @@
 """A resumed run is the uninterrupted run, bit for bit."""
 
 import json
-import multiprocessing
 import os
 import random
-import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import manyheads.training.session as session
-from manyheads.files import LEFTOVER
+from manyheads.training import session
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
@@ -26,9 +22,6 @@ SETTINGS: dict[str, Any] = {
     "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
 }  # fmt: skip
 TIMES = {"seconds", "tokens_per_second", "waiting"}
-
-
-HEAVY: dict[str, Any] = {**SETTINGS, "checkpoint_every": 3, "average_every": 5}  # with checkpoints of 12 MB
 
 
 class Crash(Exception):
@@ -200,11 +193,11 @@ def test_the_budget_that_shapes_a_schedule_cannot_be_raised(tmp_path):
         run(tmp_path, resume=True, config=TrainingConfig(**{**settings, "steps": 70}))
 
 
-def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsys):
+def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, log):
     run(tmp_path / "run")
     before = outcome(tmp_path / "run")
     assert run(tmp_path / "run", resume=True).calls == 0
-    assert "this run is finished" in capsys.readouterr().err
+    assert "this run is finished" in log.text
     assert outcome(tmp_path / "run") == before
     longer = TrainingConfig(**{**SETTINGS, "steps": 90})
     run(tmp_path / "run", resume=True, config=longer)
@@ -212,11 +205,11 @@ def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, capsy
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_another_route_is_warned_of(tmp_path, capsys):
+def test_another_route_is_warned_of(tmp_path, log):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     run(tmp_path, resume=True, route=toy_route(precision="bf16"))
-    assert "warning: this resume will NOT be bit-exact" in (told := capsys.readouterr().err)
+    assert "this resume will NOT be bit-exact" in (told := log.text)
     assert "precision: float32 -> bf16" in told
 
 
@@ -228,12 +221,12 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2), os.unlink])
 @pytest.mark.parametrize("file", ["checkpoint-00000016.safetensors", "checkpoint-00000016.json"])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, capsys, file, damage):
+def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, log, file, damage):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     damage(tmp_path / "state" / file)
     run(tmp_path, resume=True)
-    told = capsys.readouterr().err
+    told = log.text
     assert "resuming after step 8" in told
     if not (damage is os.unlink and file.endswith("json")):  # without its JSON there is no checkpoint to speak of
         assert "checkpoint-00000016.json cannot be used" in told
@@ -241,23 +234,23 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, c
     assert outcome(tmp_path) == whole
 
 
-def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, capsys):
+def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, log):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     flip(tmp_path / "state" / "weights-00000010.safetensors")
     run(tmp_path, resume=True)
-    assert "weights-00000010.safetensors is truncated or altered" in capsys.readouterr().err
+    assert "weights-00000010.safetensors is truncated or altered" in log.text
     assert outcome(tmp_path) == whole
 
 
 @pytest.mark.parametrize("damage", [flip, os.unlink])
-def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp_path, capsys, damage):
+def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp_path, log, damage):
     settings = {**SETTINGS, "steps": 30, "average": 1}
     with pytest.raises(Crash):
         run(tmp_path / "run", 66, task=Growing(), config=TrainingConfig(**settings))  # after step 24
     damage(tmp_path / "run" / "state" / "weights-00000009.safetensors")
     run(tmp_path / "run", task=Growing(), config=TrainingConfig(**settings), resume=True)
-    told = capsys.readouterr().err
+    told = log.text
     assert told.count("checkpoint-00000024.json cannot be used as it is: ") == 1
     assert "using that of step 24 without what it lacks" in told
     assert "the best weights (step 9, " in told
@@ -268,13 +261,13 @@ def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp
     assert outcome(tmp_path / "run")[0] == outcome(tmp_path / "whole")[0]
 
 
-def test_weights_to_average_that_all_checkpoints_lack_are_told_and_left_out(tmp_path, capsys):
+def test_weights_to_average_that_all_checkpoints_lack_are_told_and_left_out(tmp_path, log):
     settings = {**SETTINGS, "steps": 39, "average": 4, "metric": None}
     with pytest.raises(Crash):
         run(tmp_path, 85, config=TrainingConfig(**settings))  # after step 32
     flip(tmp_path / "state" / "weights-00000020.safetensors")
     run(tmp_path, config=TrainingConfig(**settings), resume=True)
-    assert "the weights of step 20 are lost" in capsys.readouterr().err
+    assert "the weights of step 20 are lost" in log.text
     assert outcome(tmp_path)[2]["weights"] == "mean of 3"  # of steps 10, 30 and 39
 
 
@@ -295,37 +288,3 @@ def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
     assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
     assert not any("tied" in name for name in names)
     assert len(list(state.glob("checkpoint-*.json"))) == 2
-
-
-def start(out: Path, resume: bool = False) -> BaseProcess:
-    """Train in a fork, which has torch imported already."""
-    options = {"resume": resume, "task": ToyTask(ballast=3_000_000), "config": TrainingConfig(**HEAVY)}
-    process = multiprocessing.get_context("fork").Process(target=run, args=(out,), kwargs=options)
-    process.start()
-    return process
-
-
-def test_kill_9_at_random_moments_while_writing_included(tmp_path):
-    began = time.monotonic()
-    whole = start(tmp_path / "whole")
-    whole.join()
-    seconds = time.monotonic() - began
-    assert whole.exitcode == 0
-    out, state = tmp_path / "run", tmp_path / "run" / "state"
-    attempt = killed_while_writing = 0
-    while attempt < 4 or (killed_while_writing < 2 and attempt < 12):
-        attempt += 1
-        process = start(out, resume=True)
-        known = set(state.glob("checkpoint-*.json"))
-        while process.is_alive() and not set(state.glob("checkpoint-*.json")) - known:
-            time.sleep(0.002)  # until it got further than the last time
-        time.sleep(random.uniform(0, seconds / 20))  # there is something left for twelve attempts
-        while attempt % 2 and process.is_alive() and not list(state.glob(f"{LEFTOVER}*")):
-            pass
-        process.kill()
-        process.join()
-        killed_while_writing += bool(list(state.glob(f"{LEFTOVER}*")))
-    assert killed_while_writing >= 2
-    run(out, resume=True, task=ToyTask(ballast=3_000_000), config=TrainingConfig(**HEAVY))
-    assert outcome(out) == outcome(tmp_path / "whole")
-    assert not list(state.glob(f"{LEFTOVER}*"))

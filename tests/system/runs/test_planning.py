@@ -91,6 +91,7 @@ def test_sharding_divides_what_is_kept_and_gathers_what_is_computed() -> None:
     assert found["ddp"]["bound by"] == "interconnect"
 
 
+@pytest.mark.slow
 def test_the_largest_gpt_3_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     """Its count is Brown 2020's, table 2.1; its products are within a tenth of that paper's appendix D, which leaves
     those of attention out: 3.14e23 FLOPs for 300 billion tokens."""
@@ -150,7 +151,7 @@ from manyheads.runs.simulation import step_loss
 from manyheads.analysis import costs
 import torch
 before = resident()
-model = build(preset("gpt2/124m", layers=4)).train()
+model = build(preset("gpt2/124m", layers=2)).train()
 inputs = costs.example(model, 128, rows=8)
 for _ in range(2):
     step_loss(model, inputs).backward()
@@ -164,6 +165,6 @@ print(before, 1024 * int(status.split("VmHWM:")[1].split()[0]))
 def test_the_memory_of_a_step_is_what_a_process_holds() -> None:
     answer = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     before, held = map(int, answer.stdout.split())
-    found = plan(made("gpt2/124m", layers=4), 8, (128,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))
+    found = plan(made("gpt2/124m", layers=2), 8, (128,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))
     needed = found["alone"]["needed"] - found["alone"]["bytes"]["moments"]
     assert needed == pytest.approx(held, rel=0.15)

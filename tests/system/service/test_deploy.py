@@ -72,6 +72,7 @@ def test_what_the_image_runs_is_understood() -> None:
     assert f"EXPOSE {options.port}" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
+@pytest.mark.slow
 def test_it_serves_as_nobody_from_a_root_that_is_read_only() -> None:
     """The image's entry, environment and health check, without the image: another user, no rights, nothing to write."""
     if os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare"):

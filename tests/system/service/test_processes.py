@@ -131,6 +131,8 @@ def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tm
         found = http.post("/translate", json={"q": "a", "source": "en", "target": "de"})
         assert found.status_code == 400
         assert found.json()["error"].endswith("start the service with --languages tr=SOURCE:TARGET")
+    (line,) = [line for line in running.lines() if line["event"] == "languages not known"]
+    assert line["hint"].endswith("name them with --languages tr=SOURCE:TARGET")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
@@ -192,6 +194,19 @@ def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Pa
         assert running.stop() == 0
 
 
+def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", bert(tmp_path / "m", head="none"), "--workers", "2") as running:
+        assert httpx2.get(f"{running.url}/healthz").status_code == 200
+        assert running.stop(signal.SIGKILL) == -signal.SIGKILL
+        for _ in range(600):
+            if [line["event"] for line in running.lines()].count("stopped") == 2:
+                break
+            time.sleep(0.1)
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"{running.url}/healthz")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
 def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
     """From the first moment that the parent has children until it says that it serves."""

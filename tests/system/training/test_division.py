@@ -5,24 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.training.division import each, read_once
 from tests.support.families import run, write_data
 from tests.support.predictions import CALLS
 from tests.system.training.test_ranks import TORCHRUN, called, manyheads
 
 
-def test_alone_every_batch_is_computed_here_and_in_order() -> None:
-    assert [*each(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
-    assert [*each([], lambda n: n)] == []
-    assert [*read_once(iter("abc"))] == ["a", "b", "c"]
-
-
 @pytest.mark.timeout(3600)
-def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worlds", [(2,), pytest.param((3, 4), marks=pytest.mark.slow)])
+def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path, worlds: tuple[int, ...]) -> None:
     write_data(tmp_path)
     for name in {arguments[1] for arguments, _ in CALLS.values()}:
         run(name, tmp_path, tmp_path, False, steps=4)
-    for world in (1, 2, 3):
+    for world in (1, *worlds):
         out = tmp_path / str(world)
         out.mkdir()
         several = (*TORCHRUN, "--standalone", f"--nproc-per-node={world}") if world > 1 else (sys.executable,)

@@ -1,9 +1,6 @@
 """The route a run takes can be stated, saved, and refused; it computes float32 as float32, and leaves no trace."""
 
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,6 +145,7 @@ def test_products_are_timed_in_a_row_where_one_is_soon_done(monkeypatch: pytest.
     assert runtime.prepare(device="cpu").products_per_second() == pytest.approx(1e14, rel=0.05)
 
 
+@pytest.mark.compiles
 def test_compile_is_applied_where_asked_and_only_there() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -187,61 +185,6 @@ def test_the_route_follows_the_processor(
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     assert runtime.prepare(precision, device=device).matmul == expected
-
-
-def test_memory_is_kept_while_it_lasts() -> None:
-    """Blocks of one step are those of the next: no page is cleared twice. Afterwards all of it goes back."""
-    resource = pytest.importorskip("resource")
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("another C library")
-
-    def faults(steps: int) -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(steps):
-            torch.zeros(2**24).add_(1)  # 64 MB: 16,384 pages of 4 kB
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    with runtime.keeping_memory():
-        faults(1)
-        kept = min(faults(8) for _ in range(5))  # a system short of memory may take pages back in between
-    assert kept < faults(8) / 4
-
-
-HELD = """
-import torch
-from manyheads.core import runtime
-with runtime.keeping_memory(sparing={sparing}):
-    torch.ones(2**23)  # freed: glibc by itself would serve all blocks up to this size from its heap from now on
-    before = runtime.resident()
-    blocks = [(torch.ones(2**22), torch.ones(2**10)) for _ in range(16)]
-    small = [block for _, block in blocks]
-    del blocks
-    print(runtime.resident() - before)
-"""
-
-
-@pytest.mark.parametrize("sparing", [True, False])
-def test_large_blocks_are_handed_back_at_once_where_memory_is_short(sparing: bool) -> None:
-    """Also where small ones that are still in use lie between them; in a process whose heap has no holes yet."""
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("another C library")
-    command = [sys.executable, "-c", HELD.format(sparing=sparing)]
-    held = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert (held < 2**25) == sparing
-
-
-def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("another C library")
-    monkeypatch.setattr(runtime, "MOST_HELD", 1.05)
-    block = 2**29  # bytes
-    with runtime.keeping_memory() as tidy:
-        tidy()
-        needed = runtime.resident()
-        torch.zeros(block // 4)
-        assert runtime.resident() > needed + block / 2
-        tidy()
-        assert runtime.resident() < needed + block / 4
 
 
 def test_products_are_measured_in_the_precision_of_the_route() -> None:

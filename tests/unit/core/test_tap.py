@@ -192,26 +192,6 @@ def test_under_autocast(model: Transformer, batch: tuple[Tensor, ...]) -> None:
             torch.testing.assert_close(maps[name][0].float().sum(-1), expected[name][0].sum(-1))
 
 
-@pytest.mark.parametrize("way", [True, False])
-def test_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
-    """Traced as for the inductor, which itself needs a compiler and minutes: a graph made without recording is made
-    anew for it, and the first serves again afterwards."""
-    explicit(model, way)
-    with torch.no_grad(), record(model) as expected:
-        output = model(*batch)
-    compiled = torch.compile(model, backend="aot_eager")
-    with torch.no_grad():
-        assert torch.equal(compiled(*batch), output)
-        with record(model) as maps:
-            assert torch.equal(compiled(*batch), output)
-        with edit(model) as change:
-            change.zero("encoder.blocks.0.attention", [1])
-            assert not torch.equal(compiled(*batch), output)
-        assert torch.equal(compiled(*batch), output)
-    for name in NAMES:
-        torch.testing.assert_close(maps[name], expected[name], atol=1e-5, rtol=1e-5)
-
-
 def test_a_recording_that_saw_nothing_raises(model: Transformer) -> None:
     with pytest.raises(RuntimeError, match=r"recorded nothing: none of encoder\.blocks\.0\.attention"), record(model):
         pass

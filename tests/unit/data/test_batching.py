@@ -9,8 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from manyheads.data.batching import pad, token_batches
-from manyheads.data.readers.parallel import Pairs
-from manyheads.data.text.tokenizers import encode_all, train_bpe
 from tests.paths import ROOT
 
 Lengths = NDArray[np.int64]
@@ -79,18 +77,6 @@ def test_padding_is_small_and_batching_fast(budget: int) -> None:
     assert time.process_time() - started < 0.2
     assert padding(source, target, batches) < 0.05
     assert len(batches) < 1.08 * np.maximum(source, target).sum() / budget  # batches are full
-
-
-def test_padding_on_multi30k(multi30k: Pairs) -> None:
-    tokenizer = train_bpe([*multi30k.sources, *multi30k.targets], 10_000)
-    german, english = (
-        np.array([len(ids) for ids in encode_all(tokenizer, side)]) for side in (multi30k.sources, multi30k.targets)
-    )
-    for source, target in ((german, english), (english, german)):
-        for budget in (2048, 4096):
-            for epoch in range(3):
-                batches = token_batches(source, target, budget, seed=0, epoch=epoch)
-                assert padding(source, target, batches) < 0.05
 
 
 def test_pad() -> None:

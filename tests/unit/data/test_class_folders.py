@@ -125,16 +125,6 @@ def test_faults_are_named_by_file_and_skipped_on_request(
     assert sum(counts) == sum(sum(skips.values()) for skips in before) + 1 + ("test/other/1.dat" in files)
 
 
-def test_a_look_sees_every_class(tmp_path: Path) -> None:
-    write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in ("a", "b", "c") for i in range(500)})
-    first = LabelledSource(data=str(tmp_path)).peek()
-    assert first is not None
-    assert [first.labels.count(label) for label in ("a", "b", "c")] == [334, 334, 332]
-    (tmp_path / "c" / "0.txt").write_text(" ")
-    with pytest.raises(ValueError, match=r"c/0\.txt:1: the text is blank"):
-        LabelledSource(data=str(tmp_path)).peek()
-
-
 def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "train.tsv"
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))

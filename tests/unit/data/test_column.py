@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from random import Random
@@ -49,21 +45,6 @@ def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) ->
     joined = Joined((texts, some))
     assert [*joined] == [*joined] == [*TEXTS, *some]
     assert len(joined) == 8
-
-
-def test_the_file_has_no_name_and_goes_with_the_last_column(small: None, tmp_path: Path) -> None:
-    gc.collect()  # of what other tests have left
-    before = len(os.listdir("/proc/self/fd"))
-    texts = in_a_file(tmp_path / "new")
-    some = texts.chosen([1, 2])
-    assert not list((tmp_path / "new").iterdir())
-    assert len(os.listdir("/proc/self/fd")) == before + 1
-    del texts
-    gc.collect()
-    assert [*some] == TEXTS[1:3]
-    del some
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_few_texts_are_a_list() -> None:
@@ -115,45 +96,3 @@ def test_documents_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert filed.train.documents[0][1:] == ["It ends.", "Here."]
     assert source.report(filed) == source.report(held)
     assert source.describe(filed) == source.describe(held)
-
-
-READ = """
-import sys
-from pathlib import Path
-from manyheads.data.readers import column
-from manyheads.data.text import store
-column.HELD, store._CHUNK = 2**16, 1000
-from manyheads.data.readers.column import Joined
-from manyheads.data.sources.corpora import ParallelSource
-from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import TokenisedDocuments
-from manyheads.data.text.store import TokenStore
-from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
-kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-source = (ParallelSource if kind == "pairs" else DocumentSource)(data=data, kept=kept)
-splits = source.read()
-source.describe(splits)
-source.report(splits)
-if kind == "pairs":
-    tokenizer = train_bpe(Joined((splits.train.sources, splits.train.targets)), 400)
-    stores = [TokenStore.of(texts, tokenizer, kept) for texts in (splits.train.sources, splits.train.targets)]
-else:
-    tokenizer = train_wordpiece(Joined(splits.train.documents), 400)
-    TokenisedDocuments.of(splits.train.documents, tokenizer, kept)
-print("".join(line for line in Path("/proc/self/status").read_text().splitlines(True) if "VmHWM" in line))
-"""
-
-
-@pytest.mark.parametrize("kind", ["pairs", "documents"])
-def test_memory_hardly_grows_with_the_corpus(tmp_path: Path, kind: str) -> None:
-    peaks = []
-    for count in (10_000, 100_000):
-        data = pairs(tmp_path / str(count), count)
-        if kind == "documents":
-            text = (data / "train.en").read_text().replace("\n", "\n\n")
-            data = data / "documents.txt"
-            data.write_text(text)
-        command = [sys.executable, "-W", "ignore", "-c", READ, kind, str(data), str(tmp_path / f"kept{count}")]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        peaks.append(int(said.split("VmHWM:")[1].split()[0]) * 1024)
-    assert (peaks[1] - peaks[0]) / 90_000 < 230, "bytes for each, which has two texts of 45 to 50 characters"

@@ -1,7 +1,6 @@
 """CoNLL columns: every fault named by file and line; the splits; the words of raw text."""
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -199,16 +198,6 @@ def test_words_of_raw_text(text: str, words: list[str]) -> None:
     spans = words_of(text)
     assert [text[start:end] for start, end in spans] == words
     assert all(a[1] <= b[0] for a, b in pairwise(spans))
-
-
-def test_conll_2003(real_data: Callable[[str], Path]) -> None:
-    train, validation, test, *_ = read_splits(real_data("conll2003"))
-    assert test is not None
-    assert [len(split) for split in (train, validation, test)] == [14_041, 3_250, 3_453]
-    starts = [tag[2:] for tags in train.tags for tag in tags if tag.startswith("B-")]
-    assert {kind: starts.count(kind) for kind in set(starts)} == {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}
-    validation.check_labels(train.labels)
-    assert isinstance(train, Tagged)
 
 
 @pytest.mark.parametrize("character", ["\0", "\ud800"])

@@ -11,7 +11,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.embedded.standard_library import documentation
 from manyheads.data.readers.documents import read_documents, sentences
 
 
@@ -95,12 +94,3 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_documents(tmp_path / "none.txt")
     with pytest.raises(FileNotFoundError, match="no text there; expected files ending in"):
         read_documents(tmp_path)
-
-
-def test_the_standard_library_is_prose_without_repetitions() -> None:
-    documents = documentation().documents
-    said = [sentence for document in documents for sentence in document]
-    assert len(documents) > 150
-    assert len(set(said)) == len(said) > 8000
-    assert sum(map(len, said)) > 800_000
-    assert sum(" the " in sentence for sentence in said) / len(said) > 0.3

@@ -84,6 +84,14 @@ def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
         DocumentSource(data=str(tmp_path / "a.txt")).read()
 
 
+def test_of_documents_of_one_sentence_the_smallest_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text with some words\n\na short text\n")
+    source = DocumentSource(data=str(tmp_path / "a.txt"))
+    splits = source.read()
+    assert [*splits.validation.texts] == ["a short text"]
+    assert "(50.0%); give validation data" in source.told(splits)[1]
+
+
 def squad(folder: Path, *questions: int) -> str:
     """Articles with so many questions each."""
 

@@ -251,25 +251,6 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
         read_labelled_splits(splits(tmp_path / "x", val="a\tx\n"))
 
 
-@pytest.mark.parametrize(
-    ("name", "counts", "labels"),
-    [
-        ("sst2", (60_614, 6_735, 872), {"negative", "positive"}),
-        ("mrpc", (None, None, 1_725), {"negative", "positive"}),
-    ],
-)
-def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
-    labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
-    parts: list[Labelled | None] = [labelled.train, labelled.validation, labelled.test]
-    for part, count in zip(parts, counts, strict=True):
-        assert part is not None
-        assert count is None or len(part) == count
-        assert set(part.labels) == labels
-    assert (labelled.train.second_texts is not None) == (name == "mrpc")
-    if name == "mrpc":
-        assert len(labelled.train) + len(labelled.validation) == 4_076
-
-
 def test_labels_are_ordered_by_value_then_by_spelling() -> None:
     """In whatever order a set yields them: 1, 01 and 001 are three labels."""
     for labels in (["1", "01", "001", "0"], ["001", "0", "1", "01"]):

@@ -157,14 +157,6 @@ def test_values_of_parquet_that_python_has_not_are_faults_of_their_rows(tmp_path
         assert (bad.number, good.number, good.fault) == (1, 2, "")
 
 
-def test_parquet_that_expands_beyond_measure_is_refused_before_it_does(tmp_path: Path) -> None:
-    content = pyarrow.table({"text": ["a" * 2**27], "label": ["x"]})
-    pyarrow.parquet.write_table(content, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
-    assert (tmp_path / "a.parquet").stat().st_size < 100_000
-    with pytest.raises(ValueError, match="it expands to 134,.* bytes, more than 200 times its size"):
-        next(table(tmp_path / "a.parquet"))
-
-
 def test_damaged_metadata_of_a_column_do_not_end_the_process(tmp_path: Path) -> None:
     """pyarrow's C++ throws where a column's metadata are asked, and nothing catches it."""
     file = tmp_path / "a.parquet"

@@ -129,20 +129,6 @@ def test_words_are_split_as_spacy_does_and_joined_as_they_were(language: str, te
     assert tokenizer.encode("unheard").tokens == ["<unk>", "<eos>"]
 
 
-@pytest.mark.parametrize(("language", "size", "published"), [("de", 19_194, 19_214), ("en", 10_832, 10_837)])
-def test_vocabularies_of_words_are_the_tutorial_s(
-    real_data: Callable[[str], Path], language: str, size: int, published: int
-) -> None:
-    texts = (real_data("multi30k") / f"train.{language}").read_text(encoding="utf-8").split("\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = tokenizers.train_words(texts, published, language, begin=False)
-    assert tokenizer.get_vocab_size() == size
-    frequent = Counter(token for text in texts for token in tokenizer.encode(text).tokens[:-1])
-    first = sorted(frequent, key=lambda token: (-frequent[token], token))[:500]  # as torchtext numbers them
-    assert [tokenizer.id_to_token(i) for i in range(504)] == ["<unk>", "<pad>", "<bos>", "<eos>", *first]
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "cased"])
 def test_wordpiece_is_berts(kind: str) -> None:
     tokenizer = trained(kind)

@@ -1,18 +1,13 @@
 """BERT: published counts, the equalities that users rely on, and what a change of head keeps."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from manyheads import directory
 from manyheads.analysis.costs import example
-from manyheads.core.runtime import prepare
 from manyheads.core.tap import edit
-from manyheads.export import export
-from manyheads.lowering import lower
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import PRESETS, preset
@@ -237,63 +232,3 @@ def test_a_text_that_is_too_long_is_told() -> None:
 def test_the_example_fits(head: str) -> None:
     model = small(head)
     assert first(model(*example(model, 5))).isfinite().all()
-
-
-def test_with_the_norm_before_each_sublayer_it_is_roberta_prelayernorm() -> None:
-    transformers = pytest.importorskip("transformers")
-    mine = small("none", norm="pre")
-    c = mine.config
-    theirs = transformers.RobertaPreLayerNormModel(
-        transformers.RobertaPreLayerNormConfig(
-            vocab_size=c.vocab, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-            intermediate_size=c.feed_forward, max_position_embeddings=c.max_positions + 1, pad_token_id=0,
-            type_vocab_size=2, layer_norm_eps=c.norm_eps,
-        ),
-        add_pooling_layer=False,
-    ).eval()  # fmt: skip
-    block = {
-        "attention.output": "attention.output.dense", "attention_norm": "attention.LayerNorm",
-        "feed_forward.expand": "intermediate.dense", "feed_forward.contract": "output.dense",
-        "feed_forward_norm": "intermediate.LayerNorm",
-        **{f"attention.{name}": f"attention.self.{name}" for name in ("query", "key", "value")},
-    }  # fmt: skip
-    names = {
-        f"encoder.blocks.{i}.{ours}": f"encoder.layer.{i}.{name}" for i in range(3) for ours, name in block.items()
-    }
-    names |= {"embedding": "embeddings.word_embeddings", "segments": "embeddings.token_type_embeddings",
-              "embedding_norm": "embeddings.LayerNorm", "encoder.norm": "LayerNorm"}  # fmt: skip
-    weights = mine.state_dict()
-    positions = weights.pop("positions.table")
-    state = {f"{names[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": value for key, value in weights.items()}
-    # its first position is the second of its table
-    state["embeddings.position_embeddings.weight"] = torch.cat([torch.zeros(1, c.width), positions])
-    missing, unexpected = theirs.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert not [name for name in missing if "position_ids" not in name and "token_type_ids" not in name]
-    tokens, lengths, segments = texts()
-    places = torch.arange(1, 10).expand(3, 9)
-    mask = (torch.arange(9) < lengths[:, None]).long()
-    with torch.no_grad():
-        expected = theirs(tokens, attention_mask=mask, token_type_ids=segments, position_ids=places).last_hidden_state
-        found = mine(tokens, lengths, segments)
-        assert torch.equal(mine.states(tokens, lengths, segments)[-1], found)
-    assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-5)
-
-
-@pytest.mark.parametrize("head", ["masked_lm", "sequence"])
-def test_with_the_norm_before_it_is_saved_under_a_name_of_our_own(tmp_path: Path, head: str) -> None:
-    model = small(head, norm="pre")
-    assert directory.save(tmp_path / "pre", model) == "manyheads-bert"
-    assert directory.save(tmp_path / "post", small(head)) == "bert"
-    loaded = directory.load(tmp_path / "pre").model
-    assert loaded.config == model.config
-    tokens, lengths, segments = texts()
-    with torch.no_grad():
-        assert torch.equal(first(loaded(tokens, lengths, segments)), first(model(tokens, lengths, segments)))
-    with pytest.raises(ValueError, match="norm is 'pre': only 'post' can be represented"):
-        export(tmp_path / "pre", tmp_path / "hf", "hf")
-    fast, route = lower(loaded, prepare(threads=1))
-    real = torch.arange(9) < lengths[:, None] if head == "masked_lm" else slice(None)  # words, not their padding
-    with torch.inference_mode(), route.computing():
-        found, expected = (first(either(tokens, lengths, segments))[real] for either in (fast, model))
-    assert torch.allclose(found, expected, atol=1e-4)

@@ -33,27 +33,6 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "core"),
-    [
-        ("base", {}, 44_138_496),
-        ("base", {"attention_bias": False}, 44_101_632),
-        ("base", {"final_norm": True}, 44_140_544),  # torch.nn.Transformer()
-        ("big", {}, 176_357_376),
-        ("big", {"attention_bias": False}, 176_283_648),
-        ("blog", {"tie": "target", "output_bias": False}, 12_624_896),
-        ("tiny", {}, 1_325_056),
-        ("small", {}, 11_059_200),
-    ],
-)
-def test_counts(name: str, settings: dict[str, Any], core: int) -> None:
-    with torch.device("meta"):
-        model = Transformer(preset(name, "transformer", source_vocab=V, target_vocab=V, **SPECIAL, **settings))
-    assert count(model.encoder) + count(model.decoder) == core
-    tables = 2 if name == "blog" else 1
-    assert count(model) == core + tables * V * model.config.width
-
-
 def test_count_of_the_blogs_model() -> None:
     with torch.device("meta"):
         model = Transformer(preset("transformer/blog", source_vocab=19_214, target_vocab=10_837, pad=1, end=3, start=2))

@@ -179,22 +179,6 @@ def test_a_bias_without_bound_is_one_step() -> None:
     assert float(ponder_cost(once, thoughts)) == pytest.approx(0.01 * (2 + 2))
 
 
-def test_the_ponder_cost_falls_when_its_weight_rises() -> None:
-    costs = []
-    for weight in (0.0, 0.1, 1.0):
-        model = small(halting="basic", steps=6, ponder=weight).train()
-        optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-        source, target = sentences()
-        for _ in range(30):
-            hidden, thoughts = model.think(source, LENGTHS, target)
-            loss = nn.functional.cross_entropy(model.project(hidden).flatten(0, 1), target.flatten())
-            optimiser.zero_grad()
-            (loss + ponder_cost(model, thoughts)).backward()
-            optimiser.step()
-        costs.append(sum(float(ponder.cost.detach()) for ponder in thoughts.values()))
-    assert costs[0] > costs[1] > costs[2]
-
-
 @pytest.mark.parametrize("halting", HALTING)
 @pytest.mark.parametrize("transition", ["feed_forward", "separable"])
 def test_batch_equals_single_and_nothing_looks_ahead(halting: str, transition: str) -> None:

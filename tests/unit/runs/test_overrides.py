@@ -15,7 +15,6 @@ from hypothesis.strategies import lists, text
 from manyheads.errors import UserError
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
 from manyheads.runs.run import Run
-from manyheads.tasks.train import train
 
 
 @dataclass(frozen=True)
@@ -174,16 +173,6 @@ def test_the_resume_command_gives_the_same_config_back() -> None:
 def test_an_argument_without_a_value_is_told() -> None:
     with pytest.raises(ValueError, match=r"'data= ' has no value .* write data=null"):
         from_arguments(["data= "])
-
-
-def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
-    planned = [
-        train("text-classification", settings, dry_run=True)["model"]
-        for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})
-    ]
-    assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
-    assert planned[1]["width"] == 32
-    assert planned[2]["kind"] == "lstm"
 
 
 @pytest.mark.parametrize(

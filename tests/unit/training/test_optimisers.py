@@ -1,7 +1,5 @@
 """BERT's optimiser and SGD against their formulas, written out in numpy; RMSprop against what Keras has computed."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,7 @@ from torch import nn
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
-from manyheads.training.loop import train
 from manyheads.training.optimisers import BertAdam, RMSprop, optimiser
-from tests.support.toy import ToyTask, toy_route
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
@@ -112,31 +108,6 @@ def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
             group["lr"] = 0.1
         made.step()
     assert bool((model.unused < 1).all())
-
-
-@pytest.mark.parametrize("way", [PAPER, SGD, KERAS])
-def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
-    settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
-    config = TrainingConfig(steps=12, **settings)
-    train(ToyTask(), config, tmp_path / "whole", route=toy_route())
-    stopped = train(ToyTask(), config, tmp_path / "parts", route=toy_route(), max_minutes=1e-9)
-    assert stopped.status == "stopped"
-
-    class Stops(Exception):
-        pass
-
-    def stop(call: int) -> None:
-        if call == 7:
-            raise Stops
-
-    task = ToyTask()
-    task.before_loss = stop
-    with pytest.raises(Stops):
-        train(task, config, tmp_path / "parts", route=toy_route(), resume=True)
-    train(ToyTask(), config, tmp_path / "parts", route=toy_route(), resume=True)
-    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
-    assert one == two
-    assert json.loads((tmp_path / "parts" / "state" / "finished.json").read_text())["step"] == 12
 
 
 def test_what_a_model_names_is_not_decayed() -> None:

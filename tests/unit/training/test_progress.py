@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import manyheads.cli.progress as display
 import manyheads.training.progress as progress
 import manyheads.training.session as session
 from manyheads.core.runtime import Route
@@ -23,51 +22,28 @@ from tests.support.toy import ToyTask, toy_route
 CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_every=20)
 
 
-def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
-    entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    training = [entry for entry in entries if "loss" in entry]
-    assert [entry["step"] for entry in training] == [10, 20, 30, 40]
-    assert training[0]["learning_rate"] == pytest.approx(16**-0.5 * 10**-0.5)
-    assert training[-1]["tokens"] > training[0]["tokens"] > 10
-    assert training[-1]["loss"] < training[0]["loss"]
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
-    assert [event.step for event in events.Scalars("validation/loss")] == [20, 40]
-    with Image.open(tmp_path / "loss.png") as image:
-        assert len(image.getcolors(10**6) or []) > 50
-
-
-def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
-    def broken(call):
-        if call == 25:
-            raise OSError("the disk is gone")
-
-    task = ToyTask()
-    task.before_loss = broken
-    with pytest.raises(OSError, match="gone"):
-        train(task, CONFIG, tmp_path, route=toy_route())
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]
-
-
-def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
+def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys, log, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    reports: list[progress.Progress] = []
+    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), progress=reports.append)
+    assert capsys.readouterr() == ("", "")
     pattern = r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  (\d+% waiting for data  )?\d+:\d\d left"
-    assert any(re.fullmatch(pattern, line) for line in lines)
+    assert any(re.fullmatch(pattern, str(report)) for report in reports)
+    lines = log.messages
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
     assert lines[-1] == f"saved as toy in {tmp_path}"
 
 
-def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
+def test_plain_lines_where_stderr_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
+    report = progress.Progress(30, 0.75, 0.5, 1234.0, "items", None, 0.0, 61.0)
+    with display.ProgressDisplay() as shown:
+        shown(report)
+    assert capsys.readouterr() == ("", " 75%  step 30  loss 0.5000  1,234 items/s  1:01 left\n")
+
+
+def test_time_spent_waiting_for_data_is_told(tmp_path, monkeypatch):
     class Slow(ToyTask):
         def batches(self, epoch):
             return Lazy(super().batches(epoch), late)
@@ -76,12 +52,13 @@ def test_time_spent_waiting_for_data_is_told(tmp_path, capsys, monkeypatch):
         time.sleep(0.03)
         return batch
 
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route())
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    reports: list[progress.Progress] = []
+    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route(), progress=reports.append)
     waiting = [entry["waiting"] for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
     assert len(waiting) == 2
     assert all(0.3 < share <= 1 for share in waiting)
-    assert re.search(r"step 11 .* items/s  \d\d+% waiting for data  \d", capsys.readouterr().err)
+    assert any(re.search(r"step 11 .* items/s  \d\d+% waiting for data  \d", str(report)) for report in reports)
 
 
 @pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
@@ -92,19 +69,19 @@ def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
     assert train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
 
 
-def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch, capsys):
+def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch):
     """Which takes 100 s here, all others 2."""
     now = 0.0
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    reports: list[progress.Progress] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress.Display("images") as display:
-        for step in range(1, 6):
-            now += 2 if step > 1 else 100
-            display.step(step, 64, step / 100)
-    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  3:10 left"
+    meter = progress.ProgressMeter(reports.append, "images")
+    for step in range(1, 6):
+        now += 2 if step > 1 else 100
+        meter.step(step, 64, step / 100)
+    assert str(reports[-1]) == "  5%  step 5  32 images/s  3:10 left"
 
 
-def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch, capsys):
+def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch):
     """64 images in 2 s, where products alone would allow 64 in one; measuring those takes 7 s, once."""
     now, measured = 0.0, 0
 
@@ -113,21 +90,24 @@ def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch, capsys):
         now, measured = now + 7, measured + 1
         return 64.0
 
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    reports: list[progress.Progress] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress.Display("images", peak) as display:
-        for step in range(1, 6):
-            now += 2
-            display.step(step, 64, step / 100)
+    meter = progress.ProgressMeter(reports.append, "images", peak)
+    for step in range(1, 6):
+        now += 2
+        meter.step(step, 64, step / 100)
     assert measured == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "  5%  step 5  32 images/s  50% of peak  3:10 left"
+    assert str(reports[-1]) == "  5%  step 5  32 images/s  50% of peak  3:10 left"
 
 
-def test_the_peak_is_that_of_the_routes_products(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+def test_the_peak_is_that_of_the_routes_products(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    reports: list[progress.Progress] = []
     monkeypatch.setattr(Route, "products_per_second", lambda route: 6e5)
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), flops=30.0)  # so 20,000 items a second
-    shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", capsys.readouterr().err)
+    train(
+        ToyTask(), CONFIG, tmp_path, route=toy_route(), flops=30.0, progress=reports.append
+    )  # so 20,000 items a second
+    shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", "\n".join(map(str, reports)))
     assert shown
     for rate, share in shown:
         assert int(share) == pytest.approx(100 * int(rate.replace(",", "")) / 20_000, abs=0.51)

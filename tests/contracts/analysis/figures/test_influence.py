@@ -1,11 +1,9 @@
 """Influence over distance: against whole Jacobians, and against what is known of each net."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from manyheads.analysis.figures.influence import KINDS, RECALLED, Recaller, draw, fading, influence, table, texts
+from manyheads.analysis.figures.influence import KINDS, RECALLED, Recaller, fading, influence, table, texts
 from manyheads.models.sequence_baselines import Recurrent
 
 
@@ -39,22 +37,6 @@ def test_marked_words() -> None:
     tokens, asked = texts(5, 7, torch.tensor([0, 6, 2]), torch.Generator().manual_seed(1))
     assert (tokens >= 5).nonzero().tolist() == [[0, 6], [1, 0], [2, 4]]
     assert tokens.max(1).values.sub(5).tolist() == asked.tolist()
-
-
-def test_convolutions_end_where_their_field_does_and_attention_learns_to_recall(tmp_path: Path) -> None:
-    state = torch.random.get_rng_state()
-    found = fading(length=12, width=16, layers=2, kernel=3, symbols=4, steps=250)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    for curves in (found.before, found.after):
-        assert [value > 0 for value in curves["convolution"]] == [k <= 2 for k in range(12)]
-    assert found.before["rnn"][11] < 0.1 * found.before["rnn"][0]
-    far = found.before["attention"][1:]
-    assert max(far) < 3 * min(far)
-    assert min(found.recalled["attention"]) > 0.9
-    assert sum(found.recalled["convolution"][3:]) / 9 < 0.5  # chance is 0.25
-    assert "share of marked words recalled" in table(found.parts)
-    draw(found.parts, tmp_path / "a.png", 1 / found.symbols)
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_table_shows_distances_that_double() -> None:

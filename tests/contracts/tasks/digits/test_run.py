@@ -73,6 +73,15 @@ def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
         pondering(translator, "12")
 
 
+def test_steps_are_those_of_the_precision_that_translates(run: Path) -> None:
+    translator = manyheads.load(run, precision="bf16")
+    seen = []
+    hook = translator.model.encoder.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    pondering(translator, "12", "12")
+    hook.remove()
+    assert seen == [True]
+
+
 def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Path) -> None:
     record = json.loads((run / "result.json").read_text())
     predictor = manyheads.load(run)

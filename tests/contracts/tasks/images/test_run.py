@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,12 +70,12 @@ def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None
 
 
 def test_deits_recipe_is_taken_apart_a_part_a_row(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ablation, "ROWS", {row: ablation.ROWS[row] for row in ("base", "no mixup, no cutmix")})
     settings = {**SMALL, "data": str(data), "training.epochs": 1}
     assert train("deit/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
-    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
+    assert f"--out {tmp_path / 'a'} --resume" in log.text
     table = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
     assert [line[:24].rstrip() for line in table.splitlines()[1:]] == ["base", "no mixup, no cutmix"]
     assert (tmp_path / "a" / "table.txt").read_text() == table + "\n"
@@ -147,28 +145,33 @@ def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, log: pyt
     assert "has no preprocessor_config.json: its images' means" in log.text
 
 
-def test_paths_on_stdin(run: Path, data: Path) -> None:
+def test_paths_on_stdin(
+    run: Path, data: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(data / "test" / "above" / "201.png")
-    command = [sys.executable, "-m", "manyheads", "classify", str(run)]
-    done = subprocess.run(command, input=f"{file}\n", capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{file}\tabove\t")
+    stdin(f"{file}\n")
+    assert cli.main(["classify", str(run)]) == 0
+    assert capsys.readouterr().out.startswith(f"{file}\tabove\t")
 
 
-def test_one_bad_image_among_many(run: Path, data: Path, tmp_path: Path) -> None:
+def test_one_bad_image_among_many(
+    run: Path, data: Path, tmp_path: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The others are classified, before it and, on request, behind it; it is told by line and file."""
     good = str(data / "test" / "above" / "201.png")
     bad = tmp_path / "bad.png"
     bad.write_text("no image")
-    command = [sys.executable, "-m", "manyheads", "classify", str(run)]
-    lines = f"{good}\n{bad}\n{good}\n"
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout.splitlines() == [f"{good}\tabove\t{done.stdout.split()[-1]}"]
-    assert f"<stdin>:2: {bad}: not an image" in done.stderr
-    assert done.stderr.count("\n") == 1
-    done = subprocess.run([*command, "--skip-bad-lines"], input=lines, capture_output=True, text=True, check=True)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [good, str(bad), good]
-    assert f"skipped: <stdin>:2: {bad}: not an image" in done.stderr
+    stdin(f"{good}\n{bad}\n{good}\n")
+    assert cli.main(["classify", str(run)]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [f"{good}\tabove\t{out.split()[-1]}"]
+    assert f"<stdin>:2: {bad}: not an image" in err
+    assert err.count("\n") == 1
+    stdin(f"{good}\n{bad}\n{good}\n")
+    assert cli.main(["classify", str(run), "--skip-bad-lines"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == [good, str(bad), good]
+    assert f"skipped: <stdin>:2: {bad}: not an image" in err
     model = manyheads.load(str(run))
     with pytest.raises(ValueError, match="bad.png: not an image"):
         model.classify([good, bad])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,12 +87,10 @@ def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (place["kind"], place["text"], place["start"], place["end"]) == ("LOC", "New York", 12, 20)
 
 
-def test_one_line_in_one_line_out(run: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "manyheads", "tag", str(run)], input="Bob went to Oslo.\n\nEve\n", text=True,
-        capture_output=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == ["Bob/B-PER went/O to/O Oslo/B-LOC ./O", "", "Eve/B-PER"]
+def test_one_line_in_one_line_out(run: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+    stdin("Bob went to Oslo.\n\nEve\n")
+    assert cli.main(["tag", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Bob/B-PER went/O to/O Oslo/B-LOC ./O", "", "Eve/B-PER"]
 
 
 def test_fine_tuning_starts_from_the_encoder(

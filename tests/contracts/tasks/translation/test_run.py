@@ -1,17 +1,11 @@
 """The translation recipe on a corpus small enough to learn by heart, from files to a directory for other tools."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 import manyheads
@@ -116,13 +110,13 @@ def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeyp
     sources, targets = ["dog"] * 12, ["Hund " * (1 + 3 * (i % 4)) for i in range(12)]
     whole = translator.score(sources, targets)
     sizes = list[int]()
-    inner = translator._pad
+    inner = predictor.pad_sources
 
-    def counted(encoded: Any) -> Any:
+    def counted(model: Any, encoded: Any, route: Any) -> Any:
         sizes.append(len(encoded))
-        return inner(encoded)
+        return inner(model, encoded, route)
 
-    monkeypatch.setattr(translator, "_pad", counted)
+    monkeypatch.setattr(predictor, "pad_sources", counted)
     monkeypatch.setattr(predictor, "LOGITS", 30 * translator.target_tokenizer.get_vocab_size())
     parts = translator.score(sources, targets)
     assert [p.log_probability for p in parts] == pytest.approx([w.log_probability for w in whole], abs=1e-4)
@@ -158,35 +152,6 @@ def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path) -> None:
     assert not found["most_changed"]
 
 
-def command(corpus: Path, out: Path, *more: str) -> list[str]:
-    settings = {**SMALL, "data": corpus, "training.steps": 40, "model.dropout": 0.1, "training.average": 3}
-    return [
-        *(sys.executable, "-m", "manyheads", "train", "translation"),
-        *(f"{key}={value}" for key, value in settings.items()),
-        *("--out", str(out), *more),
-    ]
-
-
-def test_killed_and_resumed_is_the_same_run_byte_for_byte(corpus: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(corpus, whole), check=True, capture_output=True, env=environment)
-    process = subprocess.Popen(
-        command(corpus, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
-    while not (killed / "state" / "checkpoint-00000005.json").exists():
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (killed / "model.safetensors").exists()
-    refused = subprocess.run(command(corpus, killed), capture_output=True, text=True, env=environment)
-    assert refused.returncode == 2
-    assert "--resume" in refused.stderr.splitlines()[-1]
-    subprocess.run(command(corpus, killed, "--resume"), check=True, capture_output=True, env=environment)
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-
-
 def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
     settings = {"data": str(corpus), "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
     out = tmp_path / "tuned"
@@ -195,34 +160,6 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     assert (out / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     with pytest.raises(ValueError, match=r"model\.width: given by the model to start from"):
         train("translation", {**settings, "model.width": 64}, out=tmp_path / "wide", init=str(run))
-
-
-def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
-    settings = {**SMALL, "data": str(corpus), "joint": False, "model.tie": "none", "training.steps": 250}
-    settings |= {"vocabulary": 40, "training.learning_rate": 5e-3}
-    result = train("translation", settings, out=tmp_path / "run")
-    assert result["metrics"]["exact_match"]["value"] > 0.9
-    translator = manyheads.load(tmp_path / "run")
-    assert translator.family == "manyheads-transformer"
-    assert torch.count_nonzero(translator.model.source_embedding.weight[translator.model.source_pad]) == 0
-
-
-def test_two_vocabularies_of_words(corpus: Path, tmp_path: Path) -> None:
-    """As in the PyTorch tutorial: sources begin with <bos>, and so does decoding."""
-    settings = {**SMALL, "data": str(corpus), "joint": False, "tokenizer": "words", "training.steps": 250}
-    settings |= {"model.tie": "none", "model.embedding_init": "xavier", "vocabulary": [22, 21]}
-    result = train("translation", {**settings, "training.learning_rate": 5e-3}, out=tmp_path / "run")
-    assert result["metrics"]["exact_match"]["value"] > 0.9
-    translator = manyheads.load(tmp_path / "run")
-    c = translator.model.config
-    assert (c.pad, c.start, c.end, c.source_pad) == (1, 2, 3, 1)
-    assert (c.source_vocab, c.target_vocab) == (4 + 17, 4 + 17)  # seven words and ten digits; 22 is more than there are
-    assert translator.tokenizer.encode("two dog").tokens == ["<bos>", "two", "dog", "<eos>"]
-    assert translator.target_tokenizer.encode("zwei Hund").tokens == ["zwei", "Hund", "<eos>"]
-    written = translator.attend("two red dog 1").axes["cross"]
-    assert written[0].keys.tokens[0] == "<bos>"
-    for weights in (translator.model.source_embedding.weight, translator.model.target_embedding.weight):
-        assert not weights[1].any()
 
 
 def test_the_blog_s_recipe_is_the_tutorial_s(corpus: Path, tmp_path: Path) -> None:
@@ -241,20 +178,6 @@ def test_xavier_reaches_the_embeddings() -> None:
         bound = (6 / sum(embedding.weight.shape)) ** 0.5
         assert 0.99 * bound < embedding.weight.abs().max() <= bound
         assert not embedding.weight[embedding.padding_idx].any()
-
-
-def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
-    settings = {**SMALL, "data": str(corpus), "tokenizer": "unigram", "training.steps": 250}
-    result = train("translation", {**settings, "training.learning_rate": 5e-3}, out=tmp_path / "run")
-    assert result["metrics"]["exact_match"]["value"] > 0.9
-    assert json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["type"] == "Unigram"
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
-    assert (
-        theirs("one red dog 7")["input_ids"] == manyheads.load(tmp_path / "run").tokenizer.encode("one red dog 7").ids
-    )
-    given = {"data": str(corpus), "tokenizer": "unigram"}
-    with pytest.raises(ValueError, match="tokenizer: given by the model to start from"):
-        train("translation", given, out=tmp_path / "tuned", init=str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -336,11 +259,11 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
 
 
 def test_a_stopped_ablation_names_the_command_of_the_whole(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1}
     assert train("translation/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
-    assert f"--out {tmp_path / 'a'} --resume" in capsys.readouterr().err
+    assert f"--out {tmp_path / 'a'} --resume" in log.text
 
 
 def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:

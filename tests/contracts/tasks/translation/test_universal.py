@@ -20,8 +20,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
 
 
-@pytest.mark.parametrize("halting", ["fixed", "basic", "accumulated"])
-def test_a_universal_transformer_translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:
+def test_a_universal_transformer_translates_text(corpus: Path, tmp_path: Path) -> None:
+    translates_text(corpus, tmp_path, "basic")
+
+
+def translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:
+    """Train a model, and try all that a Universal Transformer promises."""
     sizes = {"width": 32, "heads": 2, "feed_forward": 64, "steps": 3, "norm": "pre", "dropout": 0.0, "halting": halting}
     settings = {name: SMALL[name] for name in SMALL if not name.startswith("model.")} | {"preset": "universal/tiny"}
     settings |= {f"model.{name}": value for name, value in sizes.items()}

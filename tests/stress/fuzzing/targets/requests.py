@@ -81,8 +81,9 @@ def _verb(folder: Path) -> None:
 
 @cache
 def _service() -> Any:
-    from manyheads.service.app import Limits, application
+    from manyheads.service.app import application
     from manyheads.service.server import Settings, service_of
+    from manyheads.service.state import Limits
 
     models = {
         "lm": "gpt2",

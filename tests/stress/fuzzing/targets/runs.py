@@ -40,7 +40,7 @@ def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
     model, optimiser, window, _ = _parts()
-    with Checkpoints(state, print) as checkpoints:
+    with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
             tensors, content = capture(model, optimiser, Counters(), window, {})
@@ -56,7 +56,7 @@ def _checkpoints(folder: Path) -> list[Files]:
 def _checkpoint(folder: Path) -> None:
     read_metrics(folder / "metrics.jsonl")
     unfinished(folder)
-    with Checkpoints(folder / "state", print) as checkpoints:
+    with Checkpoints(folder / "state") as checkpoints:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last

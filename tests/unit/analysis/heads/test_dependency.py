@@ -1,7 +1,5 @@
 """Heads as parsers: a known head scores 100%, random ones at chance; brute force, offsets, possessives, intervals."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from manyheads.analysis.heads.coreference import DIRECTIONS as TOWARDS
 from manyheads.analysis.heads.coreference import NEAREST, SAME_WORD, Referring, coreference_hits
-from manyheads.analysis.heads.dependency import DIRECTIONS, dependency_hits, draw_heads
+from manyheads.analysis.heads.dependency import DIRECTIONS, dependency_hits
 from manyheads.analysis.heads.selections import Selections, interval
 
 
@@ -119,12 +117,6 @@ def test_an_unknown_relation_and_no_item() -> None:
     nothing = dependency_hits(maps(1, 1), ["a"], [-1], ["root"])
     with pytest.raises(ValueError, match="no item to score"):
         Selections.of([nothing], ["a", "b"], DIRECTIONS)
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_heat_map(tmp_path: Path, suffix: str) -> None:
-    draw_heads(corpus(5, planted=True), tmp_path / f"a.{suffix}")
-    assert (tmp_path / f"a.{suffix}").stat().st_size > 5000
 
 
 def test_antecedents() -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, parse, train_parser
@@ -31,29 +30,6 @@ def sentences(count: int, strength: float, seed: int = 1) -> list[Parsed]:
 
 def score(train: list[Parsed], test: list[Parsed], rate: float | None = None) -> float:
     return float(np.mean([right for each in attachment(train_parser(train, rate=rate), test) for right in each]))
-
-
-def likelihood(weights: np.ndarray, examples: list[Parsed]) -> float:
-    """The mean of -log p over words, written out."""
-    total, words = 0.0, 0
-    for sentence in examples:
-        maps = sentence.maps.double().numpy()
-        for j, head in enumerate(sentence.heads):
-            others = [i for i in range(len(sentence.heads)) if i != j]
-            scores = [weights[0] @ maps[:, i, j] + weights[1] @ maps[:, j, i] for i in others]
-            if head >= 0:
-                total += float(np.logaddexp.reduce(scores)) - scores[others.index(head)]
-                words += 1
-    return total / words
-
-
-def test_attention_alone_reaches_scipys_optimum() -> None:
-    examples = sentences(10, 1.5)
-    parser = train_parser(examples, epochs=300)
-    ours = likelihood(parser.constant.detach().double().numpy(), examples)
-    best = minimize(lambda w: likelihood(w.reshape(2, 3), examples), np.zeros(6))
-    assert ours == pytest.approx(best.fun, abs=2e-3)
-    assert likelihood(np.zeros((2, 3)), examples) > best.fun + 0.1
 
 
 def test_a_head_that_knows_the_tree_parses_everything_and_noise_nothing() -> None:

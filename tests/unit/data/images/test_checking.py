@@ -1,13 +1,9 @@
 """Images are decoded once; what that told is remembered; those without files of their own lie in one that is mapped."""
 
-import gc
 import io
 import json
 import os
-import pickle
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +23,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.images.store import Store, Stored
+from manyheads.data.images.store import Store
 from tests.support.pictures import (
     GREY,
     LABELS,
@@ -110,40 +106,6 @@ def test_a_file_that_is_larger_than_images_are_is_not_read(tmp_path: Path) -> No
         open_image(tmp_path / "a.png")
 
 
-def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
-    """Six megabytes of images in a file: what is pickled for a worker is a thousandth."""
-    rng = np.random.default_rng(0)
-    images = [encoded(Image.fromarray(rng.integers(0, 256, (600, 600, 3), dtype=np.uint8))) for _ in range(6)]
-    file = as_parquet(tmp_path, image=images, label=["a", "b"] * 3)
-    data = read_images(file, kept=tmp_path / "kept")
-    assert all(isinstance(item.source, Stored) for item in data.items)
-    assert len(pickle.dumps(data.items)) < 6_000
-    copies = pickle.loads(pickle.dumps(data.items))
-    for item, png in zip(copies, images, strict=True):
-        assert item.source.image() == png
-    workers = ImageLoader(data, ("a", "b"), Preprocessing(8), batch_items=2, workers=1)
-    alone = ImageLoader(data, ("a", "b"), Preprocessing(8), batch_items=2)
-    np.testing.assert_array_equal(workers.epoch()[1].images, alone.epoch()[1].images)
-    workers.close()
-
-
-def test_a_scratch_file_goes_with_its_data(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    data = read_images(as_parquet(tmp_path), kept=kept)
-    assert list(kept.glob("images-*"))
-    part = data.subset([0])
-    del data
-    assert part.image(0).size == (5, 6)
-    del part
-    gc.collect()
-    assert not list(kept.glob("images-*"))
-    (kept / "images-of-a-killed-run").write_bytes(b"x")
-    many(tmp_path / "d")
-    ImageSource(data=str(tmp_path / "d"), kept=kept).read()
-    gc.collect()
-    assert not list(kept.glob("images-*"))
-
-
 def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file: cannot write"):
@@ -165,27 +127,6 @@ def test_an_order_is_drawn_once_an_epoch(monkeypatch: pytest.MonkeyPatch, tmp_pa
     batches = ImageLoader(data, ("a", "b"), Preprocessing(2), batch_items=7, augmentation=Augmentation()).epoch(3)
     assert len(list(batches)) == 9
     assert len(calls) == 1
-
-
-def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
-    """600 MB of zeros behind four images: read in a process that may not have so much."""
-    import gzip
-
-    file = as_idx_gz(tmp_path)
-    content = gzip.decompress(file.read_bytes())
-    with gzip.open(file, "wb", compresslevel=1) as bomb:
-        bomb.write(content)
-        for _ in range(600):
-            bomb.write(bytes(2**20))
-    code = (
-        "import resource, sys\n"
-        "from manyheads.data.images.reading import read_images\n"
-        "resource.setrlimit(resource.RLIMIT_DATA, (500 * 2**20,) * 2)\n"
-        "try: read_images(sys.argv[1])\n"
-        "except ValueError as error: print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
-    assert "more where it says 4 x 6 x 5 bytes; fetch it again" in done.stdout, done.stderr
 
 
 def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:

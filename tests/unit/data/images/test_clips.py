@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from manyheads.data.images import decoding
 from manyheads.data.images.clips import evenly, read_clip
 
 
@@ -63,10 +64,14 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
-    frames = [Image.new("L", (4000, 4000), shade) for shade in (0, 1, 2)]
+def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decoding.MOST_COMPOSED == 480_000_000
+    monkeypatch.setattr(decoding, "MOST_COMPOSED", 4_800_000)
+    frames = [Image.new("L", (400, 400), shade) for shade in (0, 1, 2)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=[*frames[1:], *frames * 10])
-    with pytest.raises(ValueError, match=r"528,000,000 pixels of all its frames are more than the 480,000,000"):
+    with pytest.raises(ValueError, match=r"5,280,000 pixels of all its frames are more than the 4,800,000"):
         read_clip(tmp_path / "a.gif", 2)
 
 

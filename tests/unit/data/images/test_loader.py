@@ -107,7 +107,6 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, {root!r})
 from tests.unit.data.images.test_loader import *
-from tests.paths import ROOT
 if __name__ == "__main__":
     loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
     loader.epoch(0)[0]

@@ -282,11 +282,11 @@ def test_no_batches_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("schedule", ["noam", "constant", "linear"])
-def test_a_warmup_that_outlasts_the_run_is_told(tmp_path, capsys, schedule):
-    told = r"warning: the warm-up of 31 steps outlasts the run of 30: the learning rate never reaches its peak"
+def test_a_warmup_that_outlasts_the_run_is_told(tmp_path, log, schedule):
+    told = r"the warm-up of 31 steps outlasts the run of 30: the learning rate never reaches its peak"
     for warmup in (30, 31):  # 10 batches an epoch
         trained(ToyTask(), tmp_path / str(warmup), epochs=3, schedule=schedule, width=8, warmup=warmup)
-        assert (told in " ".join(capsys.readouterr().err.split())) == (warmup == 31)
+        assert (told in " ".join(log.text.split())) == (warmup == 31)
 
 
 def test_checkpointing_needs_blocks(tmp_path):

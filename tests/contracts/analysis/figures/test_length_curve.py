@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import manyheads
+from lab.records import RESULTS
 from manyheads import cli
 from manyheads.analysis.figures.length_curve import curve, draw, read_records
 
-RUNS = Path(manyheads.__file__).parent / "results" / "runs"
+RUNS = RESULTS / "runs"
 WHOLE = json.loads((RUNS / "copy-universal.json").read_text())
 UNIVERSAL, TRANSFORMER = RUNS / "copy-universal.json", RUNS / "copy-transformer.json"
 

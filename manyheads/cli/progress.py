@@ -1,0 +1,41 @@
+"""The progress of a training on stderr: a bar on a terminal, else a line every half minute."""
+
+from __future__ import annotations
+
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from manyheads.training.progress import Progress
+
+PLAIN_SECONDS = 30.0  # between lines if stderr is no terminal
+
+
+class ProgressDisplay:
+    """Shows the progress that it is called with while its `with` block runs."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._bar = Bar(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
+            console=console, refresh_per_second=2, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("training", total=1.0, text="", visible=False)
+        self._printed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        if not self._bar.disable:
+            self._bar.update(self._task, completed=progress.fraction, text=progress.text, visible=True)
+        elif time.monotonic() - self._printed >= PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            self._bar.console.print(str(progress), markup=False, soft_wrap=True)

@@ -1,0 +1,77 @@
+"""The embedded corpora that are shipped: generated once, so that the usual ones need no locale data.
+
+`python -m lab.embedded_corpora` writes them. Other locales, seeds and sizes are generated with Babel (extra `locales`).
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import Data, SplitData
+from manyheads.errors import extra
+
+FOLDER = files("manyheads.data.embedded") / "corpora"
+SUFFIX = ".json.xz"
+
+Columns = list[tuple[list[Any], list[Any]]]  # of each split, the two columns
+D = TypeVar("D", bound=Data)
+
+
+def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]:
+    """Return the corpus of `phrases.cldr_pairs`."""
+    name = f"pairs-{source}-{target}-seed{seed}-size{size}"
+    if (columns := _read(name)) is not None:
+        return _splits(columns, Pairs)
+    with _babel(name):
+        from manyheads.data.embedded.phrases import cldr_pairs
+    return cldr_pairs(source, target, seed=seed, size=size)
+
+
+def languages(*, seed: int, size: int) -> SplitData[Labelled]:
+    """Return the corpus of `languages.cldr_languages`."""
+    name = f"languages-seed{seed}-size{size}"
+    if (columns := _read(name)) is not None:
+        return _splits(columns, Labelled)
+    with _babel(name):
+        from manyheads.data.embedded.languages import cldr_languages
+    return cldr_languages(seed=seed, size=size)
+
+
+def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
+    """Return the corpus of `tags.cldr_tagged`."""
+    name = f"tags-{locale}-seed{seed}-size{size}"
+    if (columns := _read(name)) is not None:
+        return _splits(columns, Tagged)
+    with _babel(name):
+        from manyheads.data.embedded.tags import cldr_tagged
+    return cldr_tagged(locale, seed=seed, size=size)
+
+
+def _splits(columns: Columns, make: Callable[[list[Any], list[Any]], D]) -> SplitData[D]:
+    train, validation, test = [make(first, second) for first, second in columns]
+    return SplitData(train, validation, test)
+
+
+def names() -> list[str]:
+    """Return the shipped corpora: kind, locales, seed and size."""
+    return sorted(file.name.removesuffix(SUFFIX) for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
+
+
+def _read(name: str) -> Columns | None:
+    if name not in names():
+        return None
+    columns: Columns = json.loads(lzma.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
+    return columns
+
+
+def _babel(name: str) -> AbstractContextManager[None]:
+    """Name the extra, and the corpora that need none, if Babel is missing."""
+    return extra("locales", f"the embedded corpus {name} (expected, without an extra: one of {', '.join(names())})")

@@ -1,0 +1,54 @@
+"""The computation of a verb, or of the pixels of images, for a batch of items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from manyheads.data.images.checking import open_image
+from manyheads.data.text.text_faults import ItemError
+from manyheads.errors import UserError
+from manyheads.service.batching import Run
+
+MOST_PIXELS = 16_000_000  # of an image
+
+
+def run(predictor: Any, verb: str, **how: Any) -> Run:
+    """What computes a verb for many items at once."""
+
+    def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
+        for index, pair in enumerate(pairs):
+            try:
+                predictor.check(*pair)
+            except UserError as error:
+                raise ItemError(index, str(error)) from None
+        return predictor.answers(pairs, **how)
+
+    def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
+        return predictor.classify([a for a, _ in items], [b for _, b in items], **how)
+
+    def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
+        arrays = [predictor.preprocessing.normalised(Image.fromarray(pixels)) for pixels in items]
+        return predictor.classify_arrays(arrays, **how)
+
+    special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
+    return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **how))
+
+
+def framed(predictor: Any) -> Run:
+    """What makes of images' files the pixels that the model sees."""
+
+    def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
+        found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size
+        for index, item in enumerate(items):
+            try:
+                found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))
+            except UserError as error:
+                raise ItemError(index, str(error)) from None
+        return found
+
+    return pixels

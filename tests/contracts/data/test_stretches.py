@@ -1,0 +1,15 @@
+"""Every short text, encoded a stretch at a time."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from manyheads.data.text.stretches import encoder
+from tests.unit.data.test_stretches import DTYPE, TOKENIZER
+
+
+def test_every_short_text_of_what_the_expression_tells_apart() -> None:
+    encode = encoder(TOKENIZER, DTYPE)
+    given = ["".join(letters) for letters in product("a1' \n.\xa0s", repeat=5)]
+    for _ in range(2):  # of the second time all is known
+        assert [ids.tolist() for ids in encode(given)] == [each.ids for each in TOKENIZER.encode_batch(given)]

@@ -1,0 +1,31 @@
+"""BERT with the norm before each sublayer: saved under a name of our own, and lowered."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyheads import directory
+from manyheads.core.runtime import prepare
+from manyheads.export import export
+from manyheads.lowering import lower
+from tests.unit.models.test_bert import first, small, texts
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "sequence"])
+def test_with_the_norm_before_it_is_saved_under_a_name_of_our_own(tmp_path: Path, head: str) -> None:
+    model = small(head, norm="pre")
+    assert directory.save(tmp_path / "pre", model) == "manyheads-bert"
+    assert directory.save(tmp_path / "post", small(head)) == "bert"
+    loaded = directory.load(tmp_path / "pre").model
+    assert loaded.config == model.config
+    tokens, lengths, segments = texts()
+    with torch.no_grad():
+        assert torch.equal(first(loaded(tokens, lengths, segments)), first(model(tokens, lengths, segments)))
+    with pytest.raises(ValueError, match="norm is 'pre': only 'post' can be represented"):
+        export(tmp_path / "pre", tmp_path / "hf", "hf")
+    fast, route = lower(loaded, prepare(threads=1))
+    real = torch.arange(9) < lengths[:, None] if head == "masked_lm" else slice(None)  # words, not their padding
+    with torch.inference_mode(), route.computing():
+        found, expected = (first(either(tokens, lengths, segments))[real] for either in (fast, model))
+    assert torch.allclose(found, expected, atol=1e-4)

@@ -1,0 +1,13 @@
+"""What a recipe says of its model."""
+
+from manyheads.tasks.train import train
+
+
+def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
+    planned = [
+        train("text-classification", settings, dry_run=True)["model"]
+        for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})
+    ]
+    assert (planned[0]["width"], planned[0]["dropout"]) == (64, 0.2)
+    assert planned[1]["width"] == 32
+    assert planned[2]["kind"] == "lstm"

@@ -1,0 +1,60 @@
+"""Recordings and edits of compiled models."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from manyheads.core.tap import edit, record
+from manyheads.models.transformer import Transformer
+from tests.unit.core.test_states import D, T, built, inputs, logits
+from tests.unit.core.test_tap import LENGTHS, NAMES, TS, TT, B, V, explicit, translator
+
+
+@pytest.fixture
+def model() -> Transformer:
+    return translator().eval()
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    draw = torch.randint(1, V - 1, (B, TS + TT), generator=generator)
+    return draw[:, :TS], LENGTHS, draw[:, TS:]
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
+    """Traced as for the inductor, which itself needs a compiler and minutes: a graph made without recording is made
+    anew for it, and the first serves again afterwards."""
+    explicit(model, way)
+    with torch.no_grad(), record(model) as expected:
+        output = model(*batch)
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(*batch), output)
+        with record(model) as maps:
+            assert torch.equal(compiled(*batch), output)
+        with edit(model) as change:
+            change.zero("encoder.blocks.0.attention", [1])
+            assert not torch.equal(compiled(*batch), output)
+        assert torch.equal(compiled(*batch), output)
+    for name in NAMES:
+        torch.testing.assert_close(maps[name], expected[name], atol=1e-5, rtol=1e-5)
+
+
+def test_under_compile_edits_are_not_forgotten() -> None:
+    """A hook that is added behind a compilation is not seen by it: one of the reasons for taps."""
+    model = built("gpt")
+    given = inputs(model)
+    plain = logits(model, given)
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(logits(compiled, given), plain)
+    with edit(model) as change:
+        change.feed_forward("decoder.blocks.0.feed_forward", torch.zeros_like)
+        change.residual("decoder.blocks.1", torch.zeros_like, positions=[1])
+        torch.testing.assert_close(logits(compiled, given), edited := logits(model, given))
+    assert not torch.allclose(edited, plain)
+    with record(model, of="residual") as states:
+        logits(compiled, given)
+    assert states["decoder"][0].shape == (2, T, D)
+    torch.testing.assert_close(logits(compiled, given), plain)

@@ -1,0 +1,23 @@
+"""Embedded tagged phrases are the same every time."""
+
+import pytest
+
+from manyheads.data.embedded.tags import cldr_tagged
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.splits import SplitData
+
+
+@pytest.fixture(scope="module")
+def corpus() -> SplitData[Tagged]:
+    return cldr_tagged("en", seed=3, size=2000)
+
+
+def test_deterministic_by_seed_and_told_where_it_cannot_be(corpus: SplitData[Tagged]) -> None:
+    assert cldr_tagged("en", seed=3, size=2000) == corpus
+    assert cldr_tagged("en", seed=4, size=2000).test != corpus.test
+    with pytest.raises(ValueError, match="puts spaces between words"):
+        cldr_tagged("ja", size=8000)
+    with pytest.raises(ValueError, match="unknown locale 'xx'"):
+        cldr_tagged("xx")
+    with pytest.raises(ValueError, match="at least 1,000"):
+        cldr_tagged(size=10)

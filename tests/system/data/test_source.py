@@ -1,0 +1,48 @@
+"""Embedded data are made again from a record."""
+
+import json
+from typing import Any
+
+import pytest
+
+from manyheads.data.sources.corpora import ParallelSource, TaggedSource
+from manyheads.data.sources.digits import DigitSource
+from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.sources.source import Source
+from manyheads.files import fingerprint
+from tests.contracts.data.test_source import RUNS
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ParallelSource(size=1000, seed=2), TaggedSource(size=1000, locale="de"),
+        DigitSource(algorithm="addition", size=100, lengths=(5, 9), tested=7), TextSource(),
+    ],
+    ids=lambda source: source.kind,
+)  # fmt: skip
+def test_embedded_data_are_made_again(source: Source[Any]) -> None:
+    splits = source.read()
+    assert source.peek() is None
+    again = source_of({"data": source.describe(splits)})
+    assert again is not None
+    assert [*source.content(again.again(), "test")] == [*source.content(splits.test, "test")]
+    other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}})
+    assert other is not None
+    with pytest.raises(ValueError, match="the embedded corpus: the test data are not those of the run any more"):
+        other.again()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "addition-lstm", "tagging", "translation-en-de",
+        pytest.param("text-classification", marks=pytest.mark.slow),  # phrases of many languages
+    ],
+)  # fmt: skip
+def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
+    record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
+    source = source_of(record)
+    assert source is not None
+    assert fingerprint(source.content(source.again(), "test")).startswith(record["data"]["fingerprints"]["test"])

@@ -1,0 +1,13 @@
+"""Universal Transformers with other ways of halting in the recipe of translation."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.tasks.translation.test_run import write_corpus
+from tests.contracts.tasks.translation.test_universal import translates_text
+
+
+@pytest.mark.parametrize("halting", ["accumulated", pytest.param("fixed", marks=pytest.mark.slow)])
+def test_a_universal_transformer_translates_text(tmp_path: Path, halting: str) -> None:
+    translates_text(write_corpus(tmp_path / "corpus"), tmp_path, halting)
