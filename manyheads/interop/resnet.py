@@ -50,6 +50,15 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 
 
 _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "stage_names"}
+
+
+class _Downsampling(Setting):
+    """Where a bottleneck halves the resolution. Basic blocks of other tools may state it as well: it has no effect."""
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.ours: False} if theirs.get("layer_type") == "basic" else super().to_ours(theirs)
+
+
 RESNET = Family(
     "resnet", ResNetConfig, ResNet,
     Settings(
@@ -60,7 +69,7 @@ RESNET = Family(
             Setting("depths", "depths", default=(3, 4, 6, 3)),
             Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
             Setting("halve_first", "downsample_in_first_stage", default=False),
-            Setting("stride_in_1x1", "downsample_in_bottleneck", default=False),
+            _Downsampling("stride_in_1x1", "downsample_in_bottleneck", default=False),
             Setting("image_size", "image_size", default=224),  # only ours write it
         ),
         ours_only={"stem": "7x7", "squeeze": None},

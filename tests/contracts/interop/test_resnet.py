@@ -105,7 +105,8 @@ def test_transformers_opens_what_we_save(tmp_path: Path, settings: dict[str, Any
 
 
 @pytest.mark.parametrize("settings", [
-    {"layer_type": "basic"}, {}, {"downsample_in_bottleneck": True, "downsample_in_first_stage": True},
+    {"layer_type": "basic"}, {"layer_type": "basic", "downsample_in_bottleneck": True}, {},
+    {"downsample_in_bottleneck": True, "downsample_in_first_stage": True},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("kind", ["ResNetModel", "ResNetForImageClassification"])
 def test_we_open_what_transformers_saves(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
