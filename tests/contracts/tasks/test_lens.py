@@ -19,6 +19,7 @@ from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
 from manyheads.models.universal import UniversalSequence, UniversalSequenceConfig
 from manyheads.tasks.loading import load
+from manyheads.tasks.translation.decoding import never_written
 from tests.support import reference
 
 TEXTS = ["to be or not to be", "dogs bark, unaffably, and often.", "a man is here"] * 5
@@ -128,7 +129,7 @@ def test_the_last_layer_of_a_translator_is_what_it_writes(translator: Any) -> No
     assert lens.tokens[-1] == "</s>"
     score = sum(np.log(float(logits[at].softmax(-1)[each])) for at, each in enumerate(written))
     (scored,) = translator.score([source], [target])
-    never = logits.softmax(-1)[:, translator._never].sum(-1)  # what decoding leaves out
+    never = logits.softmax(-1)[:, never_written(translator.model)].sum(-1)  # what decoding leaves out
     assert scored.log_probability == pytest.approx(score - float((1 - never).log().sum()), abs=1e-3)
 
 

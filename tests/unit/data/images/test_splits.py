@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.images.reading import ImageData, digits, read_images
+from manyheads.data.images.reading import digits, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.recorded import source_of
@@ -120,12 +119,6 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
     assert rows["images of the training data"] == ["", "1 (50.0%)"]
     assert "1 of 2 validation images are in the training data" in report
     assert "1 training images occur again with another label" in report
-
-
-def test_real_images(real_data: Callable[[str], Path]) -> None:
-    data = read_images(real_data("mnist/test.parquet"))
-    assert (len(data), data.names, {item.size for item in data.items}) == (2000, tuple("0123456789"), {(28, 28)})
-    assert isinstance(data, ImageData)
 
 
 def test_classes_called_by_numbers_are_scored_on_their_own_test_data(tmp_path: Path) -> None:
