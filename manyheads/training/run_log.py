@@ -60,7 +60,7 @@ class RunLog:
         """Report a step. Every `log_every` steps, log the means of the window and start a new one."""
         config, counters = self._session.config, self._session.counters
         if result.skipped is not None:
-            logger.info(result.skipped)
+            logger.warning(result.skipped)
             self._write({"epoch": counters.epoch, "skipped": counters.skipped})
         fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
         self._meter.step(counters.step, result.count, fraction)
