@@ -175,6 +175,7 @@ def test_many_lines_are_told_at_once(running: Running) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_random_requests_get_an_answer(running: Running) -> None:
     """Of every kind that is wrong: none ends in a failure of the service."""
     dice = random.Random(0)
