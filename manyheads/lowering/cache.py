@@ -54,8 +54,11 @@ class FusedCache(KVCache):
         super().set_cross(layer, key.to(dtype).contiguous(), value.to(dtype).contiguous(), lengths)
 
     def cross(self, layer: int) -> tuple[Tensor, Tensor]:
-        key, value = super().cross(layer)
-        return key.float(), value.float()
+        if self._expanded is None:
+            super().cross(layer)
+            assert self._expanded is not None
+            self._expanded = [(key.float(), value.float()) for key, value in self._expanded]
+        return self._expanded[layer]
 
     def sources(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
         """Return what a kernel reads of the sources.

@@ -64,7 +64,7 @@ PLACE = _place()
 
 @cache
 def tell_of_compiling() -> None:
-    """On stderr, once, where no earlier process has left compiled kernels."""
+    """Log once that kernels will be compiled, unless an earlier process has left compiled ones."""
     if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
         logger.info("compiling kernels for this processor, once: about half a minute")
 

@@ -28,7 +28,7 @@ OF_THE_MODEL = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joi
 
 
 def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
-    """The model of `--init`, which has to be of that kind, with other settings; what is new is told on stderr.
+    """The model of `--init`, which has to be of that kind, with other settings; what is new is logged.
 
     origin  what the recipe starts from, for the error where the model is another
     """
@@ -46,7 +46,7 @@ def opened(run: Run, kind: Any, origin: str) -> Loaded:
 
 
 def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
-    """What was opened, with other settings; what is new is told on stderr."""
+    """What was opened, with other settings; what is new is logged."""
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
     if unknown := [f"model.{name}" for name in given if name not in known]:

@@ -124,9 +124,9 @@ def _layers(
 ) -> list[Layer]:
     """Return the recorded layers of an axis; a layer that ran several times once for each selected step."""
     query_steps, key_steps = _steps_of(axis, recording.thoughts)
-    every, layers = selection.every[axis], []
+    every, layers, modules = selection.every[axis], [], tapped(model)
     for name in selection.names[axis]:
-        module: Any = tapped(model)[name]
+        module: Any = modules[name]
         heads = tuple(range(module.heads)) if selection.heads is None else tuple(
             head % module.heads for head in selection.heads
         )  # fmt: skip

@@ -52,7 +52,7 @@ def passages(
 ) -> list[Passage]:
     """The windows of all pairs of question and context, of at most `max_length` tokens, each beginning `stride` tokens
     of the context after the one before. Of a question `max_query` tokens are read, as in the published code; how many
-    questions are longer is told on stderr."""
+    questions are longer is logged."""
     frame = Frame.of(tokenizer, pair=True)
     if not frame.before:
         raise UserError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
