@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from benchmarks.ours import training_precisions
 from manyheads.core.runtime import BUFFER, bytes_per_second, prepare
-from manyheads.lowering import has_kernels
+from manyheads.inference import has_kernels
 
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
 WIDTH = 2048  # of the square products
@@ -99,9 +99,9 @@ def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -
     """The product as lowered models take it; none where they do not."""
     if not has_kernels():
         return []
-    from manyheads.lowering.packed import team_of
-    from manyheads.lowering.stack import FusedLinear
-    from manyheads.lowering.tile import HAS_BF16, HAS_INT8
+    from manyheads.inference.packed import team_of
+    from manyheads.inference.stack import FusedLinear
+    from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []

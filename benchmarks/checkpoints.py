@@ -27,8 +27,8 @@ MODEL = "gpt2/124m"
 
 
 def measure(repeats: int, threads: int | None) -> dict[str, Any]:
-    route = prepare(threads=threads)
-    with route.settings(), tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    compute = prepare(threads=threads)
+    with compute.settings(), tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         parameters = dict(build(preset(MODEL, "gpt2")).named_parameters())
         tensors = {
             f"{kind}.{n}": torch.randn_like(p) for n, p in parameters.items() for kind in ("model", "first", "second")
@@ -58,7 +58,7 @@ def measure(repeats: int, threads: int | None) -> dict[str, Any]:
         "first_still_seconds": round(seconds["still"][0], 3), "repeats": repeats,
         "share_at_one_a_minute": round((medians["still"] + medians["computed"]) / 60, 5),
         "share_still_at_one_a_minute": round(medians["still"] / 60, 5),
-        "hardware": {**hardware(), "threads": route.describe()["threads"]}, "route": route.describe(),
+        "hardware": {**hardware(), "threads": compute.describe()["threads"]}, "route": compute.describe(),
     }  # fmt: skip
 
 

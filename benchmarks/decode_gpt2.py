@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.ceilings import Ceilings
-from benchmarks.ours import computing, fast, generator, precisions, seeded
+from benchmarks.ours import compiled, computing, generator, precisions, seeded
 from benchmarks.peers import llama_cpp, openvino
 from benchmarks.peers import transformers as hugging_face
 from benchmarks.work import Prepared, Side, Work, largest_difference
@@ -39,15 +39,15 @@ class Decoding:
 def ours(case: Decoding, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     given = case.inputs(model.config.vocab)
-    model, route = fast(model, setting, threads)
+    model, compute = compiled(model, setting, threads)
     prompts, count = given[:, : case.prompt].tolist(), case.batch
     how: dict[str, Any] = {"context": model.config.max_positions, "limits": [case.new] * count, "seeds": [0] * count}
 
     def run() -> None:
-        with torch.inference_mode(), route.computing():
+        with torch.inference_mode(), compute.autocast():
             deque(sample(model.start, model.step, prompts, Sampling(temperature=0), **how), maxlen=0)
 
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         cache = model.start(count, given.shape[1])
         logits = _fed(lambda tokens: model.step(tokens, cache)[:, -1], given)
     return Prepared(run, logits.float().numpy())

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.ceilings import Ceilings
-from benchmarks.ours import fast, generator, precisions, seeded
+from benchmarks.ours import compiled, generator, precisions, seeded
 from benchmarks.peers import ctranslate2
 from benchmarks.work import Prepared, Side, Work
 from manyheads.analysis import costs
 from manyheads.generation import beam_search, greedy
-from manyheads.lowering import reduction
+from manyheads.inference import reduction
 from manyheads.models.transformer import Transformer
 
 END = 0  # as in Marian's vocabularies, whose last id is the padding token that decoding begins from
@@ -58,14 +58,14 @@ class Translating:
 def ours(case: Translating, setting: str, threads: int) -> Prepared:
     source = case.inputs()
     lengths = torch.full((case.sentences,), case.source)
-    model, route = fast(case.model(), setting, threads)
+    model, compute = compiled(case.model(), setting, threads)
     c = model.config
     how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,),
                            "limits": torch.full((case.sentences,), case.target - 1),
                            "reduce": reduction(model)}  # fmt: skip
 
     def translate() -> list[list[int]]:
-        with torch.inference_mode(), route.computing():
+        with torch.inference_mode(), compute.autocast():
             cache = model.start(source, lengths, case.target)
             if case.beam == 1:
                 return [hypothesis.tokens for hypothesis in greedy(model.step, cache, **how)]

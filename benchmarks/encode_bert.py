@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.ceilings import Ceilings
-from benchmarks.ours import computing, fast, generator, precisions, seeded
+from benchmarks.ours import compiled, computing, generator, precisions, seeded
 from benchmarks.peers import openvino
 from benchmarks.peers import transformers as hugging_face
 from benchmarks.work import Prepared, Side, Work, largest_difference
@@ -53,10 +53,10 @@ def ours(case: Encoding, setting: str, threads: int) -> Prepared:
     texts = case.inputs(model.config.vocab)
     lengths = [len(text) for text in texts]
     rows = token_batches(lengths, lengths, case.batch * case.longest, seed=0, epoch=0)
-    model, route = fast(model, setting, threads)
+    model, compute = compiled(model, setting, threads)
 
     def encode(ids: Tensor, lengths: Tensor) -> Tensor:
-        with torch.inference_mode(), route.computing():
+        with torch.inference_mode(), compute.autocast():
             states: Tensor = model(ids, lengths)
             return states
 

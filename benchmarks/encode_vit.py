@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.ceilings import Ceilings
-from benchmarks.ours import fast, generator, precisions, seeded
+from benchmarks.ours import compiled, generator, precisions, seeded
 from benchmarks.peers import openvino
 from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
@@ -28,11 +28,11 @@ class Seeing:
 
 
 def ours(case: Seeing, setting: str, threads: int) -> Prepared:
-    model, route = fast(seeded(case.preset), setting, threads)
+    model, compute = compiled(seeded(case.preset), setting, threads)
     images = case.inputs(model.config)
 
     def look() -> Tensor:
-        with torch.inference_mode(), route.computing():
+        with torch.inference_mode(), compute.autocast():
             logits: Tensor = model(images)
             return logits
 

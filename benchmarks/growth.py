@@ -116,11 +116,11 @@ def curves(device: str) -> Iterator[Curve]:
 
 def growth(threads: int | None = None) -> dict[str, Any]:
     """All curves, as one document, measured on a GPU where there is one. `threads`: None: as many as PyTorch takes."""
-    route = prepare(threads=threads)
-    with route.settings():
-        figures = [_measured(curve) for curve in curves(route.device)]
+    compute = prepare(threads=threads)
+    with compute.settings():
+        figures = [_measured(curve) for curve in curves(compute.device)]
         machine = hardware()
-    return {"bench": ["growth"], "device": route.device, "curves": figures, "hardware": machine, "commit": commit()}
+    return {"bench": ["growth"], "device": compute.device, "curves": figures, "hardware": machine, "commit": commit()}
 
 
 def _measured(curve: Curve) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 
 from benchmarks.output import command
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.models.presets import IMAGES, build, preset
 from manyheads.tasks.images.recipes import RECIPES, ImageConfig
-from manyheads.training.optimisers import optimiser
+from manyheads.training.optimizers import optimizer_for
 from manyheads.training.record import hardware
 
 BATCH = 128
@@ -47,17 +47,17 @@ MODELS: dict[str, ImageConfig] = {
 
 
 def measure(repeats: int, threads: int | None) -> dict[str, Any]:
-    route = prepare(threads=threads)
-    with route.settings():
-        return _measured(route, repeats)
+    compute = prepare(threads=threads)
+    with compute.settings():
+        return _measured(compute, repeats)
 
 
-def _measured(route: Route, repeats: int) -> dict[str, Any]:
+def _measured(compute: ComputeConfig, repeats: int) -> dict[str, Any]:
     torch.manual_seed(1)
     runs, rates = {}, {name: [] for name in MODELS}  # type: dict[str, Any], dict[str, list[float]]
     for name, config in MODELS.items():
         model = build(preset(config.preset, *IMAGES, **{"labels": NAMES, **config.model})).train()
-        runs[name] = model, optimiser(model, config.training)
+        runs[name] = model, optimizer_for(model, config.training)
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     for repeat in range(repeats + 1):  # the first is a warm-up
         for name, (model, update) in runs.items():
@@ -69,7 +69,7 @@ def _measured(route: Route, repeats: int) -> dict[str, Any]:
             update.zero_grad()
             if repeat:
                 rates[name].append(BATCH / (time.perf_counter() - began))
-    products, rows = route.products_per_second(), []
+    products, rows = compute.products_per_second(), []
     for name, (model, _) in runs.items():
         flops = costs.flops(model)
         rows.append({
@@ -83,7 +83,7 @@ def _measured(route: Route, repeats: int) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "bench": "image-training", "batch": BATCH, "image": [3, 32, 32], "rows": rows,
-        "products_gflop_per_second": round(products / 1e9, 1), "hardware": hardware(), "route": route.describe(),
+        "products_gflop_per_second": round(products / 1e9, 1), "hardware": hardware(), "route": compute.describe(),
     }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from manyheads.core.config import Precision
-from manyheads.core.runtime import Route, prepare
-from manyheads.lowering import check, lower
+from manyheads.core.runtime import ComputeConfig, prepare
+from manyheads.inference import check, lower
 from manyheads.models.presets import build, preset
 
 
@@ -38,7 +38,7 @@ def seeded(name: str, **settings: Any) -> Any:
     return build(preset(name, **settings)).eval()
 
 
-def fast(model: Any, precision: str, threads: int) -> tuple[Any, Route]:
+def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConfig]:
     """The model as it runs fastest at a precision, and the route that its passes run on."""
     return lower(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
 
@@ -50,4 +50,4 @@ def generator(seed: int = 1) -> torch.Generator:
 def computing(threads: int, precision: str) -> AbstractContextManager[None]:
     """The route's kernels and autocast, as training runs in them; and peers on PyTorch, for it is the best for them."""
     chosen: dict[str, Precision] = {"float32": "float32", "bf16": "bf16"}
-    return prepare(chosen[precision], threads, device="cpu").computing()
+    return prepare(chosen[precision], threads, device="cpu").autocast()

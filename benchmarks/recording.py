@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.output import command
 from manyheads.core.attention import Attention
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.core.tap import record
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset
@@ -41,12 +41,12 @@ def explicit(model: Bert) -> Iterator[None]:
 
 
 def measure(repeats: int, threads: int | None, name: str = "base-uncased") -> dict[str, Any]:
-    route = prepare(threads=threads)
-    with route.settings():
-        return _measured(route, repeats, name)
+    compute = prepare(threads=threads)
+    with compute.settings():
+        return _measured(compute, repeats, name)
 
 
-def _measured(route: Route, repeats: int, name: str) -> dict[str, Any]:
+def _measured(compute: ComputeConfig, repeats: int, name: str) -> dict[str, Any]:
     torch.manual_seed(1)
     config = preset(name, "bert")
     model = Bert(config).eval()
@@ -78,7 +78,7 @@ def _measured(route: Route, repeats: int, name: str) -> dict[str, Any]:
             "everything against explicit": _ratio(seconds["everything"], seconds["explicit"]),
             "everything against nothing": _ratio(seconds["everything"], seconds["nothing"]),
         },
-        "repeats": repeats, "hardware": hardware(), "route": route.describe(),
+        "repeats": repeats, "hardware": hardware(), "route": compute.describe(),
     }  # fmt: skip
 
 

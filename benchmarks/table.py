@@ -50,9 +50,9 @@ def check_names(names: Sequence[str], valid: Sequence[str], what: str) -> None:
 
 def missing(peer: str) -> str | None:
     """How a peer that is not installed is had; None where it is."""
-    modules, remedy = PEERS[peer]
+    modules, hint = PEERS[peer]
     absent = [module for module in modules if find_spec(module) is None]
-    return f"{peer} is left out: {' and '.join(absent)} not installed: {remedy}" if absent else None
+    return f"{peer} is left out: {' and '.join(absent)} not installed: {hint}" if absent else None
 
 
 def bench(

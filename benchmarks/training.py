@@ -25,7 +25,7 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import keeping_memory
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loss import smoothed_cross_entropy
-from manyheads.training.optimisers import optimiser
+from manyheads.training.optimizers import optimizer_for
 
 MASKED = 0.15  # of the tokens, which BERT's loss is of (Devlin 2018, section 3.1)
 
@@ -120,7 +120,7 @@ def _images(case: Batch, model: Any) -> tuple[Tensor, Tensor]:
 
 
 def _steps(model: Any, loss: Callable[[], Tensor], setting: str, threads: int) -> Prepared:
-    update = optimiser(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
+    update = optimizer_for(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
     for group in update.param_groups:
         group["lr"] = 1e-4
 

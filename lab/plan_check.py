@@ -29,9 +29,9 @@ from manyheads.models.presets import build, preset
 from manyheads.runs.planning import Hardware, plan
 from manyheads.runs.simulation import Machine, step_loss
 from manyheads.training.config import TrainingConfig
-from manyheads.training.optimisers import optimiser
-from manyheads.training.ranks import here
-from manyheads.training.spread import spread
+from manyheads.training.distributed import distributed_context
+from manyheads.training.optimizers import optimizer_for
+from manyheads.training.parallel import parallelize
 
 STEPS = 5  # the first two make room and the moments
 HANDED_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc's: what is freed of this size goes back at once
@@ -73,21 +73,21 @@ def join(case: Case, rank: int) -> None:
 def train(case: Case, rank: int, pipe: Any) -> None:
     """Some steps, as the loop takes them; sends the bytes that the process has held at most, and its median step."""
     join(case, rank)
-    route = prepare(case.precision, 2 // case.processes, device="cpu")  # type: ignore[arg-type]
+    compute = prepare(case.precision, 2 // case.processes, device="cpu")  # type: ignore[arg-type]
     handing_back = HANDED_BACK.keys() <= os.environ.keys()
-    with contextlib.nullcontext() if handing_back else keeping_memory(sparing=case.shard), route.settings():
+    with contextlib.nullcontext() if handing_back else keeping_memory(sparing=case.shard), compute.settings():
         small = build(preset("gpt2/nano"))  # loads what a first step loads
         step_loss(small, costs.example(small, 8)).backward()
         before = resident()
         model = case.model().train()
-        over = spread(model, here(), route, shard=case.shard)
-        update = optimiser(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
+        over = parallelize(model, distributed_context(), compute, shard=case.shard)
+        update = optimizer_for(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
         inputs = costs.example(model, *case.lengths, rows=case.rows)
         seconds = []
         for _ in range(STEPS):
             began = time.perf_counter()
             with over.accumulating(True):
-                with route.computing():
+                with compute.autocast():
                     loss = over.compute(lambda: step_loss(model, inputs))
                 loss.backward()
             update.step()
@@ -100,7 +100,7 @@ def train(case: Case, rank: int, pipe: Any) -> None:
 def send(case: Case, rank: int, pipe: Any) -> None:
     """Sends the bytes per second that reach each process where all gather what the others have."""
     join(case, rank)
-    here()
+    distributed_context()
     share = torch.ones(SENT // case.processes)
     gathered = torch.empty(SENT)
     seconds = []

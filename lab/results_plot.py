@@ -50,11 +50,11 @@ def draw(out: Path) -> Path:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for (recipe, at), marker, colour in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
+    for (recipe, at), marker, color in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
         for axis, column, scale in ((axes[0], 0, 1e3), (axes[1], 1, 1e6)):
             axis.errorbar(
                 [point[column] / scale for point in at], [point[2] for point in at], [point[3] for point in at],
-                marker=marker, color=colour, capsize=3, label=COMPARED[recipe],
+                marker=marker, color=color, capsize=3, label=COMPARED[recipe],
             )  # fmt: skip
     for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):
         axis.set(xscale="log", xlabel=name)
@@ -69,7 +69,7 @@ def draw(out: Path) -> Path:
     return out
 
 
-def claimed(letter: str) -> list[dict[str, Any]]:
+def locked_run_directory(letter: str) -> list[dict[str, Any]]:
     """The records of a claim's runs (`lab/evidence/runs.toml`)."""
     return [record for record in records() if record.get("evidence", {}).get("claim") == letter]
 
@@ -77,7 +77,7 @@ def claimed(letter: str) -> list[dict[str, Any]]:
 def hunger() -> dict[str, list[tuple[int, float]]]:
     """Of each kind, how many images it learnt from, and its top-1."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for record in claimed("e"):
+    for record in locked_run_directory("e"):
         point = record["data"]["items"]["train"], record["metrics"]["top1"]["value"]
         curves.setdefault(record["recipe"], []).append(point)
     return {recipe: sorted(curves[recipe]) for recipe in HUNGRY if recipe in curves}
@@ -132,7 +132,7 @@ def draw_readings(out: Path) -> Path | None:
 
 def draw_halting(out: Path) -> Path | None:
     """How long positions think, over the length of the input; None where there are no records."""
-    if not (runs := claimed("j")):
+    if not (runs := locked_run_directory("j")):
         return None
     length_curve.draw([(record["recipe"], record) for record in runs], out)
     return out

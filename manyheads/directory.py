@@ -25,7 +25,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.core.layers import Undrawn
+from manyheads.core.layers import skip_init
 from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra
 from manyheads.files import WriteError, read_json, replacing_all
@@ -158,7 +158,7 @@ def load(path: str | Path) -> Loaded:
         raise misfit(path, error) from None
     check_finite(path, tensors)
     tokenizers = _tokenizers(path, family, settings, vocabulary_sizes(config))
-    with Undrawn():
+    with skip_init():
         model = family.module(config)
     with torch.no_grad():
         for name, tensor in saved_tensors(model).items():

@@ -103,13 +103,13 @@ def regular(file: Path) -> Path:
     return file
 
 
-def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file. Raises a UserError that names the file and ends with `remedy` where it is damaged."""
+def read_json(path: Path, hint: str) -> Any:
+    """The value in a JSON file. Raises a UserError that names the file and ends with `hint` where it is damaged."""
     regular(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # no JSON, or no UTF-8
-        raise UserError(f"{path}: invalid JSON ({error}): {remedy}") from error
+        raise UserError(f"{path}: invalid JSON ({error}): {hint}") from error
 
 
 def parse_json(text: str | bytes) -> Any:

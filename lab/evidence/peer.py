@@ -163,8 +163,8 @@ def main(words: Sequence[str] | None = None) -> int:
     config = apply(find(options.recipe).starting_config(options.init), from_arguments(options.rest))
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    route = prepare("float32", config.threads)
-    with route.settings():
+    compute = prepare("float32", config.threads)
+    with compute.settings():
         peer = Peer(config, options.init)
         seconds = train(peer, out)
         metrics = peer.score("test")

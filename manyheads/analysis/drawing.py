@@ -44,7 +44,7 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(temporary, dpi=150)
 
 
-def save_and_tell(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
+def save_and_report(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
     """The same; returns what matplotlib warns of, each in one line, characters that its font lacks all together.
 
     elsewhere  what shows such characters

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from manyheads.analysis.drawing import save_and_tell
+from manyheads.analysis.drawing import save_and_report
 from manyheads.core.block import Stack
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
 
@@ -109,7 +109,7 @@ class Lens:
         bar = figure.colorbar(image, ax=panel, pad=0.01)
         bar.set_label("probability", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-        return save_and_tell(figure, path, "the table")
+        return save_and_report(figure, path, "the table")
 
 
 def logit_lens(
@@ -125,7 +125,7 @@ def logit_lens(
     layers = getattr(model, stack, None)
     if not isinstance(layers, Stack):
         raise UserError(f"the logit lens reads a stack of layers, and {type(model).__name__} has none")
-    with evaluating(model), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
+    with eval_mode(model), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
         model(*inputs)
     for (state,) in states.values():
         with torch.no_grad():

@@ -16,7 +16,7 @@ from manyheads.cli.parser import Parser, Verbs
 from manyheads.cli.reporting import exit_status, log_lines
 from manyheads.errors import UserError
 from manyheads.tasks.verbs import COMMANDS
-from manyheads.training.ranks import here, is_rank
+from manyheads.training.distributed import distributed_context, is_rank
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def _run(given: list[str]) -> None:
     if sys.stdout is None:
         raise UserError("standard output is closed: there is nowhere to print results")
     if is_rank() and not hasattr(options, "processes"):
-        here()  # so that one speaks for all
+        distributed_context()  # so that one speaks for all
         raise UserError(f"{options.name} is not spread over processes: start it without torchrun")
     options.verb(options)
     sys.stdout.flush()

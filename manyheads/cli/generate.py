@@ -14,7 +14,7 @@ from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
-from manyheads.training.ranks import is_rank
+from manyheads.training.distributed import is_rank
 
 if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation

@@ -37,7 +37,7 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 def stdin() -> Iterator[list[str]]:
     """The lines of stdin in chunks of what has arrived, so that a slow writer is answered line by line."""
-    from manyheads.training.division import read_once
+    from manyheads.training.distributed_map import read_once
 
     return read_once(_read())
 

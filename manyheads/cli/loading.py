@@ -14,7 +14,7 @@ from manyheads.core.config import PRECISIONS
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS, nearest
 from manyheads.tasks.verbs import PREDICTIONS
-from manyheads.training.ranks import is_rank
+from manyheads.training.distributed import is_rank
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
         from manyheads.training.launch import launch
 
         raise SystemExit(launch(options.processes, options.given))
-    from manyheads.training.division import divided
+    from manyheads.training.distributed_map import divided
 
     with divided():
         verb(options)

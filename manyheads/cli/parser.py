@@ -23,8 +23,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             close = get_close_matches(str(value), known, n=1)
-            remedy = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
-            raise argparse.ArgumentError(None, f"unknown {action.metavar or action.dest} {value!r}: {remedy}")
+            hint = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
+            raise argparse.ArgumentError(None, f"unknown {action.metavar or action.dest} {value!r}: {hint}")
 
 
 class Verbs:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from manyheads.errors import UserError
+from manyheads.training.distributed import ENDED, failure_of_first_rank, is_rank, post_failure
 from manyheads.training.faults import no_memory
-from manyheads.training.ranks import ENDED, failure_of_first_rank, is_rank, post_failure
 
 LONGEST = 4000  # characters of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from manyheads.cli.output import print_metrics
 from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
-from manyheads.training.ranks import is_rank
+from manyheads.training.distributed import is_rank
 
 
 def add(verbs: Verbs) -> None:

@@ -20,7 +20,7 @@ from manyheads.core.masks import Mask
 from manyheads.core.tap import Calculation, Tap
 from manyheads.errors import UserError
 
-Normalise = Literal["softmax", "count"]
+Normalize = Literal["softmax", "count"]
 
 # Entries of a map (Tq x Tk) up to which a CPU is faster with the explicit way than with the fused kernel, forward and
 # backward: a tenth to a quarter on a 4 + 4 layer translator with sentences of 13 to 18 tokens.
@@ -41,7 +41,7 @@ class _AttentionMap:
     bias: Tensor | None
     scores: Tensor | None
     scale: float
-    normalise: Normalise
+    normalize: Normalize
 
     @property
     def queries(self) -> int:
@@ -54,11 +54,11 @@ class _AttentionMap:
     @property
     def is_plain_causal(self) -> bool:
         """True if the fused kernel computes this mask by itself."""
-        return self.mask is not None and self.bias is None and self.mask.only_causal(self.queries, self.keys)
+        return self.mask is not None and self.bias is None and self.mask.is_plain_causal(self.queries, self.keys)
 
     def allowed(self) -> Tensor | None:
         """Return the mask as a table, True where a query may attend; None if it may attend everywhere."""
-        return None if self.mask is None else self.mask.materialise(self.queries, self.keys, self.query.device)
+        return None if self.mask is None else self.mask.materialize(self.queries, self.keys, self.query.device)
 
     def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
         """Return the map of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
@@ -70,11 +70,11 @@ class _AttentionMap:
         raw = raw if self.bias is None else raw + self._part(self.bias, heads, rows)
         allowed = self.allowed()
         allowed = None if allowed is None else self._part(allowed, heads, rows)
-        return _normalise(raw, allowed, self.normalise, hides=self.bias is not None or self.scores is not None)
+        return _normalize(raw, allowed, self.normalize, hides=self.bias is not None or self.scores is not None)
 
     def calculation(self, heads: Sequence[int] | None) -> Calculation:
         """Return what the map of some heads is computed from."""
-        if self.key is None or self.normalise != "softmax":
+        if self.key is None or self.normalize != "softmax":
             raise UserError("the maps of this attention are no softmax over products of queries and keys")
         allowed, added = self.allowed(), self.bias
         if allowed is not None:
@@ -126,7 +126,7 @@ def attend(
     bias: Tensor | None = None,
     scores: Tensor | None = None,
     scale: float | None = None,
-    normalise: Normalise = "softmax",
+    normalize: Normalize = "softmax",
     dropout: float = 0.0,
     tap: Tap | None = None,
     explicit: bool | None = None,
@@ -146,21 +146,21 @@ def attend(
     assert (key is None) == (scores is not None), "scores come from a key or are given"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     # both ways of computing read the same mask and bias, so that they cannot drift apart
-    map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalise)
+    map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
     if tap is not None and tap.calculations:
         tap.record_calculation(map.calculation)
     if explicit is None:
         explicit = map.explicit_is_faster(dropout)
-    if explicit or scores is not None or normalise != "softmax" or (tap is not None and tap.edits_maps):
+    if explicit or scores is not None or normalize != "softmax" or (tap is not None and tap.edits_maps):
         weights = map.weights()
         if tap is not None:
-            weights = tap.saw_map(weights)
+            weights = tap.on_pattern(weights)
         mixed = drop(weights.to(value.dtype), dropout) @ value  # (B, H, ..., Tq, Dv)
     else:
         if tap is not None:
             tap.record(map.weights, map.queries)
         mixed = map.fused(dropout)
-    return mixed if tap is None else tap.saw_output(mixed)
+    return mixed if tap is None else tap.on_output(mixed)
 
 
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -171,7 +171,7 @@ def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
         return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
 
 
-def _normalise(scores: Tensor, allowed: Tensor | None, how: Normalise, hides: bool) -> Tensor:
+def _normalize(scores: Tensor, allowed: Tensor | None, how: Normalize, hides: bool) -> Tensor:
     """The one place where scores become weights. A row that may look nowhere becomes zeros, and so do its gradients.
 
     hides  scores may be minus infinity of their own, by a bias
@@ -239,14 +239,14 @@ class Attention(nn.Module):
         self, x: Tensor, memory: Tensor | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
         """x (B, Tq, D) looks at memory (B, Tk, Dm), or at itself -> (B, Tq, D)."""
-        key, value = self.keys_values(x if memory is None else memory)
-        return self.look(x, key, value, mask=mask, bias=bias)
+        key, value = self.project_keys_values(x if memory is None else memory)
+        return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """What a cache keeps of memory (B, Tk, Dm): key and value, each (B, H, Tk, Dh)."""
         return self._split(self.key(memory)), self._split(self.value(memory))
 
-    def look(
+    def forward_cached(
         self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
         """x (B, Tq, D) looks at keys and values (B, H, Tk, Dh) computed before -> (B, Tq, D)."""

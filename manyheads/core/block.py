@@ -72,22 +72,22 @@ class Block(nn.Module):
         """x (B, T, D) -> (B, T, D). With a cache, x are new positions; its cross entries stand in for the memory."""
 
         def self_attention(x: Tensor) -> Tensor:
-            key, value = self.attention.keys_values(x)
+            key, value = self.attention.project_keys_values(x)
             if cache is not None:
                 key, value = cache.append(layer, key, value)
-            return self.attention.look(x, key, value, mask=mask, bias=bias)
+            return self.attention.forward_cached(x, key, value, mask=mask, bias=bias)
 
         def cross_attention(x: Tensor) -> Tensor:
             assert self.cross is not None
             if cache is not None:
-                return self.cross.look(x, *cache.cross(layer), mask=memory_mask)
+                return self.cross.forward_cached(x, *cache.cross(layer), mask=memory_mask)
             assert memory is not None
             return self.cross(x, memory, mask=memory_mask)
 
         x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
         if self.cross_norm is not None:
             x = self._residual(x, cross_attention, self.cross_norm)
-        return self.tap.saw_states(self._transition(x, mask, cache, layer))
+        return self.tap.on_residual(self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         """The last sublayer. One that looks at neighbours would need the mask and the cache."""
@@ -105,7 +105,7 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Blocks one after another, and a final norm where `norm` is given.
 
-    biased  `forward` gets a bias in ordinary use. The compiled functions compute no bias, so `lowering` leaves such a
+    biased  `forward` gets a bias in ordinary use. The compiled functions compute no bias, so `inference` leaves such a
             stack as it is.
 
     With `checkpointing`, gradients compute each block a second time instead of keeping what is in it (Chen 2016,
@@ -133,7 +133,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
         twice = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._is_seen()
-        x = self.tap.saw_states(x)
+        x = self.tap.on_residual(x)
         for layer, block in enumerate(self.blocks):
             through = partial(checkpoint, block, use_reentrant=False) if twice else block
             x = through(
@@ -143,7 +143,7 @@ class Stack(nn.Module):
 
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
         """x (B, T, D) -> the input of the first block and the output of each, before a final norm, all (B, T, D)."""
-        states = [self.tap.saw_states(x)]
+        states = [self.tap.on_residual(x)]
         for block in self.blocks:
             states.append(block(states[-1], mask=mask, bias=bias))
         return states

@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.expand(x))
-        return self.tap.saw_states(self.contract(dropout(hidden, self.dropout, self.training)))
+        return self.tap.on_residual(self.contract(dropout(hidden, self.dropout, self.training)))
 
 
 class TokenEmbedding(nn.Embedding):
@@ -112,7 +112,7 @@ def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
-class Undrawn(TorchFunctionMode):
+class skip_init(TorchFunctionMode):
     """While a model is built whose weights come from a file: its first random ones are not drawn, but zeros.
 
     Drawing takes longer than reading does, and PyTorch imports its compiler to draw on the meta device.

@@ -1,7 +1,7 @@
 """Which keys a query may look at, as a value.
 
 A `Mask` states the rule (key lengths, causality, window, packed segments, an explicit table); `attend` decides
-whether a kernel can follow the rule directly or needs it spelled out by `materialise`.
+whether a kernel can follow the rule directly or needs it spelled out by `materialize`.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Mask:
             merged[name] = mine if theirs is None else theirs
         return Mask(causal=self.causal or other.causal, **merged)
 
-    def only_causal(self, queries: int, keys: int) -> bool:
+    def is_plain_causal(self, queries: int, keys: int) -> bool:
         """True where the rule is the plain square triangle that fused kernels know by themselves."""
         stated = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
         aligned = queries == keys and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
         return self.causal and aligned and stated in ([], ["offset"])
 
-    def materialise(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    def materialize(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """The rule as a bool table (B or 1, H or 1, Tq, Tk), True where a query may look; None if all may look at all.
 
         Remembered per shape: the layers of a model share one mask value and so one table.

@@ -36,11 +36,11 @@ _own: list[tuple[int, str, bool]] = []  # the process's own settings, once for e
 
 
 @dataclass(frozen=True)
-class Route:
+class ComputeConfig:
     """The way through the kernels that a run takes. Two runs on the same route give the same bits.
 
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32; for a loaded
-               model also "int8" and "auto" (see `manyheads.lowering`)
+               model also "int8" and "auto" (see `manyheads.inference`)
     threads    of PyTorch on the CPU; None: as many as the process has
     matmul     torch's float32 matmul precision. On a CPU "medium" sends products through oneDNN: twice as fast as the
                default where there is AVX-512, slower where there is not, and real bf16 where there is AMX. On a GPU
@@ -74,7 +74,7 @@ class Route:
                 _set(*(before if _own else own))
 
     @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
+    def autocast(self) -> Iterator[None]:
         """`settings`, and autocast where the precision is bf16: what every forward pass runs in."""
         with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
@@ -86,8 +86,8 @@ class Route:
     def describe(self) -> dict[str, Any]:
         """What a checkpoint keeps: a resumed run is bit-exact on the same route, torch and processor."""
         threads = self.threads or torch.get_num_threads()
-        route = {name: value for name, value in asdict(self).items() if name != "lowered"}  # no part of training
-        return {**route, "threads": threads, "torch": torch.__version__, "processor": processor()}
+        compute = {name: value for name, value in asdict(self).items() if name != "lowered"}  # no part of training
+        return {**compute, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
         """FLOP/s that this machine reaches in products of the route's precision: of two matrices 1024 x 1024, or of
@@ -114,8 +114,8 @@ class Route:
 
 def prepare(
     precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
-) -> Route:
-    """Choose how to run; nothing changes before `Route.computing`. `device`: a GPU where there is one, unless named."""
+) -> ComputeConfig:
+    """Choose device, precision and threads; `ComputeConfig.autocast` applies them. Defaults to a GPU if present."""
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: valid are {', '.join(PRECISIONS)}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
@@ -126,7 +126,7 @@ def prepare(
     if precision == "bf16" and device == "cpu" and not bf16_pays(threads):
         lacks = "multiplies no faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 products"
         logger.warning(f"this processor {lacks}: precision bf16 will be slower here than float32")
-    return Route(device, precision, threads, _matmul(device, precision), compile)
+    return ComputeConfig(device, precision, threads, _matmul(device, precision), compile)
 
 
 @functools.cache
@@ -135,8 +135,10 @@ def bf16_pays(threads: int | None = None) -> bool:
     whose AMX the system hid, did 172 and 305 GFLOP/s. The first call with so many threads measures both."""
     if not torch.cpu._is_avx512_bf16_supported():
         return False
-    routes = (Route("cpu", precision, threads, _matmul("cpu", precision), False) for precision in TRAINING_PRECISIONS)
-    float32, bf16 = (route.products_per_second() for route in routes)
+    routes = (
+        ComputeConfig("cpu", precision, threads, _matmul("cpu", precision), False) for precision in TRAINING_PRECISIONS
+    )
+    float32, bf16 = (compute.products_per_second() for compute in routes)
     return bf16 > float32
 
 
@@ -255,7 +257,7 @@ def physical_memory() -> int:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Without dropout and gradients while the block runs; after it the model's mode is what it was."""
     training = model.training
     model.eval()

@@ -111,7 +111,7 @@ class Tap(nn.Module):
             with torch.no_grad():
                 wanted.calls.append(part(wanted.heads))
 
-    def saw_map(self, full: Tensor) -> Tensor:
+    def on_pattern(self, full: Tensor) -> Tensor:
         """An explicit map (B, H, ..., Tq, Tk) passes: edit it, then store what was asked for."""
         for change in self.map_edits:
             full = change(full)
@@ -123,15 +123,15 @@ class Tap(nn.Module):
         self.record(part, full.shape[-2])
         return full
 
-    def saw_output(self, output: Tensor) -> Tensor:
+    def on_output(self, output: Tensor) -> Tensor:
         """The heads' outputs (B, H, ..., Tq, Dv) pass, or states: edit them."""
         for change in self.output_edits:
             output = change(output)
         return output
 
-    def saw_states(self, states: Tensor) -> Tensor:
+    def on_residual(self, states: Tensor) -> Tensor:
         """States (B, ..., T, D) pass: edit them, then store what was asked for."""
-        states = self.saw_output(states)
+        states = self.on_output(states)
         for wanted in self.recordings:
             _check_range("position", wanted.queries, states.shape[-2])
             kept = states if wanted.queries is None else states[..., list(wanted.queries), :]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import FieldError
-from manyheads.core.layers import Undrawn
+from manyheads.core.layers import skip_init
 from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
@@ -81,7 +81,7 @@ class Family:
         except FieldError as error:
             raise UserError(f"{self.settings.key_of(error.field)} {error.fault}") from None
         try:
-            with torch.device("meta"), Undrawn():
+            with torch.device("meta"), skip_init():
                 module = self.module(config)
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
@@ -96,7 +96,7 @@ class Family:
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
         exact = replace(config, **self.infer(settings, tensors))  # with what only the values tell
         if exact != config:
-            with torch.device("meta"), Undrawn():
+            with torch.device("meta"), skip_init():
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.config import FieldError
-from manyheads.core.layers import Undrawn
+from manyheads.core.layers import skip_init
 from manyheads.core.positions import sinusoidal
 from manyheads.errors import UserError
 from manyheads.files import parse_json, regular
@@ -89,7 +89,7 @@ def translator(
     Raises UserError, in one line, on a state_dict of another class.
     """
     config = _config(tensors, source, target, heads)
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), skip_init():
         expected = saved_tensors(Transformer(config))
     table = sinusoidal(config.max_positions, config.width, "interleaved")[:, None]  # (L, 1, D)
     try:
@@ -100,7 +100,7 @@ def translator(
             raise UserError(f"{_POSITIONS} holds other numbers than its sines and cosines")
     except UserError as error:
         raise UserError(f"not a state_dict of {CLASS}: {error}") from None
-    with Undrawn():
+    with skip_init():
         model = Transformer(config)
     with torch.no_grad():
         for name, tensor in saved_tensors(model).items():

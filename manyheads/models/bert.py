@@ -111,9 +111,9 @@ class Bert(nn.Module):
         self.next_sentence = nn.Linear(c.width, 2) if c.head in ("pretraining", "next_sentence") else None
         logits = {"sequence": len(c.labels), "token": len(c.labels), "question": 2, "choice": 1}.get(c.head)
         self.classifier = None if logits is None else nn.Linear(c.width, logits)
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """Section A.2 and the original code: weights from a normal cut at two deviations of 0.02, biases zero."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:

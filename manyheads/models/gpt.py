@@ -82,7 +82,7 @@ class GPT(nn.Module):
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.decoder = Stack([_block(c) for _ in range(c.layers)], norm)
         self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
-        self._initialise()
+        self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> logits (B, T, V) of what follows each; or logits (B, L) under the head "sequence".
@@ -136,7 +136,7 @@ class GPT(nn.Module):
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)
         return dropout(x, self.config.embedding_dropout, self.training)
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         nn.init.normal_(self.embedding.weight, std=INIT_STD)  # as the positions are
         if self.classifier is not None:
             nn.init.normal_(self.classifier.weight, std=INIT_STD)

@@ -99,7 +99,7 @@ class LocalAttention(nn.Module):
         self.value = nn.Linear(channels, width, bias=False)
         self.relative = RelativePositions(heads, width // heads, self.reach)
         self.tap = Tap()
-        _initialise(self.query, self.key, self.value, heads)
+        _initialize(self.query, self.key, self.value, heads)
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
@@ -148,7 +148,7 @@ class AttentionStem(nn.Module):
         self.relative = RelativePositions(heads, width // heads, window - 1)
         self.norm = nn.BatchNorm2d(width)
         self.tap = Tap()
-        _initialise(self.query, self.key, self.values, heads)
+        _initialize(self.query, self.key, self.values, heads)
 
     def forward(self, images: Tensor) -> Tensor:
         (height, width), window = images.shape[2:], self.window
@@ -285,7 +285,7 @@ def inside(height: int, width: int, block: int, keys: int, device: torch.device)
         return Mask(dense=there.expand(-1, -1, keys))
 
 
-def _initialise(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
+def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
     """Scores begin near unit variance, as a scale by 1 / sqrt(Dh) would make them; the values are He's."""
     nn.init.normal_(query.weight, std=(query.in_features * (query.out_features // heads)) ** -0.5)
     nn.init.normal_(key.weight, std=key.in_features**-0.5)

@@ -144,7 +144,7 @@ class NonLocalBlock(nn.Module):
             value[:, None],
             scores=scores,
             scale=self.scale,
-            normalise="count" if self.kind in ("dot", "concatenation") else "softmax",
+            normalize="count" if self.kind in ("dot", "concatenation") else "softmax",
             tap=self.tap,
         )[:, 0]  # (B, N, inner)
         z = self.output(y).transpose(1, 2)  # (B, C, N)

@@ -79,7 +79,7 @@ class RecurrenceConfig(Config):
             raise UserError(f"activation is {self.activation!r}: separable convolutions have relu between them")
 
 
-class Ponder(NamedTuple):
+class PonderState(NamedTuple):
     """How long every position thought.
 
     steps      (B, T) N, the steps until its halt, that one included
@@ -106,25 +106,25 @@ class Ponder(NamedTuple):
         return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
 
 
-Thoughts = dict[str, Ponder]  # by stack ("encoder", "decoder"); empty where the steps are fixed
+Thoughts = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty where the steps are fixed
 
 
 @runtime_checkable
 class Halting(Protocol):
     """A model with a recurrence in depth, which can say how long its positions think."""
 
-    def think(self, *inputs: Tensor | None) -> tuple[Tensor, Thoughts]:
+    def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, Thoughts]:
         """Return the last states, as `hidden` of other models, and the steps that every position took."""
         ...
 
 
-def states_and_thoughts(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
+def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
     """Return a function of the model's inputs to its last states and its thoughts; without a recurrence, no thoughts.
 
     compile  applied to the model's method
     """
     if isinstance(model, Halting):
-        return compile(model.think)
+        return compile(model.forward_with_halting)
     hidden = compile(model.hidden)
     return lambda *inputs: (hidden(*inputs), {})
 
@@ -146,7 +146,7 @@ class SeparableConvolution(FeedForward):
         """x (B, T, D), real (B, T) or None -> (B, T, D)."""
         hidden = self.activation(self.expand(self._along(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
-        return self.tap.saw_states(self.contract(self._along(self.between, hidden, real)))
+        return self.tap.on_residual(self.contract(self._along(self.between, hidden, real)))
 
     def _along(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)
@@ -224,7 +224,7 @@ class Recurrence(nn.Module):
         memory_mask: Mask | None = None,
         cache: StepCache | None = None,
         offset: int | Tensor | None = None,
-    ) -> tuple[Tensor, Ponder | None]:
+    ) -> tuple[Tensor, PonderState | None]:
         """x (B, T, D), row b at the positions from offset[b] on -> (B, T, D), and how long each position thought.
 
         With a cache no step is left out: whoever comes later may think longer, and look at the states of all steps.
@@ -254,7 +254,7 @@ class Recurrence(nn.Module):
             if cache is None and not x.is_meta and not going.any():  # where FLOPs are counted, all steps are
                 break
         y = y if self.norm is None else self.norm(y)
-        return y, Ponder(steps, remainder, torch.stack(weights, -1), real) if weights else None
+        return y, PonderState(steps, remainder, torch.stack(weights, -1), real) if weights else None
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def pondered(model: nn.Module) -> Iterator[Thoughts]:
         for name, module in model.named_modules():
             if isinstance(module, Recurrence):
 
-                def note(_: nn.Module, __: Any, output: tuple[Tensor, Ponder | None], name: str = name) -> None:
+                def note(_: nn.Module, __: Any, output: tuple[Tensor, PonderState | None], name: str = name) -> None:
                     if output[1] is not None:
                         thoughts[name] = output[1]
 

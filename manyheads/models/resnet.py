@@ -90,9 +90,9 @@ class ResNet(nn.Module):
                 channels = width
             self.stages.append(Stage(blocks))
         self.classifier = nn.Linear(channels, len(c.labels)) if c.labels else None
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """He's normal weights for convolutions (He 2015b), zero for the last scale of each branch."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -71,9 +71,9 @@ class TextClassifier(nn.Module):
         biased = not c.masked and self.positions is None  # `_read_padding` counts the padding
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """Keras's: Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05)."""
         c = self.config
         xavier_uniform(self)

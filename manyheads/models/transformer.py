@@ -168,7 +168,7 @@ class Transformer(nn.Module):
         for layer, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             assert block.cross is not None
-            key, value = block.cross.keys_values(memory)
+            key, value = block.cross.project_keys_values(memory)
             cache.set_cross(layer, key, value, source_lengths)
         return cache
 

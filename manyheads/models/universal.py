@@ -19,7 +19,7 @@ from manyheads.core.config import TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.models.recurrence import Ponder, Recurrence, RecurrenceConfig, StepCache, Thoughts
+from manyheads.models.recurrence import PonderState, Recurrence, RecurrenceConfig, StepCache, Thoughts
 from manyheads.models.transformer import SourceId, TargetId, check_vocabularies
 
 
@@ -71,7 +71,7 @@ class _Universal(nn.Module):
         """The output projection (V, D), tied to the embedding of what is written."""
         raise NotImplementedError
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         xavier_uniform(self)
         for module in self.modules():
             if isinstance(module, Recurrence) and module.halt is not None:
@@ -95,7 +95,7 @@ class Universal(_Universal):
         self.encoder = Recurrence(c, causal=False, cross=False)
         self.decoder = Recurrence(c, causal=True, cross=True)
         self.output_bias = None
-        self._initialise()
+        self._initialize()
 
     def forward(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
@@ -104,9 +104,9 @@ class Universal(_Universal):
 
         Lengths (B,) tell how many tokens of each row are real.
         """
-        return self.project(self.think(source, source_lengths, target, target_lengths)[0])
+        return self.project(self.forward_with_halting(source, source_lengths, target, target_lengths)[0])
 
-    def think(
+    def forward_with_halting(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
@@ -136,7 +136,7 @@ class Universal(_Universal):
         memory, _ = self._read(source, Mask(key_lengths=source_lengths))
         cache = StepCache(self.config, source.shape[0], capacity, memory)
         assert self.decoder.block.cross is not None
-        entries = self.decoder.block.cross.keys_values(memory)  # one block: the same at every step
+        entries = self.decoder.block.cross.project_keys_values(memory)  # one block: the same at every step
         for step in range(self.config.steps):
             cache.set_cross(step, *entries, source_lengths)
         return cache
@@ -150,7 +150,9 @@ class Universal(_Universal):
         cache.advance(tokens.shape[1])
         return self.project(hidden)
 
-    def _read(self, source: Tensor, mask: Mask, offset: int | Tensor | None = None) -> tuple[Tensor, Ponder | None]:
+    def _read(
+        self, source: Tensor, mask: Mask, offset: int | Tensor | None = None
+    ) -> tuple[Tensor, PonderState | None]:
         return self.encoder(self._embed(self.source_embedding, source), mask=mask, offset=offset)
 
 
@@ -162,7 +164,7 @@ class UniversalSequence(_Universal):
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, scaled=True)
         self.stack = Recurrence(c, causal=c.head == "decoder", cross=False)
-        self._initialise()
+        self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, T, V)."""
@@ -170,9 +172,9 @@ class UniversalSequence(_Universal):
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The last states (B, T, D)."""
-        return self.think(tokens, lengths)[0]
+        return self.forward_with_halting(tokens, lengths)[0]
 
-    def think(
+    def forward_with_halting(
         self, tokens: Tensor, lengths: Tensor | None = None, offset: int | Tensor | None = None
     ) -> tuple[Tensor, Thoughts]:
         """The last states (B, T, D), and how long every position thought; row b begins at position offset[b]."""

@@ -116,9 +116,9 @@ class ViT(nn.Module):
         self.head = nn.Linear(c.representation or c.width, len(c.labels)) if c.labels else None
         second = bool(c.labels) and c.distilled and c.fused != "none"
         self.distillation_head = nn.Linear(c.width, len(c.labels)) if second else None
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """Normals are cut at two deviations (Touvron 2021, section 6), biases begin at zero."""
         c = self.config
         for parameter, std in (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from manyheads.runs.overrides import apply, from_mapping
 from manyheads.runs.run import Run
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C")
 Rows = dict[str, dict[str, Any]]  # of each row the settings that differ from the base's, by dotted key
@@ -35,6 +35,6 @@ def ablate(
         scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
         lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")
     table = "\n".join(lines)
-    if here().first:
+    if distributed_context().first:
         (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")
     return table

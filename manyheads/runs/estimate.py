@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.training.config import TrainingConfig
 
 UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole
@@ -30,7 +30,7 @@ class Plan:
     items: int | None = None
 
 
-def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, Any]:
+def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> dict[str, Any]:
     """The whole configuration, and what the run will cost."""
     summary, unit = costs.summary(plan.model), plan.unit
     training: TrainingConfig = config.training
@@ -38,7 +38,7 @@ def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, An
     by_steps = None if training.steps is None else training.steps * training.accumulate * plan.batch
     by_epochs = None if training.epochs is None or plan.items is None else training.epochs * plan.items
     total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
-    rate = route.products_per_second()
+    rate = compute.products_per_second()
     seconds = flops / rate / UTILISATION
     return {
         "recipe": recipe,
@@ -53,7 +53,7 @@ def estimate(recipe: str, config: Any, plan: Plan, route: Route) -> dict[str, An
             f"minutes_per_million_{unit}s": round(seconds * 1e6 / 60, 1),
             "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
         },
-        "device": route.device,
+        "device": compute.device,
     }
 
 

@@ -18,18 +18,18 @@ import torch
 from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.overrides import setting_words
 from manyheads.training.config import TrainingConfig
+from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import ProgressCallback
-from manyheads.training.ranks import here
 from manyheads.training.record import Metrics, commit, write_result
-from manyheads.training.run_directory import claimed, run_status
+from manyheads.training.run_directory import locked_run_directory, run_status
 from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
@@ -83,11 +83,13 @@ class Run:
         """A run in a directory of its own below this one, which began at `begun` (`time.monotonic()`)."""
         out, left = self.out / name, self.max_minutes
         if left is not None:
-            spent = here().shared(lambda: time.monotonic() - begun)  # they must agree on when they are to stop
+            spent = distributed_context().broadcast(
+                lambda: time.monotonic() - begun
+            )  # they must agree on when they are to stop
             left = max(0.0, left - spent / 60)
         return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
 
-    def route(self, threads: int | None) -> Route:
+    def compute(self, threads: int | None) -> ComputeConfig:
         """How to compute: `threads` is the recipe's setting."""
         if self.precision not in (None, *TRAINING_PRECISIONS):
             raise UserError(
@@ -148,7 +150,7 @@ def carry_out(
     config: Any,
     data: Data[D],
     plan: Callable[[], Plan],
-    build: Callable[[SplitData[D], Route], Job[D]],
+    build: Callable[[SplitData[D], ComputeConfig], Job[D]],
     *,
     beside: tuple[str, ...] = (),
 ) -> dict[str, Any] | None:
@@ -161,53 +163,53 @@ def carry_out(
     """
     if run.dry_run:
         data.peek()
-        return estimate(run.recipe, config, plan(), run.route(config.threads))
+        return estimate(run.recipe, config, plan(), run.compute(config.threads))
     commit()  # that which computes: by its end there may be another
-    route = run.route(config.threads)
-    ranks = here()
+    compute = run.compute(config.threads)
+    ranks = distributed_context()
     # nobody else trains, scores or records it meanwhile
-    with claimed(run.out, resume=run.resume) if ranks.first else nullcontext(), route.settings():
+    with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         if run.init is None:
             plan()
-        with ranks.first_ahead():
+        with ranks.rank_zero_first():
             data, splits = data.read_as_before(_fingerprints(run.out) if run.resume else {})
-            tell_splits(data, splits)
+            log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
-            job = build(splits, route)
+            job = build(splits, compute)
         try:
             identity = {**settings_of(config, beside), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
             held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
-            return _trained(run, job, held, description, identity, route, partial(with_defaults, config))
+            return _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
         finally:
             job.close()
 
 
 def _trained(
-    run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any], route: Route,
-    upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
+    run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any],
+    compute: ComputeConfig, upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any] | None:  # fmt: skip
     """Train, save, score and record: the last two are rank 0's."""
-    ranks = here()
+    ranks = distributed_context()
     if job.fit is not None:
-        summary = ranks.shared(job.fit)
+        summary = ranks.broadcast(job.fit)
     else:
         assert job.task is not None
         summary = train(
-            job.task, job.training, run.out, route=route, resume=run.resume, max_minutes=run.max_minutes,
+            job.task, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
             settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
             progress=run.progress,
         )  # fmt: skip
     if summary.status == "stopped":
         logger.info(summary.reason)
         return None
-    return ranks.shared(lambda: _recorded(run, job, held, description, summary, route))
+    return ranks.broadcast(lambda: _recorded(run, job, held, description, summary, compute))
 
 
 def _recorded(
-    run: Run, job: Job[D], held: D | None, description: dict[str, Any], summary: Summary, route: Route
+    run: Run, job: Job[D], held: D | None, description: dict[str, Any], summary: Summary, compute: ComputeConfig
 ) -> dict[str, Any]:
     if run.whole is not None and (scored := _scored(run, summary)):
         return scored
@@ -223,8 +225,9 @@ def _recorded(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
-        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=route.describe(),
-        **here().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}), **job.record,
+        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=compute.describe(),
+        **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
+        **job.record,
     )  # fmt: skip
 
 
@@ -256,7 +259,7 @@ def _fingerprints(out: Path) -> dict[str, str]:
     return {}
 
 
-def tell_splits(data: Data[D], splits: SplitData[D]) -> None:
+def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Which file is which split, which data were held out, and which were skipped."""
     for line in data.told(splits):
         logger.info(line)
@@ -273,7 +276,7 @@ def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
+def log_warnings() -> Iterator[None]:
     """What a library warns of, as lines for the user."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from manyheads.service import libretranslate, looking, openai, page, schemas, verbs
 from manyheads.service.endpoint import Endpoint
-from manyheads.service.gate import Gate, same, unknown, without_token
+from manyheads.service.middleware import Gate, same, unknown, without_token
 from manyheads.service.openapi import document
-from manyheads.service.reading import JSON, body_of, parsed
+from manyheads.service.request_body import JSON, body_of, parsed
 from manyheads.service.state import Service
 
 

@@ -32,7 +32,7 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
         return predictor.classify([a for a, _ in items], [b for _, b in items], **how)
 
     def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
-        arrays = [predictor.preprocessing.normalised(Image.fromarray(pixels)) for pixels in items]
+        arrays = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]
         return predictor.classify_arrays(arrays, **how)
 
     special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from manyheads.service import schemas
-from manyheads.service.reading import JSON
+from manyheads.service.request_body import JSON
 from manyheads.service.state import Service
 
 Handler = Callable[[Service, Any, Request], Awaitable[Any]]

@@ -18,9 +18,9 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
-from manyheads.service.reading import while_there
+from manyheads.service.generation_worker import Piece, Writer, Writing
+from manyheads.service.request_body import while_there
 from manyheads.service.state import Service
-from manyheads.service.writing import Piece, Writer, Writing
 
 SHORT = 2000  # characters that are tokenised where they are; more of them in a thread of their own
 

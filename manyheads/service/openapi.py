@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from manyheads import __version__
 from manyheads.service.endpoint import Endpoint
 from manyheads.service.errors import LIBRETRANSLATE
-from manyheads.service.reading import FORM, JSON
+from manyheads.service.request_body import FORM, JSON
 
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {

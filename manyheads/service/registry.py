@@ -17,8 +17,8 @@ from manyheads.directory import FETCHED
 from manyheads.errors import UserError
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
+from manyheads.service.generation_worker import Writer
 from manyheads.service.logs import log, tell
-from manyheads.service.writing import Writer
 from manyheads.tasks.verbs import SERVED
 
 

@@ -24,14 +24,14 @@ from manyheads.core.config import Precision
 from manyheads.errors import UserError
 from manyheads.service.app import application
 from manyheads.service.batching import Batcher, Turns
+from manyheads.service.generation_worker import Writer
 from manyheads.service.logs import configure, tell
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
 from manyheads.service.registry import Registry, Served, stamp_of, warm
+from manyheads.service.run_api import Runs
 from manyheads.service.state import LOCAL, Limits, Service
-from manyheads.service.watching import Runs
-from manyheads.service.writing import Writer
 from manyheads.tasks.loading import load
 from manyheads.tasks.verbs import SERVED
 

@@ -12,9 +12,9 @@ from manyheads.service import computing
 from manyheads.service.batching import Batcher, characters
 from manyheads.service.errors import Refused
 from manyheads.service.metrics import Metrics
-from manyheads.service.reading import while_there
 from manyheads.service.registry import Registry, Served
-from manyheads.service.watching import Runs
+from manyheads.service.request_body import while_there
+from manyheads.service.run_api import Runs
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.computing import framed
 from manyheads.service.errors import Refused
-from manyheads.service.reading import while_there
 from manyheads.service.registry import Served
+from manyheads.service.request_body import while_there
 from manyheads.service.state import Service
 
 

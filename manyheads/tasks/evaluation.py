@@ -200,8 +200,8 @@ def compare(
         raise UserError(f"{kinds}: only models that do the same can be compared")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
-        remedy = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
-        raise UserError(f"{first.path} and {second.path} have different test data: {remedy}")
+        hint = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
+        raise UserError(f"{first.path} and {second.path} have different test data: {hint}")
     changes = [
         {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
         for item, right, a, b, before, after in zip(

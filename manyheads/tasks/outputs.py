@@ -9,9 +9,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad, token_batches
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 
 BATCH_TOKENS = 8192  # padded tokens that go through a model at once
 
@@ -24,7 +24,7 @@ def padded(rows: Sequence[ArrayLike], padding: int) -> tuple[Tensor, Tensor]:
 
 def outputs(
     forward: Callable[..., Tensor],
-    route: Route,
+    compute: ComputeConfig,
     ids: Sequence[ArrayLike],
     padding: int,
     segments: Sequence[ArrayLike] | None = None,
@@ -37,12 +37,12 @@ def outputs(
     lengths = [len(row) for row in ids]  # type: ignore[arg-type]
     batches = token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0)
 
-    def compute(rows: NDArray[np.int64]) -> Tensor:
+    def run_batch(rows: NDArray[np.int64]) -> Tensor:
         batch = [*padded([ids[i] for i in rows], padding)]
         if segments is not None:
             batch.append(padded([segments[i] for i in rows], 0)[0])
-        with torch.inference_mode(), route.computing():
-            return forward(*(tensor.to(route.device) for tensor in batch)).float().cpu()
+        with torch.inference_mode(), compute.autocast():
+            return forward(*(tensor.to(compute.device) for tensor in batch)).float().cpu()
 
-    for rows, results in zip(batches, each(batches, compute), strict=True):
+    for rows, results in zip(batches, distributed_map(batches, run_batch), strict=True):
         yield from zip(rows.tolist(), results, strict=True)

@@ -13,9 +13,9 @@ from manyheads import directory
 from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
-from manyheads.lowering import check, lower
+from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
@@ -32,22 +32,22 @@ class TrainedModel:
 
     verbs: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        check(route)
-        self.model: Any = loaded.model.to(route.device).eval()
-        self.path, self.family, self.route = loaded.path, loaded.family, route
-        self._fast: tuple[Any, Route] | None = None
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        check(compute)
+        self.model: Any = loaded.model.to(compute.device).eval()
+        self.path, self.family, self.compute = loaded.path, loaded.family, compute
+        self._fast: tuple[Any, ComputeConfig] | None = None
         self._versions: list[tuple[int, int]] = []
 
     @property
-    def fast(self) -> tuple[Any, Route]:
+    def compiled(self) -> tuple[Any, ComputeConfig]:
         """The model as it computes, and the route for it; made anew where its weights have changed."""
         versions = [
             (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
             for parameter in self.model.parameters()
         ]
         if self._fast is None or versions != self._versions:
-            self._fast, self._versions = lower(self.model, self.route), versions
+            self._fast, self._versions = lower(self.model, self.compute), versions
         return self._fast
 
     def __repr__(self) -> str:
@@ -61,8 +61,8 @@ class TrainedModel:
         self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
     ) -> AttentionMaps:
         """Return the maps of what the model reads; `shown` are other arguments of `attention_maps`."""
-        inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
-        with self.route.computing():
+        inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
+        with self.compute.autocast():
             return attention_maps(
                 self.model, *inputs, options=options, sides=sides, name=str(self.path), title=title, **shown
             )
@@ -76,10 +76,10 @@ class ModelWithTokenizer(TrainedModel):
 
     done: ClassVar = "read"
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if loaded.tokenizer is None:
             raise UserError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
-        super().__init__(loaded, route)
+        super().__init__(loaded, compute)
         self.tokenizer = loaded.tokenizer
 
     @property
@@ -114,9 +114,9 @@ class ModelWithTokenizer(TrainedModel):
         """What each layer of a stack would say; `tokenizer` is that of what is said."""
         if not 1 <= top <= MOST_WORDS:
             raise UserError(f"top is {top}: expected 1 to {MOST_WORDS}")
-        inputs = [tensor if tensor is None else tensor.to(self.route.device) for tensor in inputs]
+        inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
         chances, ids = [], []  # of each layer (T, top)
-        with self.route.computing():
+        with self.compute.autocast():
             for logits in logit_lens(self.model, stack, project, *inputs):
                 best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
                 chances.append(best.values.cpu())

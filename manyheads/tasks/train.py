@@ -12,8 +12,8 @@ from manyheads.runs.overrides import Setting, apply, as_dict, from_file, from_ma
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.run import Run
 from manyheads.tasks.registry import find
+from manyheads.training.distributed import distributed_context, reraise_peer_failure, restarted
 from manyheads.training.progress import ProgressCallback
-from manyheads.training.ranks import here, restarted, told_losses
 
 
 def train(
@@ -43,7 +43,7 @@ def train(
     Under `torchrun` each process calls this alike; all of them get the report. `processes` are those that the command
     was asked for, and stand in the one that resumes the run.
     """
-    ranks = here()
+    ranks = distributed_context()
     chosen = find(recipe)
     if out is not None and not str(out):
         raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
@@ -59,9 +59,9 @@ def train(
         precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed, progress=progress,
     )  # fmt: skip
     _check(chosen, resolved, run)
-    with told_losses():
+    with reraise_peer_failure():
         if dry_run or not chosen.spreads:
-            return ranks.shared(lambda: chosen.train(resolved, run))
+            return ranks.broadcast(lambda: chosen.train(resolved, run))
         return chosen.train(resolved, run)
 
 

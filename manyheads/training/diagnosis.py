@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from manyheads.training.faults import NonFiniteError, batch_arrays
-from manyheads.training.feeding import Group
 from manyheads.training.gradients import accumulate_gradients
+from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import Counters, seed_step
 
@@ -56,7 +56,7 @@ def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: 
         *(f"the loss{suffix}" for loss, suffix in zip(losses, suffixes, strict=True) if _is_bad(loss)),
         *(f"gradient of {name}" for name, tensor in gradients.items() if _is_bad(tensor)),
     )  # fmt: skip
-    by_rank = ranks.gathered(bad_tensors[:1])
+    by_rank = ranks.all_gather(bad_tensors[:1])
     kinds = ("parameter", "input", "the loss", "gradient")
     first = min(((kinds.index(next(k for k in kinds if text.startswith(k))), rank, text)
                  for rank, texts in enumerate(by_rank) for text in texts), default=None)  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
-from manyheads.training.ranks import Ranks
+from manyheads.training.distributed import DistributedContext
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ def no_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: Ranks) -> Iterator[None]:
+def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedContext) -> Iterator[None]:
     """Turn an out-of-memory error into a BatchTooLargeError that describes the batch."""
     try:
         yield

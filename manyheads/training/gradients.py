@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manyheads.training.faults import reraise_oom
-from manyheads.training.feeding import Group
+from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
 from manyheads.training.task import Loss
 
@@ -39,7 +39,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
             reraise_oom(session.counters.step + 1, batch, session.model, session.ranks),
             session.strategy.accumulating(last=last),
         ):
-            with session.route.computing():
+            with session.compute.autocast():
                 parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
                 loss = parts.scaled(counts)
             # DistributedDataParallel and FSDP take the mean of the ranks' gradients: multiplied by their number it is

@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyheads.core.runtime import Route, keeping_memory
+from manyheads.core.runtime import ComputeConfig, keeping_memory
 from manyheads.errors import UserError
 from manyheads.files import WriteError, write_json
 from manyheads.training.budgets import kept_model_due, reached_end, snapshot_due, validation_due
 from manyheads.training.config import TrainingConfig
-from manyheads.training.feeding import Group, feed
+from manyheads.training.distributed import distributed_context
 from manyheads.training.interrupt import Interrupted, Signals
+from manyheads.training.prefetching import Group, prefetch
 from manyheads.training.progress import ProgressCallback, draw_losses
-from manyheads.training.ranks import here
 from manyheads.training.resume import start_or_resume
-from manyheads.training.run_directory import FINISHED, KEPT, claimed, remove_leftovers
+from manyheads.training.run_directory import FINISHED, KEPT, locked_run_directory, remove_leftovers
 from manyheads.training.run_log import RunLog, metrics_line
 from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
 from manyheads.training.session import TrainingSession, new_session
@@ -42,7 +42,7 @@ def train(
     config: TrainingConfig,
     out: Path,
     *,
-    route: Route,
+    compute: ComputeConfig,
     resume: bool = False,
     max_minutes: float | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -70,26 +70,26 @@ def train(
     if not batches:
         raise UserError("there are no training batches: the training data are empty")
     check_metric(task, config)
-    ranks, signals = here(), Signals()
-    lock = claimed(out, resume=resume) if ranks.first else nullcontext()
+    ranks, signals = distributed_context(), Signals()
+    lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
     keep_memory = keeping_memory(sparing=config.shard)
-    with signals, lock, _lost_disk_as_one_line(out), route.settings(), keep_memory as release_memory:
+    with signals, lock, _lost_disk_as_one_line(out), compute.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)
         identity: dict[str, Any] = {
             "config": config.as_dict(),
             "settings": json.loads(json.dumps(dict(settings or {}))),
             "batches": batches,
-            "environment": {**route.describe(), **ranks.shown},
+            "environment": {**compute.describe(), **ranks.shown},
         }
         session = new_session(
-            task, config, out, route=route, ranks=ranks, identity=identity, max_minutes=max_minutes, signals=signals,
-            resume_command=resume_command or f"the same command with --out {out} --resume",
+            task, config, out, compute=compute, ranks=ranks, identity=identity, max_minutes=max_minutes,
+            signals=signals, resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip
         summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
-            groups = feed(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
+            groups = prefetch(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
             with RunLog(session, flops, progress) as log, session.checkpoints, closing(groups):
                 ended = run_steps(session, groups, log)
                 summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
@@ -123,7 +123,7 @@ def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) ->
 
 def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
     """Save and return a summary if `max_minutes` are over; save and raise `Interrupted` after a signal. Collective."""
-    seconds, received = session.ranks.largest(session.elapsed(), session.signals.received or 0)
+    seconds, received = session.ranks.all_reduce_max(session.elapsed(), session.signals.received or 0)
     session.counters.seconds = session.seconds_before + seconds
     session.checkpoints.check()
     if not received and (session.max_minutes is None or seconds < session.max_minutes * 60):
@@ -154,7 +154,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
 
 def _raise_if_interrupted(session: TrainingSession) -> None:
     """Raise `Interrupted` if a signal arrived too late to stop the training. Collective."""
-    if max(session.ranks.largest(session.signals.received or 0)):
+    if max(session.ranks.all_reduce_max(session.signals.received or 0)):
         raise Interrupted(
             f"interrupted at its end; the model in {session.out} is complete, this scores it: {session.resume_command}"
         )
@@ -176,5 +176,5 @@ def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
         if elsewhere or not (lost or isinstance(error, WriteError)):
             raise
         cause = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
-        remedy = "make room" if number in full else "bring the directory back"
-        raise UserError(f"{cause}: {remedy} and --resume") from error
+        hint = "make room" if number in full else "bring the directory back"
+        raise UserError(f"{cause}: {hint} and --resume") from error

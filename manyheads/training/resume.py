@@ -71,7 +71,7 @@ def _start(session: TrainingSession, resume: bool) -> None:
 def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint | None) -> None:
     """Raise UserError if the ranks do not read the same checkpoint."""
     step = -1 if checkpoint is None else checkpoint[0]["step"]
-    negative_min, max_step = session.ranks.largest(-step, step)
+    negative_min, max_step = session.ranks.all_reduce_max(-step, step)
     if -negative_min != max_step:
         raise UserError(
             f"{session.out}: the processes find different checkpoints there: expected a directory that all share"

@@ -66,7 +66,7 @@ def resume_command(out: Path) -> str:
 
 
 @contextmanager
-def claimed(out: Path, *, resume: bool) -> Iterator[None]:
+def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     """Make `out` the directory of this run, which nobody else uses meanwhile; a UserError says why it cannot be."""
     status = run_status(out)
     if status == "foreign":
@@ -81,10 +81,10 @@ def claimed(out: Path, *, resume: bool) -> Iterator[None]:
         if not resume and status == "unfinished":  # its own command may have other settings than this one
             raise UserError(f"{out} holds an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
-            remedy = "choose another directory (--out)"
+            hint = "choose another directory (--out)"
             if not (out / "result.json").exists():
-                remedy = f"--resume scores it, which was cut short; or {remedy}"
-            raise UserError(f"{out} holds a finished run; {remedy}")
+                hint = f"--resume scores it, which was cut short; or {hint}"
+            raise UserError(f"{out} holds a finished run; {hint}")
         yield
 
 

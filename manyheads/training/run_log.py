@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from manyheads.training.budgets import finished_fraction
-from manyheads.training.feeding import Group
+from manyheads.training.prefetching import Group
 from manyheads.training.progress import Metrics, ProgressCallback, ProgressMeter
 from manyheads.training.session import TrainingSession
 from manyheads.training.step import StepResult
@@ -25,7 +25,7 @@ class RunLog:
 
     def __init__(self, session: TrainingSession, flops: float | None, progress: ProgressCallback | None) -> None:
         self._session = session
-        peak = (lambda: session.ranks.world * session.route.products_per_second() / flops) if flops else None
+        peak = (lambda: session.ranks.world * session.compute.products_per_second() / flops) if flops else None
         self._meter = ProgressMeter(progress if session.ranks.first else None, session.task.unit, peak)
         self._metrics: Metrics | None = None
         self._contexts = ExitStack()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import mean_tensors
 from manyheads.training.config import TrainingConfig
-from manyheads.training.division import divided
+from manyheads.training.distributed_map import divided
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import load_weights, weights
 from manyheads.training.task import Task
@@ -30,7 +30,7 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
         values = session.strategy.compute(session.task.validate)
     session.model.train()
     assert values.keys() == session.task.metrics.keys(), "a task declares the metrics of its validation"
-    return session.ranks.shared(lambda: values)
+    return session.ranks.broadcast(lambda: values)
 
 
 def validate(session: TrainingSession) -> dict[str, float]:
@@ -60,7 +60,7 @@ def update_best(session: TrainingSession, values: dict[str, float]) -> None:
 def snapshot(session: TrainingSession) -> dict[str, Any]:
     """Write the current weights next to the checkpoints; return the step and the file."""
     tensors = session.strategy.whole(weights(session.model))
-    return session.ranks.shared(lambda: session.checkpoints.snapshot(session.counters.step, tensors))
+    return session.ranks.broadcast(lambda: session.checkpoints.snapshot(session.counters.step, tensors))
 
 
 def add_snapshot(session: TrainingSession) -> None:

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.block import trained_stacks
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
+from manyheads.training.distributed import DistributedContext
 from manyheads.training.interrupt import Signals
-from manyheads.training.optimisers import optimiser as make_optimizer
-from manyheads.training.ranks import Ranks
+from manyheads.training.optimizers import optimizer_for as make_optimizer
+from manyheads.training.parallel import ParallelStrategy, parallelize
 from manyheads.training.schedules import schedule, steps_per_epoch
-from manyheads.training.spread import Spread, spread
 from manyheads.training.state import WINDOW, Counters, capture, weights
 from manyheads.training.task import Task
 
@@ -44,14 +44,14 @@ class TrainingSession:
     task: Task
     config: TrainingConfig
     out: Path
-    route: Route
-    ranks: Ranks
+    compute: ComputeConfig
+    ranks: DistributedContext
     identity: Mapping[str, Any]
     resume_command: str
     max_minutes: float | None
     signals: Signals
     release_memory: Callable[[], None]
-    strategy: Spread
+    strategy: ParallelStrategy
     optimizer: torch.optim.Optimizer
     learning_rate: Callable[[int], float]
     parameters: list[nn.Parameter]
@@ -100,8 +100,8 @@ def new_session(
     config: TrainingConfig,
     out: Path,
     *,
-    route: Route,
-    ranks: Ranks,
+    compute: ComputeConfig,
+    ranks: DistributedContext,
     identity: Mapping[str, Any],
     resume_command: str,
     max_minutes: float | None,
@@ -111,13 +111,13 @@ def new_session(
     """Build the session of a run at step 0, on the device of the model; all ranks get the weights of rank 0."""
     model = task.model
     _set_checkpointing(model, config.checkpointing)
-    strategy = spread(model, ranks, route, shard=config.shard)
+    strategy = parallelize(model, ranks, compute, shard=config.shard)
     optimizer = make_optimizer(model, config)
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
     accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
     return TrainingSession(
-        task=task, config=config, out=out, route=route, ranks=ranks, identity=identity,
+        task=task, config=config, out=out, compute=compute, ranks=ranks, identity=identity,
         resume_command=resume_command, max_minutes=max_minutes, signals=signals, release_memory=release_memory,
         strategy=strategy, optimizer=optimizer, parameters=parameters,
         learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),

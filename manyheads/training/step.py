@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.training.diagnosis import diagnose, skip_step
-from manyheads.training.feeding import Group
 from manyheads.training.gradients import accumulate_gradients
+from manyheads.training.parallel import unsharded
+from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
-from manyheads.training.spread import unsharded
 from manyheads.training.state import seed_step, update_ema
 
 
@@ -46,7 +46,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         seed_step(config.seed, counters.step, ranks.rank)
     buffers = [buffer.clone() for buffer in model.buffers()] if config.skip_nonfinite else []
     sums = accumulate_gradients(session, group, counts)
-    window = ranks.add_up(sums.window)
+    window = ranks.all_reduce_sum(sums.window)
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
     gradient_norm = unsharded(total_norm)
     skipped = None

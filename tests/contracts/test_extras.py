@@ -12,7 +12,7 @@ from manyheads import directory
 from manyheads.analysis import drawing
 from manyheads.analysis.figures import model_sizes
 from manyheads.data.embedded import shipped
-from manyheads.data.images.reading import digits
+from manyheads.data.images.labeled_images import digits
 from manyheads.data.readers.compressed import opened
 from manyheads.data.readers.rows import _parquet
 from manyheads.data.text.tokenizers import train_unigram

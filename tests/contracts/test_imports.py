@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # from the lowest layer to the highest: a package imports from lower layers only
 LAYERS = [
-    ("errors",), ("files",), ("core",), ("models", "lowering"), ("generation", "interop", "analysis"), ("directory",),
+    ("errors",), ("files",), ("core",), ("models", "inference"), ("generation", "interop", "analysis"), ("directory",),
     ("export",), ("runs",), ("tasks",), ("service",), ("cli",), ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # import no model, nor each other; used by runs, tasks and the layers above
@@ -155,16 +155,16 @@ def normalisations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
 def test_attention_is_written_once() -> None:
     """Scores become weights in one function, and there is one call of a fused kernel: elsewhere in what models are
     made of, nothing normalises but what NO_ATTENTION lists, and nowhere else is a kernel called."""
-    kernels, normalising = set(), set()
+    kernels, normalizing = set(), set()
     for file in FILES:
         for function, name in normalisations(ast.parse(file.read_text(encoding="utf-8"))):
             where = str(file.relative_to(PACKAGE))
             if "softmax" not in name.lower():
                 kernels.add((where, function))
             elif where.startswith(("core/", "models/")) and function not in NO_ATTENTION.get(where, ()):
-                normalising.add((where, function))
+                normalizing.add((where, function))
     assert kernels == {("core/attention.py", "_AttentionMap.fused")}
-    assert normalising == {("core/attention.py", "_normalise")}
+    assert normalizing == {("core/attention.py", "_normalize")}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_module_imports_with_the_core_dependencies_alone() -> None:
     modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
-    for extra in ("manyheads.lowering.", "manyheads.service."):  # imported where there is Numba, or Starlette
+    for extra in ("manyheads.inference.", "manyheads.service."):  # imported where there is Numba, or Starlette
         modules = [m for m in modules if not m.startswith(extra) or m == f"{extra}__init__"]
     generators = {f"manyheads.data.embedded.{name}" for name in ("phrases", "languages", "tags")}  # imported with Babel
     modules = [m for m in modules if m not in generators]

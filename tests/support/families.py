@@ -13,7 +13,7 @@ import manyheads.runs.run
 import manyheads.tasks.directions.run
 from manyheads.tasks.train import train
 from manyheads.training import selection
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 
 STEPS = 50
 COMMON = {"steps": STEPS, "log_every": 1, "checkpoint_every": 10_000}
@@ -119,7 +119,7 @@ def main() -> None:
         setattr(torch, "from_numpy", lambda a: from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a))  # noqa: B010
         selection.validation_metrics = lambda *_: {"loss": 0.0}
     score_nothing()
-    here()
+    distributed_context()
     for name in sys.argv[5:] or FAMILIES:
         run(name, data, out, shard)
 

@@ -20,7 +20,7 @@ import manyheads.tasks.masked_words.predictor
 import manyheads.tasks.outputs
 import manyheads.tasks.translation.predictor
 from manyheads import cli
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 
 TASKS: Any = manyheads.tasks
 TEXTS = [f"{'three two ' * (n % 5)}one {n}" for n in range(1, 24)]
@@ -55,7 +55,7 @@ def small_batches() -> None:
 def main() -> None:
     runs, out = map(Path, sys.argv[1:3])
     small_batches()
-    ranks = here()
+    ranks = distributed_context()
     for name, (arguments, lines) in CALLS.items():
         read, write = os.pipe()
         if ranks.first:  # nobody else has anything to read

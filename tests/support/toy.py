@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.training.task import Better, Loss
 
 
@@ -97,5 +97,5 @@ class ToyTask:
         return "toy"
 
 
-def toy_route(**changes: Any) -> Route:
-    return replace(Route("cpu", "float32", 1, "highest", compiled=False), **changes)
+def toy_route(**changes: Any) -> ComputeConfig:
+    return replace(ComputeConfig("cpu", "float32", 1, "highest", compiled=False), **changes)

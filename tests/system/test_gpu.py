@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tests.paths import ROOT
 from tests.support.families import FAMILIES, STEPS, write_data
 from tests.support.predictions import CALLS
-from tests.system.training.test_ranks import MANYHEADS, environment, losses
+from tests.system.training.test_distributed import MANYHEADS, environment, losses
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: PyTorch finds none here"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 
@@ -69,7 +69,7 @@ def strongest_arrows(
     name, grid, pool = _grid(model, images, layer)
     cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
-    with evaluating(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
+    with eval_mode(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
         model(images)
     weights = maps[name][0].flatten().cpu()
     step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
@@ -153,7 +153,7 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     shapes: list[torch.Size] = []
     handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
     try:
-        with evaluating(model):
+        with eval_mode(model):
             model(images)
     finally:
         handle.remove()

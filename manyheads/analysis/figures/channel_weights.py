@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save, short_name
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 from manyheads.models.squeeze_excitation import SqueezeExcitation
@@ -172,7 +172,7 @@ def channel_weights(
     sums: dict[str, Tensor] = {}
     done = 0
     for images in batches:
-        with evaluating(model), recorded_weights(model) as seen:
+        with eval_mode(model), recorded_weights(model) as seen:
             model(images)
         places = torch.from_numpy(order[done : done + len(images)]).to(images.device)  # (B,)
         for layer, (weights,) in seen.items():

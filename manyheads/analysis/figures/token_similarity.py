@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError
 from manyheads.models.vit import ViT
 
@@ -48,7 +48,7 @@ def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
     if model.class_token is None or model.distillation_token is None:
         raise UserError("the model has no distillation token: expected a DeiT, trained with distilled=true")
     total, images = torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
-    with evaluating(model):
+    with eval_mode(model):
         for batch in batches:
             states = model.states(batch.to(model.class_token.device))
             assert model.encoder.norm is not None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import edit, record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.vit import ViT
@@ -172,7 +172,7 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
     apart = torch.cdist(at, at)  # (P, P)
     first = c.tokens - rows * columns
-    with evaluating(model), record(model) as maps:
+    with eval_mode(model), record(model) as maps:
         model(images)
     distances = {}
     for layer, calls in maps.items():

@@ -67,12 +67,12 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
 def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
     """Raise UserError for more numbers than a page takes, and for rows of which it could not show every key."""
     layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
-    remedy = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
+    hint = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
     if (longest := max((max(layer.weights.shape[2:]) for layer in layers), default=0)) > SHOWN:
         raise UserError(f"calculations of {longest:,} tokens: a page shows those of {SHOWN}: shorten the text")
     numbers = sum(table.size for layer in layers if layer.calculation for table in layer.calculation.tables().values())
     if numbers > NUMBERS:
-        raise UserError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {remedy}")
+        raise UserError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {hint}")
 
 
 def frame(inputs: Sequence[RecordedMaps]) -> str:

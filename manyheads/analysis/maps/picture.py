@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from manyheads.analysis.drawing import HUES, save_and_tell, short_name
+from manyheads.analysis.drawing import HUES, save_and_report, short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
@@ -67,7 +67,7 @@ def draw(
         _draw_lines(figure, panels, layers)
     else:
         _draw_matrices(figure, panels, layout, layers, images)
-    return save_and_tell(figure, path, "a page (.html)")
+    return save_and_report(figure, path, "a page (.html)")
 
 
 class _Layout(NamedTuple):
@@ -117,7 +117,7 @@ def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
 
 def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[Layer], images: ImageMaps | None) -> None:
     """Draw one panel a head, layers down, with one color bar."""
-    colours = _colours(layers) if images is None else images.colours
+    colors = _colors(layers) if images is None else images.colors
     for row, layer in enumerate(layers):
         for column in range(layout.columns):
             panel: Axes = panels[row, column]
@@ -130,13 +130,13 @@ def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[La
                 edge = SIZE if layout.named else _edge_size(layer, layout.columns)
                 below = layout.named or row == len(layers) - 1 or column >= len(layers[row + 1].heads)
                 left = edge if layout.named or column == 0 else 0.0
-                _matrix(panel, layer, column, left, edge if below else 0.0, colours)
+                _matrix(panel, layer, column, left, edge if below else 0.0, colors)
             if row == 0:
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
                 panel.set_ylabel(_called(layer, layers), fontsize=9)
     shrink = min(1.0, 4 / layout.wide)
-    bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=shrink, aspect=30, pad=0.02)
+    bar = figure.colorbar(colors, ax=panels, location="bottom", shrink=shrink, aspect=30, pad=0.02)
     bar.ax.tick_params(labelsize=7)
     if images is not None:
         images.label(bar)
@@ -147,7 +147,7 @@ def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[La
         bar.set_label("weight", fontsize=8)
 
 
-def _colours(layers: list[Layer]) -> ScalarMappable:
+def _colors(layers: list[Layer]) -> ScalarMappable:
     """From a weight to a colour: one scale for a whole picture."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -212,10 +212,10 @@ def _edge_size(layer: Layer, columns: int) -> float:
     return min(SIZE, points) if points >= SMALLEST else 0.0
 
 
-def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colours: ScalarMappable) -> None:
+def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colors: ScalarMappable) -> None:
     """`queries` and `keys`: points of their names, 0 for none."""
     shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])  # nothing, on grey
-    panel.imshow(colours.to_rgba(shown), aspect="auto", interpolation="nearest")
+    panel.imshow(colors.to_rgba(shown), aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")
     if max(shown.shape) > LONGEST:
         return

@@ -44,7 +44,7 @@ class ImageMaps:
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
         # without black and white, on which a colour is hard to see
         self._grey = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
-        self.colours = self._scale()
+        self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
         who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
         number = "largest share of one patch" if self.shares else "largest weight"
@@ -58,7 +58,7 @@ class ImageMaps:
             panel.imshow(self._grey, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
         grid, sides = self._grids[layer][head], self._layers[layer]
         down, across = sides.keys.cover
-        heat = self.colours.to_rgba(grid / self._even[layer])  # (rows, columns, 4)
+        heat = self.colors.to_rgba(grid / self._even[layer])  # (rows, columns, 4)
         panel.imshow(heat, extent=(0, across, down, 0), interpolation="nearest")
         assert sides.queries.grid is not None
         rows, columns = sides.queries.grid
@@ -78,7 +78,7 @@ class ImageMaps:
         if not self.shares:
             bar.set_label("weight", fontsize=8)
             return
-        ticks = [tick for tick in TICKS if tick <= self.colours.get_clim()[1]]
+        ticks = [tick for tick in TICKS if tick <= self.colors.get_clim()[1]]
         bar.set_ticks(ticks, labels=[f"{tick}x" for tick in ticks], minor=False)
         bar.ax.xaxis.set_minor_locator(NullLocator())
         even = {percent(share) for share in self._even}

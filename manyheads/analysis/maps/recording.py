@@ -17,7 +17,7 @@ from manyheads.analysis.maps.attention_maps import AttentionMaps
 from manyheads.analysis.maps.layers import Calculation, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
 from manyheads.core import tap
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, record_calculations, tapped
 from manyheads.errors import UserError
 from manyheads.models.recurrence import Thoughts, pondered
@@ -104,7 +104,7 @@ def _record(
     """Run the model once and record the maps of the selected layers."""
     names = [name for of_axis in selection.names.values() for name in of_axis]
     modules, shapes = tapped(model), dict[str, torch.Size]()
-    with evaluating(model), ExitStack() as undo:
+    with eval_mode(model), ExitStack() as undo:
         for name in names:
 
             def note(module: nn.Module, arguments: tuple[Any, ...], name: str = name) -> None:

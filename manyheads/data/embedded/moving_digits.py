@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from manyheads.data.images.reading import ImageData, digits
+from manyheads.data.images.labeled_images import ImageData, digits
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError

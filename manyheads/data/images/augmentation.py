@@ -83,14 +83,14 @@ class Augmentation(Config):
         if random.random() < self.flip:
             image = ImageOps.mirror(image)
         if self.jitter:
-            image = colour_jitter(image, self.jitter, random)
+            image = color_jitter(image, self.jitter, random)
         for _ in range(self.randaugment):
             operation = OPERATIONS[int(random.integers(len(OPERATIONS)))]
             if random.random() < 0.5:
                 level = min(max(random.normal(self.magnitude, self.magnitude_std), 0.0), 10.0) / 10
                 sign = -1.0 if random.random() < 0.5 else 1.0
                 image = operation(image, level, sign, Fill.of(preprocessing))
-        pixels = preprocessing.normalised(image)
+        pixels = preprocessing.normalized(image)
         if self.erasing and random.random() < self.erasing:
             erase(pixels, random)
         return pixels
@@ -177,8 +177,8 @@ def cutmix_box(height: int, width: int, share: float, random: Generator) -> tupl
     side = math.sqrt(1 - share)
     spans = []
     for length in (height, width):
-        cut, centre = int(length * side), int(random.integers(length))
-        spans.append(slice(max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, length)))
+        cut, center = int(length * side), int(random.integers(length))
+        spans.append(slice(max(center - cut // 2, 0), min(center + (cut + 1) // 2, length)))
     return spans[0], spans[1]
 
 
@@ -194,7 +194,7 @@ def erase(pixels: NDArray[np.float32], random: Generator) -> None:
             return
 
 
-def colour_jitter(image: Image.Image, strength: float, random: Generator) -> Image.Image:
+def color_jitter(image: Image.Image, strength: float, random: Generator) -> Image.Image:
     kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     factors = random.uniform(1 - strength, 1 + strength, 3)
     for kind in random.permutation(3):
@@ -205,7 +205,7 @@ def colour_jitter(image: Image.Image, strength: float, random: Generator) -> Ima
 class Fill(NamedTuple):
     """What a pixel from outside the image is, and how one between two is made."""
 
-    colour: int | tuple[int, ...]
+    color: int | tuple[int, ...]
     filter: Image.Resampling
 
     @classmethod
@@ -218,7 +218,7 @@ Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # image, l
 
 
 def _moved(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=fill.filter, fillcolor=fill.colour)
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=fill.filter, fillcolor=fill.color)
 
 
 def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
@@ -241,7 +241,7 @@ OPERATIONS: tuple[Operation, ...] = (
     lambda image, level, sign, fill: ImageOps.autocontrast(image),
     lambda image, level, sign, fill: ImageOps.equalize(image),
     lambda image, level, sign, fill: ImageOps.invert(image),
-    lambda image, level, sign, fill: image.rotate(sign * 30 * level, resample=fill.filter, fillcolor=fill.colour),
+    lambda image, level, sign, fill: image.rotate(sign * 30 * level, resample=fill.filter, fillcolor=fill.color),
     _posterize,
     lambda image, level, sign, fill: ImageOps.solarize(image, 256 - min(256, int(256 * level))),
     _solarize_add,

@@ -122,8 +122,8 @@ def _decoded(source: bytes | Path | Member, place: str, stamp: str) -> Check | I
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
     except ImageFault as error:  # as a new one: this one holds the frames that raised it, and with them the image
         if isinstance(source, Path) and str(source) != place:  # named by a row of another file
-            return ImageFault(f"{source}: {error.fault}", error.remedy)
-        return ImageFault(error.fault, error.remedy)
+            return ImageFault(f"{source}: {error.fault}", error.hint)
+        return ImageFault(error.fault, error.hint)
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
@@ -152,7 +152,7 @@ def open_image(
         return decode(content(source), most).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else f"{source.tar}: " if isinstance(source, Member) else ""
-        raise UserError(f"{place}{error.fault}; {error.remedy}") from None
+        raise UserError(f"{place}{error.fault}; {error.hint}") from None
 
 
 def listed(names: Sequence[str]) -> str:

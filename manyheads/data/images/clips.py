@@ -36,7 +36,7 @@ def read_clip(path: str | Path, most: int) -> Clip:
     try:
         return Clip(*decode_frames(content(path), lambda count: evenly(count, most)))
     except ImageFault as error:
-        raise UserError(f"{path}: {error.fault}; {error.remedy}") from None
+        raise UserError(f"{path}: {error.fault}; {error.hint}") from None
 
 
 def evenly(count: int, most: int) -> list[int]:

@@ -38,9 +38,9 @@ _REMEDY = "save it again, or remove it"
 class ImageFault(Exception):
     """Why an image cannot be used, and what to do about it."""
 
-    def __init__(self, fault: str, remedy: str = _REMEDY) -> None:
-        super().__init__(fault, remedy)
-        self.fault, self.remedy = fault, remedy
+    def __init__(self, fault: str, hint: str = _REMEDY) -> None:
+        super().__init__(fault, hint)
+        self.fault, self.hint = fault, hint
 
 
 class Decoded(NamedTuple):
@@ -102,7 +102,7 @@ def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
     try:
         return _upright(image, [])
     except ImageFault as error:
-        raise UserError(f"{name}: {error.fault}; {error.remedy}") from None
+        raise UserError(f"{name}: {error.fault}; {error.hint}") from None
 
 
 def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> Image.Image:
@@ -152,11 +152,11 @@ def _may_lack_rows(image: Image.Image) -> bool:
 
 def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
     """Whether the pixels of a PNG are fewer bytes than its header says (PNG specification, sections 7.2, 8.2 and 9)."""
-    width, height, depth, colour, interlaced = struct.unpack(">IIBBxxB", png[16:29])
+    width, height, depth, color, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-    if (width, height) != size or colour not in channels:  # a second header has told Pillow something else
+    if (width, height) != size or color not in channels:  # a second header has told Pillow something else
         return True
-    bits = depth * channels[colour]
+    bits = depth * channels[color]
     passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     expected = 0
     for left, top, across, down in passes if interlaced else ((0, 0, 1, 1),):

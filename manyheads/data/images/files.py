@@ -140,8 +140,8 @@ def _folders(folder: Path) -> Iterator[Entry]:
             yield _faulty(_shown(path), "an image beside the class folders", "move it into one, or remove it")
 
 
-def _faulty(place: str, fault: str, remedy: str) -> Entry:
-    return Entry(place, None, fault=ImageFault(fault, remedy))
+def _faulty(place: str, fault: str, hint: str) -> Entry:
+    return Entry(place, None, fault=ImageFault(fault, hint))
 
 
 def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
@@ -220,7 +220,7 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
     for row in table(file, columns=wanted):
         chosen = _chosen(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
-            yield _faulty(row.place, row.fault, row.remedy)
+            yield _faulty(row.place, row.fault, row.hint)
         elif not isinstance(chosen, str):
             image, label = chosen
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)

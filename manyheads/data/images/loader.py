@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from manyheads.data.batching import part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
 from manyheads.data.images.checking import listed, open_image
+from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
 from manyheads.errors import UserError

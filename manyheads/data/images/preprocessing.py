@@ -95,17 +95,17 @@ class Preprocessing(Config):
         right, bottom = min((left + size) * across, width), min((top + size) * down, height)
         return image.resize((size, size), self.filter, box=(left * across, top * down, right, bottom))
 
-    def normalised(self, image: Image.Image) -> NDArray[np.float32]:
+    def normalized(self, image: Image.Image) -> NDArray[np.float32]:
         """(C, Y, X) of an image that is framed."""
         mean, std = self._statistics
         pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
-        normalised = np.empty(pixels.shape, dtype=np.float32)
-        np.subtract(pixels, mean, out=normalised)
-        return np.divide(normalised, std, out=normalised)
+        normalized = np.empty(pixels.shape, dtype=np.float32)
+        np.subtract(pixels, mean, out=normalized)
+        return np.divide(normalized, std, out=normalized)
 
     def array(self, image: Image.Image) -> NDArray[np.float32]:
         """(C, Y, X): what the model is given of an image; `torch.from_numpy` makes it a tensor."""
-        return self.normalised(self.framed(image))
+        return self.normalized(self.framed(image))
 
     def as_dict(self) -> dict[str, Any]:
         """As preprocessor_config.json has it, so that transformers prepares images likewise."""
@@ -139,9 +139,9 @@ class Preprocessing(Config):
                 squash = edge >= 384
                 edge = edge if squash or not settings["crop_pct"] else int(edge / settings["crop_pct"])
             resample = {2: "bilinear", 3: "bicubic"}[settings.get("resample", 2)]
-            normalise = settings.get("do_normalize", True)
-            mean = settings["image_mean"] if normalise else (0.0, 0.0, 0.0)
-            std = settings["image_std"] if normalise else (1.0, 1.0, 1.0)
+            normalize = settings.get("do_normalize", True)
+            mean = settings["image_mean"] if normalize else (0.0, 0.0, 0.0)
+            std = settings["image_std"] if normalize else (1.0, 1.0, 1.0)
         except KeyError as error:
             raise UserError(f"{_FILE}: {error} is missing, or is a resampling unknown here") from None
         factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from manyheads.data.images.checking import listed
 from manyheads.data.images.files import Columns, find_splits, labels_beside
-from manyheads.data.images.reading import ImageData, digits, read_images, read_labels
+from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labelled import with_labels
 from manyheads.data.readers.roles import folders_in

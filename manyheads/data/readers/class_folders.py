@@ -77,8 +77,8 @@ def _read(file: Path, label: str) -> Row[tuple[str, str]]:
     return Row(file, 1, (text, label), *(character_fault(text, "the text") or ()))
 
 
-def _fault(path: Path, fault: str, remedy: str) -> Row[tuple[str, str]]:
-    return Row(path, 1, ("", ""), fault, remedy)
+def _fault(path: Path, fault: str, hint: str) -> Row[tuple[str, str]]:
+    return Row(path, 1, ("", ""), fault, hint)
 
 
 def _is_text(path: Path) -> bool:

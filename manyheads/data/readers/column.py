@@ -46,7 +46,7 @@ class Column(Sequence[str]):
         return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
 
 
-class Joined:
+class ConcatenatedTexts:
     """The texts of several columns one behind the other, each time that they are gone through."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
@@ -59,7 +59,7 @@ class Joined:
         return sum(map(len, self._columns))
 
 
-class Gathering:
+class SpillingTextBuffer:
     """Texts as they are read; more than `HELD` characters of them go into a file.
 
     folder  for that file; None: that of the system's temporary files

@@ -21,7 +21,18 @@ from typing import Any, ClassVar
 
 from manyheads.data.readers.compressed import kind
 from manyheads.data.readers.dataset import Dataset, leaving_out
-from manyheads.data.readers.rows import TABLES, BadRow, Block, Cells, Row, blocks, character_fault, parsed, sift, table
+from manyheads.data.readers.rows import (
+    TABLES,
+    BadRow,
+    Block,
+    Cells,
+    Row,
+    blocks,
+    character_fault,
+    filter_invalid,
+    parsed,
+    table,
+)
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
 from manyheads.errors import UserError
 
@@ -109,9 +120,11 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         raise FileNotFoundError(f"{file}: no such file; give a file of a word and its tag a line, or a table of "
                                 "tokens and tags")  # fmt: skip
     is_table, skips = _is_table(file), Counter[str]()
-    sentences = sift(_table(file) if is_table else _columns(file), skips, skip=skip_bad_lines, unit="sentences")
-    remedy = "expected a word and its tag a line, blank lines between sentences"
-    return replace(Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence", remedy), rows=is_table)
+    sentences = filter_invalid(
+        _table(file) if is_table else _columns(file), skips, skip=skip_bad_lines, unit="sentences"
+    )
+    hint = "expected a word and its tag a line, blank lines between sentences"
+    return replace(Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence", hint), rows=is_table)
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
@@ -202,6 +215,6 @@ def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> 
             if fault := character_fault(text, name):
                 raise BadRow(*fault, line=row.number + step * number)
     if broken := fault_of(tags):
-        number, what, remedy = broken
-        raise BadRow(what, remedy, line=row.number + step * number)
+        number, what, hint = broken
+        raise BadRow(what, hint, line=row.number + step * number)
     return words, tags

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.compressed import AT_ONCE, kind, opened
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, parsed, sift, table
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parsed, table
 from manyheads.data.readers.splits import SURROGATE, UTF8, half_character, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
@@ -66,12 +66,12 @@ class Corpus:
         """All there is in a file."""
         path = self.files[number]
         if kind(path) in TABLES:
-            rows = sift(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
+            rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
             for offset, row in enumerate(rows):
                 yield from (Piece(text + offset, piece) for piece in cut(row.cells))
         else:
             for part in _whole(path) if self.limit is None else _first(path):
-                sound = next(sift([part], skips, skip=self.skip_bad_lines, unit="files"), None)
+                sound = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
                 yield Piece(text, None if sound is None else sound.cells[0])
 
     @property

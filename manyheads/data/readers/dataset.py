@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.column import Column, Gathering
+from manyheads.data.readers.column import Column, SpillingTextBuffer
 from manyheads.data.readers.rows import Row
 from manyheads.errors import UserError
 
@@ -39,16 +39,16 @@ class Dataset:
     @classmethod
     def collect(
         cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | Path, skips: Counter[str], missing: str,
-        remedy: str = "", folder: Path | None = None,
+        hint: str = "", folder: Path | None = None,
     ) -> Self:  # fmt: skip
         """The items of rows without a fault, whose cells are the columns. Rows without the last of them leave it at its
         default.
 
         skips    counted while the rows are read
-        missing  what the UserError for no rows says, followed by `remedy`
+        missing  what the UserError for no rows says, followed by `hint`
         folder   for large columns; None: that of the system's temporary files
         """
-        large = {name: Gathering(folder) for name in cls.large}
+        large = {name: SpillingTextBuffer(folder) for name in cls.large}
         cells: dict[str, Any] = {**large}
         lines = array("q")
         for row in rows:
@@ -56,7 +56,7 @@ class Dataset:
             for name, cell in zip(cls.columns, row.cells, strict=False):
                 cells.setdefault(name, []).append(cell)
         if not lines:
-            raise UserError(f"{path}: {missing} ({skips.total():,} skipped){remedy and f'; {remedy}'}")
+            raise UserError(f"{path}: {missing} ({skips.total():,} skipped){hint and f'; {hint}'}")
         columns = {**cells, **{name: texts.gathered() for name, texts in large.items()}}
         return cls(**columns, file=Path(path), lines=lines, skips=dict(skips))
 

@@ -18,7 +18,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.readers.compressed import kind
 from manyheads.data.readers.corpus import text_rows
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, Row, blocks, sift
+from manyheads.data.readers.rows import TABLES, Row, blocks, filter_invalid
 from manyheads.data.readers.splits import UTF8, parts_of
 
 Document = list[str]  # sentences
@@ -77,12 +77,12 @@ def read_documents(
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
             texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
-            for row in sift(texts, skips, skip=skip_bad_lines):
+            for row in filter_invalid(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
                     yield Row(file, row.number, ("\n".join(document),))
 
-    remedy = "expected documents separated by blank lines, or one a row"
-    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", remedy, folder=kept)
+    hint = "expected documents separated by blank lines, or one a row"
+    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", hint, folder=kept)
 
 
 def document_files(data: str) -> list[Path]:

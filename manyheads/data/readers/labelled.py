@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, leaving_out
-from manyheads.data.readers.rows import BadRow, Cells, Row, parsed, sift, table, text_fault
+from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parsed, table, text_fault
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)  # labelled texts or images
@@ -110,7 +110,7 @@ def read_labelled(
         return (texts[0], called, *texts[1:])
 
     skips: Counter[str] = Counter()
-    rows = sift(parsed(table(path), item), skips, skip=skip_bad_lines)
+    rows = filter_invalid(parsed(table(path), item), skips, skip=skip_bad_lines)
     labelled = Labelled.collect(islice(rows, limit), path, skips, "no usable row", SCORES if scores else "")
     if len(scores) > len(labelled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are numbers that are not whole; {SCORES}")
@@ -129,7 +129,7 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
         return text, called
 
     skips: Counter[str] = Counter()
-    rows = sift(parsed(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", whole=folder)
+    rows = filter_invalid(parsed(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", whole=folder)
     kept = list(islice(rows, limit))
     labelled = Labelled.collect(kept, folder, skips, "no text in it")
     return replace(labelled, files=[row.file for row in kept], numbered=numbered)

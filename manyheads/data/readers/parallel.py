@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from manyheads.data.readers.compressed import COMPRESSED, kind
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, parsed, sift, table
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parsed, table
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
 
@@ -61,7 +61,7 @@ def read_parallel(
 
     def usable() -> Iterator[Row[Sides]]:
         checked = parsed(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
-        for row in sift(checked, skips, skip=skip_bad_lines):
+        for row in filter_invalid(checked, skips, skip=skip_bad_lines):
             if any(row.cells):
                 yield row
             else:

@@ -72,8 +72,8 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
         tests = evaluation
     for role, candidates in (("training", train), ("validation", validation)):
         if len(candidates) > 1:
-            remedy = "name each file that you mean: data=FILE validation=FILE test=FILE"
-            raise UserError(f"{folder}: several {role} corpora ({shown(candidates)}); {remedy}")
+            hint = "name each file that you mean: data=FILE validation=FILE test=FILE"
+            raise UserError(f"{folder}: several {role} corpora ({shown(candidates)}); {hint}")
 
     def path(name: str) -> str:
         return ",".join(str(folder / part) for part in name.split(",")) if shards else str(folder / name)
@@ -157,7 +157,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
             raise UserError(f"{folder}: {names} look like splits; name their directory: data={folder}")
 
 
-def roles_told(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
+def log_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
     """A line that says which files or folders are which split, and which ones of the directory are not used."""
     parts, used = [], set[str]()
     for role, paths in corpora.items():

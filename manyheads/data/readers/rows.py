@@ -39,7 +39,7 @@ class Row(NamedTuple, Generic[T]):
 
     number  the line, or the row of a Parquet file, from 1; messages say `name` instead where there is one
     cells   by the names of the columns; or what a reader made of them
-    fault   why the row cannot be used; `remedy` says what would be right. Skipped rows are counted by what stands
+    fault   why the row cannot be used; `hint` says what would be right. Skipped rows are counted by what stands
             before the first ": " of it, so what this one row holds belongs behind.
     """
 
@@ -47,7 +47,7 @@ class Row(NamedTuple, Generic[T]):
     number: int
     cells: T
     fault: str = ""
-    remedy: str = ""
+    hint: str = ""
     name: str = ""
 
     @property
@@ -62,22 +62,22 @@ Block = list[tuple[int, str | None]]  # numbered lines; None for one that is not
 class BadRow(Exception):
     """Why a row cannot be used and what would be right; `file` and `line` where they are not those of the row."""
 
-    def __init__(self, fault: str, remedy: str, *, file: Path | None = None, line: int | None = None) -> None:
+    def __init__(self, fault: str, hint: str, *, file: Path | None = None, line: int | None = None) -> None:
         super().__init__(fault)
-        self.fault, self.remedy, self.file, self.line = fault, remedy, file, line
+        self.fault, self.hint, self.file, self.line = fault, hint, file, line
 
 
 def parsed(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
     """The rows, with what `parse` makes of them as cells; those for which it raises BadRow have its fault."""
     for row in rows:
         made: Any = None
-        fault = (row.fault, row.remedy)
+        fault = (row.fault, row.hint)
         file, number = row.file, row.number
         if not row.fault:
             try:
                 made = parse(row)
             except BadRow as bad:
-                fault, file, number = (bad.fault, bad.remedy), bad.file or file, bad.line or number
+                fault, file, number = (bad.fault, bad.hint), bad.file or file, bad.line or number
         yield Row(file, number, made, *fault, row.name)
 
 
@@ -92,7 +92,7 @@ def blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.
             block = []
 
 
-def sift(
+def filter_invalid(
     rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines", whole: Path | None = None
 ) -> Iterator[Row[T]]:
     """The rows without a fault.
@@ -107,7 +107,7 @@ def sift(
         elif skip:
             skips[f"{whole or row.file}: {row.fault.partition(': ')[0]}"] += 1
         else:
-            raise UserError(f"{row.place}: {row.fault}; {row.remedy}, or skip such {unit} with --skip-bad-lines")
+            raise UserError(f"{row.place}: {row.fault}; {row.hint}, or skip such {unit} with --skip-bad-lines")
 
 
 def table(
@@ -221,7 +221,7 @@ def _python(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
 def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:
     tabs = kind(file) == ".tsv"
     header: Sequence[str] = ()
-    remedy = "separate cells by one tab" if tabs else "quote cells that hold a comma"
+    hint = "separate cells by one tab" if tabs else "quote cells that hold a comma"
     for number, cells in _tsv(file) if tabs else _csv(file):
         if isinstance(cells, tuple):
             if not header and not headers:
@@ -236,12 +236,12 @@ def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cel
                     raise UserError(f"{file}:{number}: the header names {named} twice; rename one")
                 expected = f"the header names {len(header)}"
                 continue
-            header, remedy = headers[0], f"{remedy}, or name the columns in a header line"
+            header, hint = headers[0], f"{hint}, or name the columns in a header line"
             expected = f"{len(header)} were expected"
         if len(cells) == len(header):
             yield Row(file, number, dict(zip(header, cells, strict=True)))
         else:
-            yield Row(file, number, {}, f"{len(cells)} columns where {expected}", remedy)
+            yield Row(file, number, {}, f"{len(cells)} columns where {expected}", hint)
 
 
 def _tsv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:

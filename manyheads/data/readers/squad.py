@@ -31,8 +31,8 @@ from manyheads.data.readers.rows import (
     Fault,
     Row,
     character_fault,
+    filter_invalid,
     parsed,
-    sift,
     table,
     text_fault,
 )
@@ -104,7 +104,7 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
     entries = table(file, columns=_COLUMNS) if kind(file) in TABLES else _entries(file, _json(file))
     skips: Counter[str] = Counter()
-    rows = sift(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    rows = filter_invalid(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
     return Questions.collect(islice(rows, limit), file, skips, "no usable question", _SHAPE)
 
 
@@ -190,10 +190,10 @@ def _answers_fault(answers: Any, context: str) -> Fault | None:
             return "a blank answer", "fill it in"
         if start < 0 or context[start : start + len(text)] != text:
             at = context.find(text)
-            remedy = f"the answer stands at {at}" if at >= 0 else "the context does not have the answer"
+            hint = f"the answer stands at {at}" if at >= 0 else "the context does not have the answer"
             there = context[max(0, start) : max(0, start + len(text))]
             return (
                 f"the answer's offset does not match its context: {text!r} expected at {start}, found {there!r}",
-                f"correct answer_start ({remedy})",
+                f"correct answer_start ({hint})",
             )
     return None

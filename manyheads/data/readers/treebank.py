@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import BadRow, Block, Row, blocks, parsed, sift
+from manyheads.data.readers.rows import BadRow, Block, Row, blocks, filter_invalid, parsed
 from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # the head of the word that has none
@@ -81,10 +81,10 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
         raise FileNotFoundError(f"{file}: {what}; give one file, a treebank in the CoNLL-U format")
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
-    rows = sift(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
+    rows = filter_invalid(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
     sentences = (Row(file, row.number, (row.cells,)) for row in rows if row.cells is not None)
-    remedy = "expected CoNLL-U: ten columns parted by tabs, blank lines between sentences"
-    bank = Treebank.collect(sentences, file, skips, "no usable sentence", remedy)
+    hint = "expected CoNLL-U: ten columns parted by tabs, blank lines between sentences"
+    bank = Treebank.collect(sentences, file, skips, "no usable sentence", hint)
     return replace(bank, multiword=counts["multiword"], empty=counts["empty"])
 
 
@@ -168,8 +168,8 @@ class _Word(NamedTuple):
     relation: str
     misc: list[str]
 
-    def bad(self, fault: str, remedy: str) -> BadRow:
-        return BadRow(fault, remedy, line=self.line)
+    def bad(self, fault: str, hint: str) -> BadRow:
+        return BadRow(fault, hint, line=self.line)
 
     @property
     def space_after(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from manyheads.data.embedded import shipped
 from manyheads.data.readers import conll, squad
 from manyheads.data.readers.class_folders import class_folder_splits
-from manyheads.data.readers.column import Joined
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import kind
 from manyheads.data.readers.conll import Tagged, read_conll
 from manyheads.data.readers.labelled import Columns, Labelled, read_labelled, with_labels
@@ -63,7 +63,7 @@ class ParallelSource(Source[Pairs]):
         return hold_out(train, train.sources, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
-        return Joined((data.sources, data.targets))
+        return ConcatenatedTexts((data.sources, data.targets))
 
     def corpora(self, folder: Path) -> list[str]:
         return corpora_in(folder, self.source, self.target)

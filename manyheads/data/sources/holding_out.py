@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.column import Gathering
+from manyheads.data.readers.column import SpillingTextBuffer
 from manyheads.data.readers.documents import Documents
 from manyheads.data.readers.splits import below_share, hashes_of
 from manyheads.data.readers.squad import Questions
@@ -126,7 +126,7 @@ def _cut(train: Documents, longest: int, characters: float) -> tuple[Documents, 
 
 
 def _gathered(texts: Iterable[str]) -> Sequence[str]:
-    gathering = Gathering()
+    gathering = SpillingTextBuffer()
     for text in texts:
         gathering.append(text)
     return gathering.gathered()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from manyheads.data.readers.column import Joined
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.documents import Documents
 from manyheads.data.readers.labelled import Labelled, label_order
@@ -223,10 +223,10 @@ def text_report(splits: SplitData[Texts]) -> str:
 def document_report(splits: SplitData[Documents]) -> str:
     """Of documents of sentences."""
     report = Report(splits.known, "documents")
-    sentences = {id(data): hashes_of(Joined(data.documents)) for data in splits.known.values()}
+    sentences = {id(data): hashes_of(ConcatenatedTexts(data.documents)) for data in splits.known.values()}
     texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}
     report.row("sentences", lambda data: f"{len(sentences[id(data)]):,}")
-    report.row("characters", lambda data: f"{sum(map(len, Joined(data.documents))):,}")
+    report.row("characters", lambda data: f"{sum(map(len, ConcatenatedTexts(data.documents))):,}")
     report.row("distinct sentences", lambda data: f"{len(np.unique(sentences[id(data)])):,}")
     report.repeated_hashes(lambda data: texts[id(data)])
     return str(report)

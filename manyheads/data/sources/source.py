@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from manyheads.data.readers.compressed import kind
-from manyheads.data.readers.roles import roles_told, splits_among
+from manyheads.data.readers.roles import log_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
@@ -238,7 +238,7 @@ class Source(ABC, Generic[D]):
         train, validation, tests = self.splits()
         corpora = {"train": train, "validation": validation, "test": tests[0] if tests else None}
         files = {role: self.files(corpus) for role, corpus in corpora.items() if corpus}
-        return roles_told(folder_of(data), files)
+        return log_roles(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """For result.json: settings that read the splits again, and fingerprints to check that they are the same."""

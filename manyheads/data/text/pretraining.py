@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.batching import Lazy
-from manyheads.data.readers.column import Joined
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
@@ -131,7 +131,7 @@ class Spans(Sequence[Span]):
         return Span(a, middle, b, end, None if follows < 0 else bool(follows))
 
 
-class TokenisedDocuments:
+class TokenizedDocuments:
     """Tokenised sentences, in the order of the text.
 
     sentences  of tokens without [CLS] and [SEP]; none is empty
@@ -150,9 +150,9 @@ class TokenisedDocuments:
     @classmethod
     def of(
         cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
-    ) -> TokenisedDocuments:
+    ) -> TokenizedDocuments:
         """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
-        texts = Joined(documents)
+        texts = ConcatenatedTexts(documents)
         encoded: Sequence[ArrayLike]
         if cache is None:
             encoded = encode_all(tokenizer, list(texts))
@@ -204,7 +204,7 @@ class PretrainingData:
 
     def __init__(
         self,
-        documents: TokenisedDocuments,
+        documents: TokenizedDocuments,
         rules: Rules,
         special: Special,
         vocabulary: int,

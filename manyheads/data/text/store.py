@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from manyheads.data.readers.column import Joined
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.texts import Part, Texts
 from manyheads.data.text.stretches import encoder
 from manyheads.data.text.tokenizers import encode_all
@@ -76,7 +76,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
     @classmethod
     def of(
-        cls, texts: Sequence[str] | Joined, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
+        cls, texts: Sequence[str] | ConcatenatedTexts, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
     ) -> TokenStore:
         """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew.
 

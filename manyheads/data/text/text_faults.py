@@ -23,14 +23,14 @@ class ItemError(UserError):
         self.index, self.fault = index, fault
 
 
-def fault_of(text: str, room: int | None = None, remedy: str = "shorten it") -> str | None:
+def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> str | None:
     """What is wrong with a text, to follow its name: half a character, or too many characters for `room` tokens, or
     (None) for any text.
 
     Characters are counted because to tokenize ten million of them takes half a minute and two gigabytes.
     """
     if room is not None and len(text) > room * CHARACTERS:
-        return f"has {len(text):,} characters, the model takes {room:,} tokens: {remedy}"
+        return f"has {len(text):,} characters, the model takes {room:,} tokens: {hint}"
     if len(text) > LONGEST:
         return f"has {len(text):,} characters: give at most {LONGEST:,}"
     if (position := half_character(text)) is not None:
@@ -38,16 +38,16 @@ def fault_of(text: str, room: int | None = None, remedy: str = "shorten it") -> 
     return None
 
 
-def check_text(text: str, name: str, room: int | None = None, remedy: str = "shorten it") -> None:
+def check_text(text: str, name: str, room: int | None = None, hint: str = "shorten it") -> None:
     """Raises UserError for a text that cannot be used."""
-    if fault := fault_of(text, room, remedy):
+    if fault := fault_of(text, room, hint):
         raise UserError(f"{name} {fault}")
 
 
-def check_texts(texts: Sequence[str], room: int | None = None, remedy: str = "shorten it") -> None:
+def check_texts(texts: Sequence[str], room: int | None = None, hint: str = "shorten it") -> None:
     """Raises ItemError for the first of the texts that cannot be used."""
     for index, text in enumerate(texts):
-        if fault := fault_of(text, room, remedy):
+        if fault := fault_of(text, room, hint):
             raise ItemError(index, fault)
 
 

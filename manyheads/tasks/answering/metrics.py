@@ -18,17 +18,17 @@ from manyheads.training.record import Metrics
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """In the scripts' order: lower case, punctuation, articles, white space."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact(guess: str, truth: str) -> float:
-    return float(normalised(guess) == normalised(truth))
+    return float(normalized(guess) == normalized(truth))
 
 
 def f1(guess: str, truth: str) -> float:
-    guessed, true = normalised(guess).split(), normalised(truth).split()
+    guessed, true = normalized(guess).split(), normalized(truth).split()
     if not guessed or not true:
         return float(guessed == true)
     shared = sum((Counter(guessed) & Counter(true)).values())
@@ -38,7 +38,7 @@ def f1(guess: str, truth: str) -> float:
 def best(score: Callable[[str, str], float], guess: str, truths: Sequence[str]) -> float:
     """By the right answer that fits best; those of which normalising leaves nothing do not count, and if none is left
     the right answer is none."""
-    return max(score(guess, truth) for truth in [t for t in truths if normalised(t)] or [""])
+    return max(score(guess, truth) for truth in [t for t in truths if normalized(t)] or [""])
 
 
 def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Metrics:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.windows import Frame, owners, windows
 from manyheads.errors import UserError
 from manyheads.tasks.outputs import outputs
@@ -98,11 +98,11 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
     return (passage.first + first, passage.first + last) if first <= last else (NULL, NULL)
 
 
-def passage_logits(model: Any, passages: Sequence[Passage], route: Route) -> list[Tensor]:
+def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
     """Of being the first and the last token of the answer: (T, 2) float32 on the CPU for each passage."""
     logits: list[Tensor] = [torch.empty(0)] * len(passages)
     ids, segments = [p.ids for p in passages], [p.segments for p in passages]
-    for i, output in outputs(model, route, ids, model.config.pad, segments):
+    for i, output in outputs(model, compute, ids, model.config.pad, segments):
         logits[i] = output[: len(ids[i])]
     return logits
 

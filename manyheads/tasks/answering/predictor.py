@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.squad import Questions
 from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.text_faults import check_text
@@ -36,8 +36,8 @@ class QuestionAnswerer(TextPredictor):
     verbs: ClassVar = ("answer", "attend", "evaluate")
     pairs_only: ClassVar = "a question is read with its context: give the context as pair (--pair TEXT)"
 
-    def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:
+        super().__init__(loaded, compute)
         limits = READING | (reading or record_of(self.path).get("reading", {}))
         self._reading = limits | {"max_length": min(limits["max_length"], self.model.config.max_positions)}
 
@@ -95,8 +95,8 @@ class QuestionAnswerer(TextPredictor):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
         windows = passages(self.tokenizer, pairs, **self._reading)
-        model, route = self.fast
-        logits = passage_logits(model, windows, route)
+        model, compute = self.compiled
+        logits = passage_logits(model, windows, compute)
         return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> Outcome:

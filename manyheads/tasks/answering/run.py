@@ -8,7 +8,7 @@ import torch
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.squad import Questions
 from manyheads.data.sources.corpora import QuestionSource
@@ -30,19 +30,19 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
         model = planned_model(config) if run.init is None else start_bert(run, "question")[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Questions], route: Route) -> Job[Questions]:
+    def build(splits: SplitData[Questions], compute: ComputeConfig) -> Job[Questions]:
         model, tokenizer = start_bert(run, "question")
         limits = {
             "max_length": min(config.max_length, model.config.max_positions), "stride": config.stride,
             "max_query": config.max_query,
         }  # fmt: skip
         task = AnsweringTask(
-            model, tokenizer, splits.train, splits.validation, route=route, batch_tokens=config.batch_tokens,
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
         def score(held: Questions) -> Metrics:
-            return QuestionAnswerer(directory.load(run.out), route, limits).evaluate(held).metrics
+            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(held).metrics
 
         flops = costs.flops(model, task.mean_length)["training"]
         training = fine_tuning(config.training, run, len(task.batches(0)))

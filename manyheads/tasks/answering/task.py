@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.squad import Answer, Questions
 from manyheads.tasks.answering.metrics import squad_metrics
@@ -66,7 +66,7 @@ class AnsweringTask:
     train: Questions
     validation: Questions
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     max_length: int
     stride: int
@@ -74,12 +74,12 @@ class AnsweringTask:
     seed: int
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
+        self.model.to(self.compute.device)
         limits = {"max_length": self.max_length, "stride": self.stride, "max_query": self.max_query}
         self._passages, self._targets = _with_targets(self.tokenizer, self.train, limits)
         self._lengths = [len(passage.ids) for passage in self._passages]
         self._validation_passages, self._validation_targets = _with_targets(self.tokenizer, self.validation, limits)
-        self._forward = self.route.compile(self.model.forward)
+        self._forward = self.compute.compile(self.model.forward)
 
     @property
     def mean_length(self) -> int:
@@ -98,7 +98,7 @@ class AnsweringTask:
 
     def loss(self, batch: Batch) -> Loss:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
-        ids, lengths, segments, targets = (t.to(self.route.device) for t in moved)
+        ids, lengths, segments, targets = (t.to(self.compute.device) for t in moved)
         logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
         beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
         logits = logits.masked_fill(beyond[..., None], -torch.inf)
@@ -108,7 +108,7 @@ class AnsweringTask:
     def validate(self) -> dict[str, float]:
         """The loss per passage, and SQuAD's F1 and exact match of the answers."""
         items = self.validation.items
-        logits = passage_logits(self.model, self._validation_passages, self.route)  # (T, 2) each
+        logits = passage_logits(self.model, self._validation_passages, self.compute)  # (T, 2) each
         losses = [
             float(F.cross_entropy(of_passage.T, torch.tensor(target)))  # the mean of first and last
             for of_passage, target in zip(logits, self._validation_targets, strict=True)

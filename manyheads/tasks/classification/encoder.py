@@ -33,7 +33,7 @@ class Encoder(TextPredictor):
 
         truncate  cut texts that are longer than the model takes, instead of raising a UserError
         """
-        model, route = self.fast
+        model, compute = self.compiled
         encoded = encode(self.tokenizer, texts, None, self._room, truncate=truncate)
 
         def pooled(ids: Tensor, lengths: Tensor) -> Tensor:
@@ -41,5 +41,5 @@ class Encoder(TextPredictor):
             states = model.encode(ids, lengths)  # (B, T, D)
             return F.normalize((states * real[..., None]).sum(1) / lengths[:, None], dim=-1)
 
-        vectors = dict(outputs(pooled, route, encoded.ids, self.model.config.pad))
+        vectors = dict(outputs(pooled, compute, encoded.ids, self.model.config.pad))
         return [Embedded(vectors[i].tolist(), len(ids)) for i, ids in enumerate(encoded.ids)]

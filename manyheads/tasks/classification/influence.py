@@ -21,7 +21,7 @@ from manyheads.models.bert_features import BertFeatures
 from manyheads.runs.run import Run
 from manyheads.tasks.classification.recipes import InfluenceConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claimed
+from manyheads.training.run_directory import locked_run_directory
 
 TEXTS = 64  # at most, of a file
 READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")  # whose output are logits of a single text
@@ -33,7 +33,7 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
         raise UserError("models and texts go together: models=DIR,DIR texts=FILE, with a text a line; or neither")
     if run.dry_run:
         return asdict(config)
-    with claimed(run.out, resume=run.resume):
+    with locked_run_directory(run.out, resume=run.resume):
         began = time.monotonic()
         if config.texts is None:
             nets = fading(config.length, config.width, config.layers, config.kernel, config.symbols, config.steps,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, overload
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labelled import Columns, Labelled
 from manyheads.data.sources.corpora import LabelledSource
 from manyheads.data.text.text_faults import ItemError
@@ -49,8 +49,8 @@ class Classifier(TextPredictor):
     reads: ClassVar = "texts"
     done: ClassVar = "classified"
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
         self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
 
     @property
@@ -104,17 +104,17 @@ class Classifier(TextPredictor):
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
                 raise ItemError(i, "and its second text: one is blank, the other is not")
-        model, route = self.fast
-        scores = log_probabilities(model, self._encode(texts, pairs, truncate), route)
+        model, compute = self.compiled
+        scores = log_probabilities(model, self._encode(texts, pairs, truncate), compute)
         ranked = likeliest(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts and score the labels against those given."""
         truth = label_ids(data, self.labels)
-        model, route = self.fast
+        model, compute = self.compiled
         scores = log_probabilities(
-            model, self._encode(data.texts, data.second_texts, truncate, data.place), route
+            model, self._encode(data.texts, data.second_texts, truncate, data.place), compute
         )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
         return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)

@@ -12,14 +12,14 @@ from manyheads.files import write
 from manyheads.runs.run import Run
 from manyheads.tasks.classification.recipes import ReceptiveFieldConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claimed
+from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
     """Trains nothing: prints the table, and writes it and receptive-field.png."""
     if run.dry_run:
         return asdict(config)
-    with claimed(run.out, resume=run.resume):
+    with locked_run_directory(run.out, resume=run.resume):
         began = time.monotonic()
         fields = growth(**asdict(config))
         with drawing.optional():

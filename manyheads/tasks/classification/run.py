@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.language_codes import LANGUAGES
 from manyheads.data.readers.labelled import Labelled, label_order
 from manyheads.data.readers.splits import SplitData
@@ -25,7 +25,7 @@ from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
-from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
@@ -51,7 +51,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             return Plan(planned_model(config), config.batch_tokens)
         return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
-    def build(splits: SplitData[Labelled], route: Route) -> Job[Labelled]:
+    def build(splits: SplitData[Labelled], compute: ComputeConfig) -> Job[Labelled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
@@ -65,14 +65,14 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             )
 
         def score(held: Labelled) -> Metrics:
-            return Classifier(directory.load(run.out), route).evaluate(held, truncate=config.truncate).metrics
+            return Classifier(directory.load(run.out), compute).evaluate(held, truncate=config.truncate).metrics
 
         record = {"truncate": config.truncate}
         if isinstance(model, Tfidf):
             fit = _fitting(config, run, model, tokenizer, splits.train)
             return Job(model, config.training, score, fit=fit, record=record)
         task = ClassificationTask(
-            model, tokenizer, splits.train, splits.validation, route=route, batch_tokens=config.batch_tokens,
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
             auxiliary=config.auxiliary, seed=config.training.seed,
         )  # fmt: skip
@@ -161,7 +161,7 @@ def _fitting(
 def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
         raise UserError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
-    with told_warnings():
+    with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)
     pad, unknown = (

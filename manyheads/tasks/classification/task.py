@@ -21,7 +21,7 @@ from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.labelled import Labelled
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
@@ -73,7 +73,7 @@ def encode(
     A text of which the tokenizer leaves nothing is one unknown token. Raises ItemError for longer ones, unless they
     may be cut, and for what is no valid Unicode; `where` names an item.
     """
-    remedy = "shorten it, or have it cut with truncate=true (--truncate)"
+    hint = "shorten it, or have it cut with truncate=true (--truncate)"
 
     def error(index: int, fault: str) -> ItemError:
         return ItemError(index, fault, where(index) if where else None)
@@ -87,7 +87,7 @@ def encode(
         for side in sides:
             for i, text in enumerate(side):
                 side[i] = beginning(text, limit) if truncate else text
-                if fault := fault_of(side[i], limit, remedy):
+                if fault := fault_of(side[i], limit, hint):
                     raise error(first + i, fault)
         part: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
         encodings: list[Encoding] = tokenizer.encode_batch(part)
@@ -104,7 +104,7 @@ def encode(
     if longer and not truncate:
         index, length = longer[0]
         others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""
-        raise error(index, f"has {length:,} tokens, the limit is {limit:,}{others}: {remedy}")
+        raise error(index, f"has {length:,} tokens, the limit is {limit:,}{others}: {hint}")
     return Encoded(ids, None if pairs is None else segments, len(longer))
 
 
@@ -145,7 +145,7 @@ class ClassificationTask:
     train: Labelled
     validation: Labelled
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     batch_items: int | None
     max_length: int | None
@@ -154,11 +154,11 @@ class ClassificationTask:
     auxiliary: float = 0.0
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
+        self.model.to(self.compute.device)
         labels = self.model.config.labels
         self._texts, self._labels = self._encoded(self.train), label_ids(self.train, labels)
         self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
-        self._forward = self.route.compile(self.model.hidden if self.auxiliary else self.model.forward)
+        self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
 
     def _encoded(self, data: Labelled) -> Encoded:
         texts = encode(
@@ -184,7 +184,7 @@ class ClassificationTask:
         return Batch(*self._texts.batch(rows.tolist(), padding_of(self.model)), self._labels[rows])
 
     def loss(self, batch: Batch) -> Loss:
-        device = self.route.device
+        device = self.compute.device
         ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
         if self.auxiliary:
             hidden = self._forward(ids, lengths)  # (B, T, D)
@@ -200,7 +200,7 @@ class ClassificationTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per item, accuracy and F1."""
-        scores = log_probabilities(self.model, self._validation_texts, self.route)
+        scores = log_probabilities(self.model, self._validation_texts, self.compute)
         metrics = classification_metrics(scores.argmax(1).tolist(), self._truth.tolist(), self.model.config.labels)
         return {
             "loss": float(F.nll_loss(scores, self._truth)),
@@ -234,10 +234,10 @@ def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
     return torch.tensor([index[label] for label in data.labels])
 
 
-def log_probabilities(model: Any, encoded: Encoded, route: Route) -> Tensor:
+def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
     """(N, L) float32 on the CPU."""
     scores = torch.empty(len(encoded), len(model.config.labels))
-    for i, logits in outputs(model, route, encoded.ids, padding_of(model), encoded.segments):
+    for i, logits in outputs(model, compute, encoded.ids, padding_of(model), encoded.segments):
         scores[i] = logits.log_softmax(-1)
     return scores
 

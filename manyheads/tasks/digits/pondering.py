@@ -42,9 +42,9 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     inputs = [ids[0], [model.config.start, *ids[1][:-1]]]
-    given, written = (torch.tensor([tokens], device=translator.route.device) for tokens in inputs)
-    with translator.route.computing():
-        _, thoughts = model.think(given, None, written)
+    given, written = (torch.tensor([tokens], device=translator.compute.device) for tokens in inputs)
+    with translator.compute.autocast():
+        _, thoughts = model.forward_with_halting(given, None, written)
     stacks = {}
     for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), inputs, strict=True):
         steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)

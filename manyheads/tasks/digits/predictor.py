@@ -16,5 +16,5 @@ class DigitTranslator(Translator):
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))
-        model, route = self.fast
-        return digit_outcome(model, self.tokenizer, tests, route)
+        model, compute = self.compiled
+        return digit_outcome(model, self.tokenizer, tests, compute)

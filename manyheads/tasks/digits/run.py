@@ -12,7 +12,7 @@ from torch import nn
 from manyheads import directory
 from manyheads.analysis import costs, drawing
 from manyheads.analysis.figures.length_curve import draw
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
@@ -55,7 +55,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         return Plan(planned_model(config), config.batch_tokens)
 
-    def build(splits: SplitData[Pairs], route: Route) -> Job[Pairs]:
+    def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
         tests = splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
@@ -63,15 +63,15 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             raise UserError(
                 f"network.max_positions is {model.config.max_positions}: the longest of lengths needs {longest}"
             )
-        task = _task(config, run, model, splits, route)
+        task = _task(config, run, model, splits, compute)
         curve: dict[str, dict[str, float]] = {}  # by measure and length
         examples: dict[str, Any] = {}
 
         def score(held: Pairs) -> Metrics:
             metrics: Metrics = {}
-            translator = Translator(directory.load(run.out), route)
+            translator = Translator(directory.load(run.out), compute)
             for length, pairs in by_length(held).items():
-                values, outputs = measure(translator.model, task.tokenizer, pairs, route)
+                values, outputs = measure(translator.model, task.tokenizer, pairs, compute)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
@@ -121,17 +121,17 @@ def _model(config: DigitsConfig) -> Any:
     return build(fitted("universal/tiny", (), {**common, **own, **config.network}, decided))
 
 
-def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], route: Route) -> DigitTask:
+def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], compute: ComputeConfig) -> DigitTask:
     tokenizer = digit_tokenizer()
 
-    def tokenised(pairs: Pairs) -> Corpus:
+    def tokenized(pairs: Pairs) -> Corpus:
         cache = run.out / "state" / "tokens"
         sources, targets = (TokenStore.of(side, tokenizer, cache) for side in (pairs.sources, pairs.targets))
         return Corpus(sources, targets, config.longest + 2).checked(pairs, truncate=False)
 
     with_offsets = config.offsets and config.model != "lstm"
     return DigitTask(
-        model, tokenizer, None, tokenised(splits.train), tokenised(splits.validation), route=route,
+        model, tokenizer, None, tokenized(splits.train), tokenized(splits.validation), compute=compute,
         batch_tokens=config.batch_tokens, smoothing=0.0, seed=config.training.seed,
         room=model.config.max_positions if with_offsets else 0,
     )  # fmt: skip

@@ -10,14 +10,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
-from manyheads.models.recurrence import Halting, states_and_thoughts
+from manyheads.models.recurrence import Halting, states_and_halting
 from manyheads.tasks.evaluation import Outcome
 from manyheads.tasks.translation.decoding import decode_batch
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
 ROOM = 10  # tokens that an output may be longer than its input
@@ -61,7 +61,9 @@ class DigitTask(TranslationTask):
 
 
 @torch.inference_mode()
-def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route) -> tuple[dict[str, float], list[str]]:
+def measure(
+    model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+) -> tuple[dict[str, float], list[str]]:
     """How good the outputs (greedy) are, and the outputs themselves.
 
     accuracy         of characters: those at their place, of all that were asked for
@@ -72,12 +74,12 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
     model.eval()
     rows = max(1, DECODED // max(map(len, pairs.sources)))
 
-    def compute(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
+    def run_batch(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
-        source, lengths, inputs, write, right = _padded(model, tokenizer, part, route)
-        with route.computing():
+        source, lengths, inputs, write, right = _padded(model, tokenizer, part, compute)
+        with compute.autocast():
             target_lengths = right.sum(1) if isinstance(model, Halting) else None
-            hidden, thoughts = states_and_thoughts(model)(source, lengths, inputs, target_lengths)
+            hidden, thoughts = states_and_halting(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
@@ -86,7 +88,7 @@ def measure(model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
             return outputs, forced, int(right.sum()), steps
 
-    decoded, forced, characters, steps = zip(*each(range(0, len(pairs), rows), compute), strict=True)
+    decoded, forced, characters, steps = zip(*distributed_map(range(0, len(pairs), rows), run_batch), strict=True)
     outputs = [output for part in decoded for output in part]
     answers = list(zip(outputs, pairs.targets, strict=True))
     values = {
@@ -109,12 +111,14 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
 
-def digit_outcome(model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], route: Route) -> Outcome:
+def digit_outcome(
+    model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
+) -> Outcome:
     """On inputs of each length; the quality of an output is the share of its characters that are in place."""
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
-        values, written = measure(model, tokenizer, pairs, route)
+        values, written = measure(model, tokenizer, pairs, compute)
         metrics |= length_metrics(values, length, len(pairs))
         outputs += written
     inputs = [text for pairs in tests.values() for text in pairs.sources]
@@ -124,13 +128,13 @@ def digit_outcome(model: Translating, tokenizer: Tokenizer, tests: Mapping[int, 
 
 
 def _padded(
-    model: Translating, tokenizer: Tokenizer, pairs: Pairs, route: Route
+    model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """source (B, Ts) with lengths (B,); what the decoder reads and should write (B, Tt), and which of it is real."""
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
     shifted = [[c.start, *target[:-1]] for target in targets]
     source, inputs, write = (
-        torch.from_numpy(pad(rows, c.pad)).to(route.device) for rows in (sources, shifted, targets)
+        torch.from_numpy(pad(rows, c.pad)).to(compute.device) for rows in (sources, shifted, targets)
     )
     return source, (source != c.pad).sum(1), inputs, write, write != c.pad

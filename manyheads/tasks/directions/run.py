@@ -12,20 +12,20 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import TaggedSource
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import configured
 from manyheads.runs.estimate import Plan, estimate
-from manyheads.runs.run import Job, Run, carry_out, tell_splits
+from manyheads.runs.run import Job, Run, carry_out, log_splits
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.masked_words.run import wordpiece
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics, write_result
 
 
@@ -38,10 +38,10 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     plan = _plan(config, DIRECTIONS[0])
     if run.dry_run:
         source.peek()
-        return estimate(run.recipe, config, plan, run.route(config.threads))
+        return estimate(run.recipe, config, plan, run.compute(config.threads))
     begun = time.monotonic()
     splits = source.read()
-    tell_splits(source, splits)
+    log_splits(source, splits)
     # of the user's data, the test data stay unseen
     held = splits.validation if config.data else splits.known["test"]
     splits = SplitData(splits.train, held, held)
@@ -54,9 +54,9 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
         if result is None:  # stopped by --max-minutes: the same command goes on
             return None
         results[direction] = result
-    model, route = directory.load(run.out / "bidirectional").model, run.route(config.threads)
-    with route.settings():
-        without_context = probe(model, tokenizer, splits.train, splits.validation, route, context=False)
+    model, compute = directory.load(run.out / "bidirectional").model, run.compute(config.threads)
+    with compute.settings():
+        without_context = probe(model, tokenizer, splits.train, splits.validation, compute, context=False)
         return _compare(config, run, results, without_context, corpus.description)
 
 
@@ -102,18 +102,18 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
     """One encoder in a directory of its own, and what a probe finds in its features."""
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
-    def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
+    def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
         pad = tokenizer.token_to_id("[PAD]")
         assert pad is not None
         model = _encoder(config, vocabulary, direction, pad)
         rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
         def examples(tagged: Tagged) -> PretrainingData:
-            documents = TokenisedDocuments.of([[" ".join(words)] for words in tagged.words], tokenizer)
+            documents = TokenizedDocuments.of([[" ".join(words)] for words in tagged.words], tokenizer)
             return PretrainingData(documents, rules, Special.of(tokenizer), vocabulary, seed=seed)
 
         task = DirectionsTask(
-            model, tokenizer, examples(splits.train), examples(splits.validation), route=route,
+            model, tokenizer, examples(splits.train), examples(splits.validation), compute=compute,
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip
 
@@ -123,7 +123,7 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
         flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * of_word
 
         def score(held: Tagged) -> Metrics:
-            return probe(directory.load(run.out).model, tokenizer, splits.train, held, route, context=True)
+            return probe(directory.load(run.out).model, tokenizer, splits.train, held, compute, context=True)
 
         # as in the checkpoints of earlier versions, which are resumed
         fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}
@@ -150,7 +150,7 @@ def _compare(
             ("words_alone", without_context),
         ]
     }
-    if here().first:
+    if distributed_context().first:
         write_result(
             run.out, recipe=run.recipe, overrides=run.overrides, data=description,
             metrics=results["bidirectional"]["metrics"],

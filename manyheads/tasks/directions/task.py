@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
@@ -21,7 +21,7 @@ from manyheads.data.text.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
@@ -75,24 +75,24 @@ class DirectionsTask:
     train: PretrainingData
     validation: PretrainingData
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     seed: int
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
+        self.model.to(self.compute.device)
         directions: Any = self.model.directions
-        self._read: Any = self.route.compile(directions)
+        self._read: Any = self.compute.compile(directions)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         return self._batches(self.train.epoch(epoch), self.seed, epoch)
 
     def loss(self, batch: Batch) -> Loss:
-        directions = self._read(batch.ids.to(self.route.device), batch.lengths.to(self.route.device))
+        directions = self._read(batch.ids.to(self.compute.device), batch.lengths.to(self.compute.device))
         losses = [
             smoothed_cross_entropy(
-                self.model.transformed(features.flatten(0, 1)[at.to(self.route.device)], direction),
-                self.model.embedding.weight, self.model.output_bias, words.to(self.route.device),
+                self.model.transformed(features.flatten(0, 1)[at.to(self.compute.device)], direction),
+                self.model.embedding.weight, self.model.output_bias, words.to(self.compute.device),
                 smoothing=0.0, pad=None,
             )
             for direction, (features, (at, words)) in enumerate(zip(directions, batch.predicted, strict=True))
@@ -102,11 +102,11 @@ class DirectionsTask:
     def validate(self) -> dict[str, float]:
         """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
 
-        def compute(batch: Batch) -> tuple[float, int]:
-            with self.route.computing():
+        def run_batch(batch: Batch) -> tuple[float, int]:
+            with self.compute.autocast():
                 return self.loss(batch).total.item(), batch.items
 
-        totals, words = zip(*each(self._batches(self.validation.epoch(0), 0, 0), compute), strict=True)
+        totals, words = zip(*distributed_map(self._batches(self.validation.epoch(0), 0, 0), run_batch), strict=True)
         return {"loss": sum(totals) / sum(words)}
 
     @property
@@ -125,7 +125,13 @@ class DirectionsTask:
 
 
 def probe(
-    model: DirectionalEncoder, tokenizer: Tokenizer, train: Tagged, test: Tagged, route: Route, *, context: bool
+    model: DirectionalEncoder,
+    tokenizer: Tokenizer,
+    train: Tagged,
+    test: Tagged,
+    compute: ComputeConfig,
+    *,
+    context: bool,
 ) -> Metrics:
     """How well a linear classifier of frozen features tags words: a word's features are those of its first token.
 
@@ -136,21 +142,26 @@ def probe(
     index = {label: i for i, label in enumerate(labels)}
     known = torch.tensor([index[tag] for tags in train.tags for tag in tags])
     features, test_features = (
-        word_features(model, tokenizer, tagged.words, route, context=context) for tagged in (train, test)
+        word_features(model, tokenizer, tagged.words, compute, context=context) for tagged in (train, test)
     )
     best = iter(linear_probe(features, known, test_features, len(labels)).tolist())
     return tagging_metrics([[labels[next(best)] for _ in words] for words in test.words], test.tags)
 
 
 def word_features(
-    model: DirectionalEncoder, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], route: Route, *, context: bool
+    model: DirectionalEncoder,
+    tokenizer: Tokenizer,
+    sentences: Sequence[Sequence[str]],
+    compute: ComputeConfig,
+    *,
+    context: bool,
 ) -> Tensor:
     """(words of all sentences, D), on the CPU."""
     c = model.config
     features = [torch.zeros(len(sentence), c.width) for sentence in sentences]
     windows = word_windows(tokenizer, sentences, c.max_positions)
     forward = model if context else (lambda ids, lengths: model.embedding(ids))
-    for i, output in outputs(forward, route, [window.ids for window in windows], c.pad):  # (T, D)
+    for i, output in outputs(forward, compute, [window.ids for window in windows], c.pad):  # (T, D)
         window = windows[i]
         features[window.sentence][window.words] = output[window.positions]
     return torch.cat(features)

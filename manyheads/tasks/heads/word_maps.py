@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.analysis.heads import HeadStatistics
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.text.windows import Frame
@@ -31,7 +31,7 @@ class LoadedModel(Protocol):
     model: Any
     tokenizer: Tokenizer
     path: Any
-    route: Route
+    compute: ComputeConfig
 
 
 class Words(NamedTuple):
@@ -68,7 +68,7 @@ class WordReader:
             raise UserError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
         if not tapped(model):
             raise UserError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
-        self.tokenizer, self.model, self.route = tokenizer, model, loaded.route
+        self.tokenizer, self.model, self.compute = tokenizer, model, loaded.compute
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
             self.tokenizer.encode(" a", add_special_tokens=False).ids
@@ -135,8 +135,8 @@ class WordReader:
         """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
         batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.route.computing(), pondered(model) as thoughts, record(model) as maps:
-            ids, sizes = padded.to(self.route.device), lengths.to(self.route.device)
+        with torch.inference_mode(), self.compute.autocast(), pondered(model) as thoughts, record(model) as maps:
+            ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # reads the source
             else:

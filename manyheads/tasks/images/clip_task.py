@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.tasks.evaluation import LabelOutcome, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import at_least_float32
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
@@ -52,13 +52,13 @@ class ClipTask:
     preprocessing: Preprocessing
     train: Clips
     validation: Clips
-    route: Route
+    compute: ComputeConfig
     batch_items: int
     seed: int
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
-        self._forward = self.route.compile(self.model.forward)
+        self.model.to(self.compute.device)
+        self._forward = self.compute.compile(self.model.forward)
 
     def batches(self, epoch: int) -> Lazy[Batch]:
         order = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
@@ -70,14 +70,14 @@ class ClipTask:
         return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
 
     def loss(self, batch: Batch) -> Loss:
-        clips, labels = (part.to(self.route.device) for part in (batch.clips, batch.labels))
+        clips, labels = (part.to(self.compute.device) for part in (batch.clips, batch.labels))
         logits = at_least_float32(self._forward(clips))  # (B, L)
         correct = (logits.detach().argmax(-1) == labels).sum()
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.items, correct)
 
     def validate(self) -> dict[str, float]:
         """The loss per clip, and the share that is told right."""
-        scores = log_probabilities(self.model, self.validation, self.preprocessing, self.route)
+        scores = log_probabilities(self.model, self.validation, self.preprocessing, self.compute)
         return values(clip_metrics(scores, label_numbers(self.validation, self.model.config.labels)))
 
     def save(self, out: Path) -> str:
@@ -96,16 +96,16 @@ def label_numbers(clips: Clips, labels: tuple[str, ...]) -> Tensor:
 
 
 @torch.inference_mode()
-def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, route: Route) -> Tensor:
+def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, compute: ComputeConfig) -> Tensor:
     """(N, L) float32 on the CPU."""
     model.eval()
 
     def scores(first: int) -> Tensor:  # (B, L)
         part = tensor(clips.pixels[first : first + SCORED], preprocessing)
-        with route.computing():
-            return model(part.to(route.device)).float().log_softmax(-1).cpu()
+        with compute.autocast():
+            return model(part.to(compute.device)).float().log_softmax(-1).cpu()
 
-    return torch.cat([*each(range(0, len(clips), SCORED), scores)])
+    return torch.cat([*distributed_map(range(0, len(clips), SCORED), scores)])
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
@@ -120,7 +120,7 @@ class ClipClassifier(ImageClassifier):
 
     def evaluate_clips(self, clips: Clips) -> LabelOutcome:
         """Classify the clips and score the labels against those given."""
-        scores = log_probabilities(self.model, clips, self.preprocessing, self.route)  # (N, L)
+        scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
         metrics = clip_metrics(scores, label_numbers(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelOutcome.of(places, clips.labels, self.labels, scores, metrics)

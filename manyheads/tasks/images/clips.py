@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.readers.splits import SplitData
@@ -29,15 +29,15 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         return Plan(planned_model(config), config.batch_items * config.frames, "image")
 
-    def build(splits: SplitData[Clips], route: Route) -> Job[Clips]:
+    def build(splits: SplitData[Clips], compute: ComputeConfig) -> Job[Clips]:
         model = _model(config)
         preprocessing = Preprocessing.of_channels(config.side, 1, mean=(0.5,), std=(0.5,))
         task = ClipTask(
-            model, preprocessing, splits.train, splits.validation, route, config.batch_items, config.training.seed
+            model, preprocessing, splits.train, splits.validation, compute, config.batch_items, config.training.seed
         )
 
         def score(held: Clips) -> Metrics:
-            return ClipClassifier(directory.load(run.out), route).evaluate_clips(held).metrics
+            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(held).metrics
 
         return Job(model, config.training, score, task)
 

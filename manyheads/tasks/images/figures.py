@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from manyheads import directory
 from manyheads.analysis.drawing import short_name
-from manyheads.analysis.figures import arrows, attention_centres
-from manyheads.analysis.figures.attention_centres import Centres, learned_centres, mean_maps
+from manyheads.analysis.figures import arrows, attention_centers
+from manyheads.analysis.figures.attention_centers import Centers, learned_centers, mean_maps
 from manyheads.analysis.figures.channel_weights import squeezes
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.clips import evenly, read_clip
 from manyheads.data.images.files import PICTURES
+from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
-from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.errors import UserError
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
@@ -63,30 +63,30 @@ def draw_arrows(
     if len(place) != pixels.dim() - 2:
         what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
         raise UserError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
-    with encoder.route.computing():
-        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.route.device), place, layer=layer)
+    with encoder.compute.autocast():
+        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), place, layer=layer)
     arrows.draw(strongest, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
 
 
-def draw_centres(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
+def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
     """Where the heads of each layer look, or those of one in each epoch that the run has kept (Cordonnier 2020, figures
     4 and 3)."""
     if inputs:
         raise UserError(f"centres are the model's own parameters: leave out {' '.join(inputs)}")
-    name, centres = short_name(encoder.path), learned_centres(encoder.model)
+    name, centers = short_name(encoder.path), learned_centers(encoder.model)
     if layer is None:
-        return attention_centres.draw_centres(centres, out, title=name)
-    count = len(centres.layers)
+        return attention_centers.draw_centers(centers, out, title=name)
+    count = len(centers.layers)
     if not -count <= layer < count:
         raise UserError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
     epochs = _epochs(encoder.path)
-    then = [learned_centres(directory.load(path).model) for path in epochs.values()]
-    over = Centres(
+    then = [learned_centers(directory.load(path).model) for path in epochs.values()]
+    over = Centers(
         tuple(epochs),
-        torch.stack([state.centres[layer] for state in then]),
+        torch.stack([state.centers[layer] for state in then]),
         torch.stack([state.widths[layer] for state in then]),
     )
-    attention_centres.draw_centres(over, out, panels=over.layers, title=f"{name}, layer {layer % count}")
+    attention_centers.draw_centers(over, out, panels=over.layers, title=f"{name}, layer {layer % count}")
 
 
 def draw_maps(
@@ -101,12 +101,12 @@ def draw_maps(
     if at is not None and len(at) != 2:
         raise UserError(f"expected --at Y,X, a pixel of an image, got {','.join(map(str, at))}")
     batches, *_ = _read(encoder, inputs, images)
-    pixels = torch.cat(list(batches)).to(encoder.route.device)
+    pixels = torch.cat(list(batches)).to(encoder.compute.device)
     size = encoder.model.config.downsample
     query = None if at is None else (at[0] // size, at[1] // size)
-    with encoder.route.computing():
+    with encoder.compute.autocast():
         means = mean_maps(encoder.model, pixels, query)
-    attention_centres.draw_maps(means, out, title=short_name(encoder.path))
+    attention_centers.draw_maps(means, out, title=short_name(encoder.path))
 
 
 class Figure(NamedTuple):
@@ -123,7 +123,7 @@ def _has(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
 
 FIGURES = {
     "arrows": Figure("a non-local net", _has(NonLocalBlock), draw_arrows),
-    "centres": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centres),
+    "centres": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centers),
     "channels": Figure("squeeze-and-excitation", lambda model: bool(squeezes(model)), draw_channels),
     "maps": Figure("attention as convolution", _has(ConvAttention), draw_maps),
 }

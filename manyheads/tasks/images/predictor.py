@@ -16,13 +16,13 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
 from manyheads.analysis.maps import AttentionMaps, MapOptions
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
+from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labelled import distinct_names
 from manyheads.errors import UserError
@@ -32,7 +32,7 @@ from manyheads.tasks.classification.predictor import Label, likeliest
 from manyheads.tasks.evaluation import LabelOutcome, scored_data
 from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,10 @@ class ImageEncoder(TrainedModel):
     verbs: ClassVar[tuple[str, ...]] = ("attend",)
     reads: ClassVar = "images"
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
         self.preprocessing = preprocessing_of(loaded)
-        self.model = _sized(self.model, self.preprocessing.size).to(route.device).eval()
+        self.model = _sized(self.model, self.preprocessing.size).to(compute.device).eval()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -85,8 +85,8 @@ class ImageEncoder(TrainedModel):
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **more: Any
     ) -> ChannelWeights:
         """Those of squeeze-and-excitation over images (B, C, Y, X); see `figures/channel_weights.py`."""
-        moved = (batch.to(self.route.device) for batch in batches)
-        with self.route.computing():
+        moved = (batch.to(self.compute.device) for batch in batches)
+        with self.compute.autocast():
             return channel_weights(self.model, moved, rows, *args, name=str(self.path), **more)
 
 
@@ -95,10 +95,10 @@ class ImageClassifier(ImageEncoder):
 
     verbs: ClassVar = ("classify", "attend", "evaluate")
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.config.labels:
             raise UserError(f"{loaded.path}: this model has no head: train it for a task with --init")
-        super().__init__(loaded, route)
+        super().__init__(loaded, compute)
 
     @overload
     def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
@@ -142,7 +142,7 @@ class ImageClassifier(ImageEncoder):
             ranked = self.classify_arrays(list(arrays.values()), top=top) if arrays else []
             return dict(zip(arrays, ranked, strict=True)), bad
 
-        for ranked, bad in each(range(0, len(images), SCORED), classified):
+        for ranked, bad in distributed_map(range(0, len(images), SCORED), classified):
             for i, of_image in ranked.items():
                 labels[i] = of_image
             if faults is not None:
@@ -151,17 +151,17 @@ class ImageClassifier(ImageEncoder):
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
         """As `classify`, in one batch, of images (C, Y, X) that are ready: what `preprocessing.array` makes of each."""
-        model, route = self.fast
+        model, compute = self.compiled
         batch = torch.from_numpy(np.stack(arrays))  # (B, C, Y, X)
-        with torch.inference_mode(), route.computing():
-            scores = model(batch.to(route.device)).float().log_softmax(-1).cpu()  # (B, L)
+        with torch.inference_mode(), compute.autocast():
+            scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
         return likeliest(scores, self.labels, top)
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images and score the labels against those given."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
-        model, route = self.fast
-        scores = log_probabilities(model, loader, route)  # (N, L)
+        model, compute = self.compiled
+        scores = log_probabilities(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
         return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)

@@ -12,10 +12,10 @@ import torch
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.token_similarity import token_similarity
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
+from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
@@ -28,7 +28,7 @@ from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         columns=config.columns,
         sample=config.items,
         kept=run.out / "state" / "images",
-        follows=not here().first,
+        follows=not distributed_context().first,
     )
 
     def plan() -> Plan:
@@ -59,23 +59,23 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         with torch.device("meta"):
             return Plan(_new(config, labels)[0], config.batch_items, "image", items)
 
-    def build(splits: SplitData[ImageData], route: Route) -> Job[ImageData]:
+    def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
         labels = splits.train.names
         _check_metric(config, len(labels))
         model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
-            model, preprocessing, splits.train, splits.validation, route=route, batch_items=config.batch_items,
+            model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
             augmentation=config.augmentation, smoothing=config.smoothing, teacher=teacher, workers=config.workers,
             seed=config.training.seed,
         )  # fmt: skip
         distillation: dict[str, Any] = {}
 
         def score(held: ImageData) -> Metrics:
-            classifier = ImageClassifier(directory.load(run.out), route)
+            classifier = ImageClassifier(directory.load(run.out), compute)
             outcome = classifier.evaluate(held)
             if config.teacher is not None:
-                taught_by = ImageClassifier(directory.load(config.teacher), route)
+                taught_by = ImageClassifier(directory.load(config.teacher), compute)
                 distillation.update(_beside(taught_by.evaluate(held), outcome), **_tokens(classifier, held))
             return outcome.metrics
 

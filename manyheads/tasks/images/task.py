@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.augmentation import Augmentation
+from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.images.distillation import Teacher
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import at_least_float32
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
@@ -45,7 +45,7 @@ class ImageClassificationTask:
         train: ImageData,
         validation: ImageData,
         *,
-        route: Route,
+        compute: ComputeConfig,
         batch_items: int,
         augmentation: Augmentation,
         smoothing: float,
@@ -53,16 +53,16 @@ class ImageClassificationTask:
         workers: int,
         seed: int,
     ) -> None:
-        self.model, self.preprocessing, self.route = model.to(route.device), preprocessing, route
+        self.model, self.preprocessing, self.compute = model.to(compute.device), preprocessing, compute
         self.smoothing, self.teacher = smoothing, teacher
         if teacher is not None:
-            teacher.model.to(route.device)
+            teacher.model.to(compute.device)
         labels = model.config.labels
         self._train = ImageLoader(
             train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed, workers=workers
         )
         self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
-        self._forward = route.compile(self.model.forward)
+        self._forward = compute.compile(self.model.forward)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -73,7 +73,7 @@ class ImageClassificationTask:
         return self._train.epoch(epoch)
 
     def loss(self, batch: ImageBatch) -> Loss:
-        device = self.route.device
+        device = self.compute.device
         images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
         labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
         logits = self._forward(images)  # (B, L), or of both tokens
@@ -90,7 +90,7 @@ class ImageClassificationTask:
 
     def validate(self) -> dict[str, float]:
         """The loss per image, top1 and, of more than five labels, top5."""
-        scores = log_probabilities(self.model, self._validation, self.route)
+        scores = log_probabilities(self.model, self._validation, self.compute)
         return values(image_metrics(scores, torch.from_numpy(self._validation.labels)))
 
     def save(self, out: Path) -> str:
@@ -105,15 +105,15 @@ class ImageClassificationTask:
 
 
 @torch.inference_mode()
-def log_probabilities(model: Any, images: ImageLoader, route: Route) -> Tensor:
+def log_probabilities(model: Any, images: ImageLoader, compute: ComputeConfig) -> Tensor:
     """(N, L) float32 on the CPU, in the order of the images."""
     model.eval()
 
     def scores(batch: ImageBatch) -> Tensor:  # (B, L)
-        with route.computing():
-            return model(torch.from_numpy(batch.images).to(route.device)).float().log_softmax(-1).cpu()
+        with compute.autocast():
+            return model(torch.from_numpy(batch.images).to(compute.device)).float().log_softmax(-1).cpu()
 
-    return torch.cat([*each(images.epoch(), scores)])
+    return torch.cat([*distributed_map(images.epoch(), scores)])
 
 
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:

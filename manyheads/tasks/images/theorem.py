@@ -12,14 +12,14 @@ from manyheads.analysis.figures.convolution_error import convolution_errors, dra
 from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import TheoremConfig
 from manyheads.training.record import write_result
-from manyheads.training.run_directory import claimed
+from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
     """Trains nothing: writes table.txt, error.png and result.json."""
     if run.dry_run:
         return asdict(config)
-    with claimed(run.out, resume=run.resume):
+    with locked_run_directory(run.out, resume=run.resume):
         began = time.monotonic()
         measured = convolution_errors(**asdict(config))
         seconds = time.monotonic() - began

@@ -23,7 +23,7 @@ from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 
 GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
 LOGITS = 2**24  # of their next tokens
@@ -105,7 +105,7 @@ class LanguageModel(ModelWithTokenizer):
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         longest = max(map(len, encoded), default=0)
-        model, route = self.fast
+        model, compute = self.compiled
         positions = min(context, longest + max_tokens)  # of a text
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
@@ -125,7 +125,7 @@ class LanguageModel(ModelWithTokenizer):
                 model.start, model.step, [encoded[i] for i in group], sampling, context=context,
                 limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=over,
             )  # fmt: skip
-            with route.computing():
+            with compute.autocast():
                 counts = Counter(row for step in given for row, _ in step)
             continuations: list[Continuation] = []
             for row, text in enumerate(texts):
@@ -136,7 +136,9 @@ class LanguageModel(ModelWithTokenizer):
                 continuations.append(Continuation(prompts[first + row], text.text, counts[row], reason))
             return continuations
 
-        return [continuation for part in each(range(0, len(encoded), rows), written) for continuation in part]
+        return [
+            continuation for part in distributed_map(range(0, len(encoded), rows), written) for continuation in part
+        ]
 
     def attend(
         self,
@@ -190,12 +192,12 @@ class LanguageModel(ModelWithTokenizer):
     def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
         """How a text goes on, as far as the model's positions go."""
         room = self.model.config.max_positions
-        model, route = self.fast
+        model, compute = self.compiled
         steps = sample(
             model.start, model.step, [ids], Sampling(temperature=0), context=room,
             limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self.end,
         )  # fmt: skip
-        with route.computing():
+        with compute.autocast():
             return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
@@ -227,8 +229,8 @@ class LanguageModel(ModelWithTokenizer):
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
-        model, route = self.fast
-        losses = token_losses(model, np.array(ids), route, context=context, stride=stride)
+        model, compute = self.compiled
+        losses = token_losses(model, np.array(ids), compute, context=context, stride=stride)
         bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits a byte" for size in bits]

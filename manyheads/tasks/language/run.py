@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.texts import Texts
 from manyheads.data.sources.running_text import TextSource
@@ -25,7 +25,7 @@ from manyheads.models.presets import build, fitted
 from manyheads.models.universal import UniversalSequence
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropouts, opened, tokenizer_of
-from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
 from manyheads.tasks.language.task import LanguageModellingTask
@@ -45,12 +45,12 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
         model = planned_model(config) if run.init is None else _started(run)[0]
         return Plan(model, config.rows * config.block)
 
-    def build(splits: SplitData[Texts], route: Route) -> Job[Texts]:
-        task = _task(config, run, splits, route)
+    def build(splits: SplitData[Texts], compute: ComputeConfig) -> Job[Texts]:
+        task = _task(config, run, splits, compute)
         windows = {"context": config.block, "stride": config.stride or config.block}
 
         def score(held: Texts) -> Metrics:
-            return LanguageModel(directory.load(run.out), route).score(held, **windows).metrics
+            return LanguageModel(directory.load(run.out), compute).score(held, **windows).metrics
 
         flops = costs.flops(task.model, config.block)["training"] / config.block
         training = replace(config.training, width=task.model.config.width)
@@ -59,7 +59,9 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, beside=("stride", "column"))
 
 
-def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], route: Route) -> LanguageModellingTask:
+def _task(
+    config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
+) -> LanguageModellingTask:
     """Vocabulary and model: new ones, or those of the model to start from."""
     if run.init is None:
         tokenizer = _vocabulary(config, splits, run.out / "state" / "tokens")
@@ -72,7 +74,7 @@ def _task(config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], r
     train, validation = (TokenStream.of(texts, tokenizer, end, cache) for texts in (splits.train, splits.validation))
     logger.info(f"{len(train):,} training tokens, {len(validation):,} of validation data")
     return LanguageModellingTask(
-        model, tokenizer, train, validation, splits.validation.bytes, route=route, block=config.block,
+        model, tokenizer, train, validation, splits.validation.bytes, compute=compute, block=config.block,
         rows=config.rows, random=config.random, seed=config.training.seed,
     )  # fmt: skip
 
@@ -86,7 +88,7 @@ def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts], cache
     path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(LEARNED_FROM)])}.json"
     if path.is_file():
         return load_tokenizer(path)
-    with told_warnings():
+    with log_warnings():
         tokenizer = train_byte_bpe(train.sample(LEARNED_FROM), config.vocabulary)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, tokenizer.to_str())

@@ -16,15 +16,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.text.blocks import Groups, Stream, block_starts
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
-from manyheads.models.recurrence import ponder_cost, states_and_thoughts
+from manyheads.models.recurrence import ponder_cost, states_and_halting
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import values
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
@@ -62,7 +62,7 @@ class LanguageModellingTask:
     validation: Stream
     validation_bytes: int
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     block: int
     rows: int
     random: bool
@@ -72,8 +72,8 @@ class LanguageModellingTask:
         room = self.model.config.max_positions
         if self.block > room:
             raise UserError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
-        self.model.to(self.route.device)
-        self._think = states_and_thoughts(self.model, self.route.compile)
+        self.model.to(self.compute.device)
+        self._think = states_and_halting(self.model, self.compute.compile)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -85,8 +85,8 @@ class LanguageModellingTask:
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
-        hidden, thoughts = self._think(batch.read.to(self.route.device))  # (B, T, D)
-        target = batch.write.to(self.route.device).flatten()
+        hidden, thoughts = self._think(batch.read.to(self.compute.device))  # (B, T, D)
+        target = batch.write.to(self.compute.device).flatten()
         total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
@@ -94,7 +94,7 @@ class LanguageModellingTask:
 
     def validate(self) -> dict[str, float]:
         """Every token of the validation data once, in blocks as in training."""
-        losses = token_losses(self.model, self.validation, self.route, context=self.block, stride=self.block)
+        losses = token_losses(self.model, self.validation, self.compute, context=self.block, stride=self.block)
         return values(text_metrics(losses, self.validation_bytes, ""))
 
     def save(self, out: Path) -> str:
@@ -103,7 +103,7 @@ class LanguageModellingTask:
 
 @torch.no_grad()
 def token_losses(
-    model: GPT | UniversalSequence, stream: Stream, route: Route, *, context: int, stride: int
+    model: GPT | UniversalSequence, stream: Stream, compute: ComputeConfig, *, context: int, stride: int
 ) -> NDArray[np.float64]:
     """-ln p of every token of a stream (N,) but the first, given up to `context` tokens before it: (N - 1,).
 
@@ -125,14 +125,14 @@ def token_losses(
     def read(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
-        tokens = torch.from_numpy(windows).to(route.device)  # (B, T + 1)
-        with route.computing():
+        tokens = torch.from_numpy(windows).to(compute.device)  # (B, T + 1)
+        with compute.autocast():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
         of_group = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
         return of_group.view(len(group), length).double().cpu().numpy()
 
-    for group, rows_of_group in zip(groups, each(groups, read), strict=True):
+    for group, rows_of_group in zip(groups, distributed_map(groups, read), strict=True):
         for begin, row in zip(group, rows_of_group, strict=True):
             first = context - stride if begin else 0
             losses[begin + first : begin + len(row)] = row[first:]

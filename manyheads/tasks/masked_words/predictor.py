@@ -14,7 +14,7 @@ from tokenizers.models import WordPiece
 from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.data.sources.running_text import DocumentSource
 from manyheads.data.text.pretraining import (
@@ -22,7 +22,7 @@ from manyheads.data.text.pretraining import (
     PretrainingData,
     Rules,
     Special,
-    TokenisedDocuments,
+    TokenizedDocuments,
     continuations,
     mask_token,
 )
@@ -34,7 +34,7 @@ from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 
 TEXTS = 32  # that are filled at once
 LOGITS = 2**24  # of their masks, or those of one text
@@ -62,8 +62,8 @@ class MaskedLanguageModel(TextPredictor):
 
     verbs: ClassVar = ("fill", "attend", "lens", "evaluate")
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
         self.special = Special.of(self.tokenizer)
         self.mask = mask_token(self.tokenizer) or ""  # it has one, or there would be no `special`
 
@@ -88,13 +88,13 @@ class MaskedLanguageModel(TextPredictor):
             if count * top > MOST_WORDS:
                 fault = f"has {count:,} masks, top is {top:,}: expected at most {MOST_WORDS:,} words in all"
                 raise ItemError(index, fault)
-        model, route = self.fast
+        model, compute = self.compiled
 
         def filled(rows: range) -> list[list[Fill]]:
             given, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
-            batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.route.device)
+            batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.compute.device)
             masked = batch == self.special.mask
-            with torch.inference_mode(), route.computing():
+            with torch.inference_mode(), compute.autocast():
                 states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
                 logits = model.words(states[masked]).float()  # (N, V), row after row
             best, words = logits.topk(min(top, logits.shape[1]))
@@ -105,7 +105,7 @@ class MaskedLanguageModel(TextPredictor):
             ]
 
         groups = _groups(masks, LOGITS // self.model.config.vocab)
-        return [fills for part in each(groups, filled) for fills in part]
+        return [fills for part in distributed_map(groups, filled) for fills in part]
 
     def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """What each layer would say stands at each position, masked or not: the logit lens.
@@ -120,8 +120,8 @@ class MaskedLanguageModel(TextPredictor):
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
         """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
         epoch = self._masked(data, skip_bad_lines)
-        model, route = self.fast
-        examples = list(scores(model, epoch, route, 128 * TEXTS))
+        model, compute = self.compiled
+        examples = list(scores(model, epoch, compute, 128 * TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return Outcome(
@@ -205,9 +205,9 @@ class MaskedLanguageModel(TextPredictor):
             rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
         documents = scored_data(self.path, data, DocumentSource(), skip_bad_lines=skip_bad_lines, split="validation")
         as_text = with_special_tokens(self.tokenizer, as_text=True)  # as in training
-        tokenised = TokenisedDocuments.of(documents.documents, as_text)
+        tokenized = TokenizedDocuments.of(documents.documents, as_text)
         return PretrainingData(
-            tokenised, Rules(**rules), self.special, self.model.config.vocab, seed=record.get("seed", 1),
+            tokenized, Rules(**rules), self.special, self.model.config.vocab, seed=record.get("seed", 1),
             inner=continuations(self.tokenizer.get_vocab()),
         ).epoch(0)  # fmt: skip
 

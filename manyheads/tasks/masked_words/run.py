@@ -10,12 +10,12 @@ import torch
 from tokenizers import Regex, Tokenizer, normalizers
 
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
-from manyheads.data.readers.column import Joined
+from manyheads.core.runtime import ComputeConfig
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.documents import BREAK, Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import PretrainingData, Special, TokenisedDocuments, continuations
+from manyheads.data.text.pretraining import PretrainingData, Special, TokenizedDocuments, continuations
 from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
@@ -23,7 +23,7 @@ from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, fitted
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import start_bert
-from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.masked_words.recipes import PretrainingConfig
 from manyheads.tasks.masked_words.task import MaskedLMTask
 
@@ -36,13 +36,13 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
         _check_length(config, model)
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Documents], route: Route) -> Job[Documents]:
+    def build(splits: SplitData[Documents], compute: ComputeConfig) -> Job[Documents]:
         if config.next_sentence and len(splits.validation) < 2:
             raise UserError(
                 f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
                 "next_sentence=false"
             )
-        task = _task(config, run, splits, route)
+        task = _task(config, run, splits, compute)
         # whole ones, as in the checkpoints of earlier versions, which are resumed
         fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
@@ -67,10 +67,10 @@ def _head(config: PretrainingConfig) -> Head:
     return "pretraining" if config.next_sentence else "masked_lm"
 
 
-def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], route: Route) -> MaskedLMTask:
+def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], compute: ComputeConfig) -> MaskedLMTask:
     """Vocabulary and model: new ones, or those of the model to start from."""
     if run.init is None:
-        tokenizer = wordpiece(Joined(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
+        tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
         # as the documents are read: whoever fine-tunes the model gives it whole texts
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
@@ -84,11 +84,11 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], rou
     inner = continuations(tokenizer.get_vocab())
 
     def examples(data: Documents) -> PretrainingData:
-        tokenised = TokenisedDocuments.of(data.documents, tokenizer, run.out / "state" / "tokens")
-        return PretrainingData(tokenised, config.rules, special, model.config.vocab, seed=seed, inner=inner)
+        tokenized = TokenizedDocuments.of(data.documents, tokenizer, run.out / "state" / "tokens")
+        return PretrainingData(tokenized, config.rules, special, model.config.vocab, seed=seed, inner=inner)
 
     return MaskedLMTask(
-        model, tokenizer, examples(splits.train), examples(splits.validation), route=route,
+        model, tokenizer, examples(splits.train), examples(splits.validation), compute=compute,
         batch_tokens=config.batch_tokens, seed=seed,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def _check_length(config: PretrainingConfig, model: Bert) -> None:
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:
     """A WordPiece tokenizer; that the texts yield fewer ids than asked is told in a line."""
-    with told_warnings():
+    with log_warnings():
         tokenizer = train_wordpiece(texts, vocabulary, lowercase=lowercase)
     return tokenizer
 

@@ -15,13 +15,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.text.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
 from manyheads.training.task import Better, Loss, LossPart
 
@@ -86,14 +86,14 @@ class MaskedLMTask:
     train: PretrainingData
     validation: PretrainingData
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     seed: int
 
     def __post_init__(self) -> None:
         assert self.model.config.head == ("pretraining" if self.train.rules.next_sentence else "masked_lm")
-        self.model.to(self.route.device)
-        self._encode = self.route.compile(self.model.encode)
+        self.model.to(self.compute.device)
+        self._encode = self.compute.compile(self.model.encode)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -109,7 +109,7 @@ class MaskedLMTask:
 
     def loss(self, batch: Batch) -> Loss:
         """Of the masked words and, where there are pairs, of the next sentence: the means of both are added."""
-        batch = batch.to(self.route.device)
+        batch = batch.to(self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
         masked = self.model.transformed(states.flatten(0, 1)[batch.at])  # (N, D)
         model = self.model
@@ -125,7 +125,7 @@ class MaskedLMTask:
 
     def validate(self) -> dict[str, float]:
         """As `mean_scores`, on the first epoch of the validation data."""
-        return mean_scores(list(scores(self.model, self.validation.epoch(0), self.route, self.batch_tokens)))
+        return mean_scores(list(scores(self.model, self.validation.epoch(0), self.compute, self.batch_tokens)))
 
     def save(self, out: Path) -> str:
         """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
@@ -146,13 +146,13 @@ class Score(NamedTuple):
 
 
 @torch.inference_mode()
-def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterator[Score]:
+def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int) -> Iterator[Score]:
     """Of every example, in the order of batches. The model is in eval mode."""
 
-    def compute(rows: NDArray[np.int64]) -> list[Score]:
+    def run_batch(rows: NDArray[np.int64]) -> list[Score]:
         examples = [epoch[int(row)] for row in rows]
-        batch = Batch.of(examples, model.config.pad).to(route.device)
-        with route.computing():
+        batch = Batch.of(examples, model.config.pad).to(compute.device)
+        with compute.autocast():
             states = model.encode(batch.ids, batch.lengths, batch.segments)
             logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)
         losses = F.cross_entropy(logits.float(), batch.answers, reduction="none").cpu()
@@ -164,7 +164,9 @@ def scores(model: Bert, epoch: Epoch, route: Route, batch_tokens: int) -> Iterat
         of_each = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
         return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in of_each]
 
-    for scored in each(token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), compute):
+    for scored in distributed_map(
+        token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), run_batch
+    ):
         yield from scored
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.text_faults import check_texts
@@ -68,8 +68,8 @@ class Tagger(TextPredictor):
     verbs: ClassVar = ("tag", "attend", "evaluate")
     done: ClassVar = "tagged"
 
-    def __init__(self, loaded: directory.Loaded, route: Route, reading: dict[str, int] | None = None) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:
+        super().__init__(loaded, compute)
         reading = reading or record_of(self.path).get("reading", {})
         longest = self.model.config.max_positions
         self._limit = min(longest, reading.get("max_length", longest))
@@ -91,8 +91,8 @@ class Tagger(TextPredictor):
         spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
-        model, route = self.fast
-        scores = tag_log_probabilities(model, windows, list(map(len, sentences)), route)
+        model, compute = self.compiled
+        scores = tag_log_probabilities(model, windows, list(map(len, sentences)), compute)
         labels = self.model.config.labels
         tagged = []
         for text, words, score in zip(whole, spans, scores, strict=True):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import TaggedSource
@@ -19,7 +19,7 @@ from manyheads.models.bert import Bert
 from manyheads.models.presets import build, fitted
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import fine_tuning, start_tuned
-from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.recipes import TaggingConfig
 from manyheads.tasks.tagging.task import TaggingTask
@@ -38,7 +38,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         model = planned_model(config) if run.init is None else start_tuned(run, "token", ENTITIES, config.tuned)[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Tagged], route: Route) -> Job[Tagged]:
+    def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
         labels = tuple(splits.train.labels)
         if len(labels) < 2:
             raise UserError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
@@ -47,12 +47,12 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         )
         limits = {"max_length": min(config.max_length, model.config.max_positions)}
         task = TaggingTask(
-            model, tokenizer, splits.train, splits.validation, route=route, batch_tokens=config.batch_tokens,
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
         def score(held: Tagged) -> Metrics:
-            return Tagger(directory.load(run.out), route, limits).evaluate(held).metrics
+            return Tagger(directory.load(run.out), compute, limits).evaluate(held).metrics
 
         length = task.mean_length
         cost = costs.flops(model, length)
@@ -72,7 +72,7 @@ def planned_model(config: TaggingConfig) -> Bert:
 
 def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
     texts = [" ".join(words) for words in train.words]
-    with told_warnings():
+    with log_warnings():
         tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
     pad = tokenizer.token_to_id("[PAD]")
     return build(_model_config(config, tokenizer.get_vocab_size(), labels, pad=pad)), tokenizer

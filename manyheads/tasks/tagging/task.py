@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.windows import WordWindow, word_windows
@@ -58,13 +58,13 @@ class TaggingTask:
     train: Tagged
     validation: Tagged
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     max_length: int
     seed: int
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
+        self.model.to(self.compute.device)
         labels = self.model.config.labels
         for tagged in (self.train, self.validation):
             tagged.check_labels(labels)
@@ -72,7 +72,7 @@ class TaggingTask:
         self._windows = word_windows(self.tokenizer, self.train.words, self.max_length)
         self._lengths = [len(window.ids) for window in self._windows]
         self._validation_windows = word_windows(self.tokenizer, self.validation.words, self.max_length)
-        self._forward = self.route.compile(self.model.forward)
+        self._forward = self.compute.compile(self.model.forward)
 
     @property
     def mean_length(self) -> int:
@@ -98,7 +98,7 @@ class TaggingTask:
         return Batch(ids, lengths, labels, sum(len(window.words) for window in windows))
 
     def loss(self, batch: Batch) -> Loss:
-        ids, lengths, labels = (t.to(self.route.device) for t in (batch.ids, batch.lengths, batch.labels))
+        ids, lengths, labels = (t.to(self.compute.device) for t in (batch.ids, batch.lengths, batch.labels))
         logits = at_least_float32(self._forward(ids, lengths))  # (B, T, L)
         total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
         return Loss(total, batch.items)
@@ -106,7 +106,7 @@ class TaggingTask:
     def validate(self) -> dict[str, float]:
         """The loss per word, entity F1, and the accuracy of single tags."""
         truth, labels = self.validation.tags, self.model.config.labels
-        scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.route)
+        scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.compute)
         loss = F.nll_loss(torch.cat(scores), torch.tensor([self._index[tag] for tags in truth for tag in tags]))
         metrics = tagging_metrics([[labels[i] for i in sentence.argmax(1)] for sentence in scores], truth)
         return {"loss": float(loss), **values(metrics)}
@@ -116,14 +116,14 @@ class TaggingTask:
 
 
 def tag_log_probabilities(
-    model: Any, windows: Sequence[WordWindow], words: Sequence[int], route: Route
+    model: Any, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
 ) -> list[Tensor]:
     """How probable each label is for each word of each sentence: natural logarithms, (words, L) float32 on the CPU.
 
     words  how many each sentence has; `windows` are those of all sentences
     """
     scores = [torch.zeros(count, len(model.config.labels)) for count in words]
-    for i, logits in outputs(model, route, [window.ids for window in windows], model.config.pad):  # (T, L)
+    for i, logits in outputs(model, compute, [window.ids for window in windows], model.config.pad):  # (T, L)
         window = windows[i]
         scores[window.sentence][window.words] = logits[window.positions].log_softmax(-1)
     return scores

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.generation import Hypothesis, beam_search, greedy
-from manyheads.lowering import reduction
-from manyheads.training.division import each
+from manyheads.inference import reduction
+from manyheads.training.distributed_map import distributed_map
 
 ROOM = 50  # tokens that a translation may be longer than its source (Vaswani 2017, section 6.1)
 DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
@@ -20,11 +20,17 @@ MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for th
 
 
 def decode(
-    model: Any, route: Route, sources: Sequence[Sequence[int]], *, beam: int = 1, alpha: float = 0.6, nbest: int = 1
+    model: Any,
+    compute: ComputeConfig,
+    sources: Sequence[Sequence[int]],
+    *,
+    beam: int = 1,
+    alpha: float = 0.6,
+    nbest: int = 1,
 ) -> list[list[Hypothesis]]:
     """Translate sources, given as ids with their end token; return the `nbest` hypotheses of each, best first.
 
-    model, route  the model as it computes (`Predictor.fast`), in eval mode, and how it computes
+    model, route  the model as it computes (`Predictor.compiled`), in eval mode, and how it computes
     sources       in any order; an empty one has no hypothesis
     beam, alpha   as in `beam_search`; a beam of 1 is greedy
 
@@ -33,12 +39,12 @@ def decode(
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
 
     def decoded(rows: list[int]) -> list[list[Hypothesis]]:
-        source, lengths = pad_sources(model, [sources[row] for row in rows], route)
-        with torch.inference_mode(), route.computing():
+        source, lengths = pad_sources(model, [sources[row] for row in rows], compute)
+        with torch.inference_mode(), compute.autocast():
             return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest)
 
     batches = [*source_batches(model, sources, beam)]
-    for rows, results in zip(batches, each(batches, decoded), strict=True):
+    for rows, results in zip(batches, distributed_map(batches, decoded), strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
     return hypotheses
@@ -90,7 +96,7 @@ def source_batches(
         yield batch
 
 
-def pad_sources(model: Any, sources: Sequence[Sequence[int]], route: Route) -> tuple[Tensor, Tensor]:
+def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
     """Return the sources padded (B, Ts), and their lengths (B,), on the device of the route."""
-    padded = torch.from_numpy(pad(sources, model.source_pad)).to(route.device)
-    return padded, torch.tensor([len(ids) for ids in sources], device=route.device)
+    padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
+    return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)

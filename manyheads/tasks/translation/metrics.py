@@ -36,10 +36,10 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
         return scores
-    normalise, tokenise = MosesPunctNormalizer(language).normalize, MosesTokenizer(language).tokenize
+    normalize, tokenize = MosesPunctNormalizer(language).normalize, MosesTokenizer(language).tokenize
 
     def prepared(lines: Sequence[str]) -> list[str]:
-        return [" ".join(tokenise(normalise(line.lower()), escape=False)) for line in lines]
+        return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
     # force: sacreBLEU would warn that the text looks tokenised, which it is
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))

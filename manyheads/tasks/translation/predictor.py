@@ -14,7 +14,7 @@ from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
@@ -34,7 +34,7 @@ from manyheads.tasks.translation.decoding import (
     source_batches,
 )
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 
 LOGITS = 2**26  # that are scored at once, or those of one pair
 SPLIT = "split it"
@@ -66,8 +66,8 @@ class Translator(ModelWithTokenizer):
     verbs: ClassVar = ("translate", "attend", "lens", "evaluate")
     done: ClassVar = "translated"
 
-    def __init__(self, loaded: directory.Loaded, route: Route) -> None:
-        super().__init__(loaded, route)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
         if loaded.target_tokenizer is None:
             raise UserError(f"{loaded.path} has no target_tokenizer.json: text cannot be translated without one")
         self.target_tokenizer = loaded.target_tokenizer
@@ -106,8 +106,8 @@ class Translator(ModelWithTokenizer):
                     index, f"may become {longest:,} tokens, too many for {beam:,} beams at once: take a beam of at "
                     f"most {max(1, MOST_POSITIONS // longest)}"
                 )  # fmt: skip
-        model, route = self.fast
-        hypotheses = decode(model, route, sources, beam=beam, alpha=alpha, nbest=count)
+        model, compute = self.compiled
+        hypotheses = decode(model, compute, sources, beam=beam, alpha=alpha, nbest=count)
         blank = [Translation("", 0.0, 0.0)]
         return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
@@ -126,12 +126,12 @@ class Translator(ModelWithTokenizer):
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
-        model, route = self.fast
+        model, compute = self.compiled
 
         def scored(rows: list[int]) -> list[Hypothesis]:
-            padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.route)
+            padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.compute)
             chosen = [wanted[i] for i in rows]
-            with torch.inference_mode(), route.computing():
+            with torch.inference_mode(), compute.autocast():
                 cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
                 suppress = never_written(model)
                 return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
@@ -139,7 +139,7 @@ class Translator(ModelWithTokenizer):
         longer = [max(pair, key=len) for pair in zip(encoded, wanted, strict=True)]
         tokens = min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size())
         batches = [*source_batches(model, longer, 1, tokens)]
-        for rows, results in zip(batches, each(batches, scored), strict=True):
+        for rows, results in zip(batches, distributed_map(batches, scored), strict=True):
             for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
         return translations
@@ -239,17 +239,17 @@ class Translator(ModelWithTokenizer):
         source, target = data.get("source"), data.get("target")
         return (source, target) if isinstance(source, str) and isinstance(target, str) and source and target else None
 
-    def _encode(self, texts: Sequence[str], truncate: bool = False, remedy: str = SPLIT) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], truncate: bool = False, hint: str = SPLIT) -> list[list[int]]:
         """Ids with the end token; blank texts give none."""
         room = self.model.config.max_positions
         texts = [beginning(text, room) for text in texts] if truncate else list(texts)
-        check_texts(texts, room, remedy)
+        check_texts(texts, room, hint)
         encoded = []
         for index, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(texts), strict=True)):
             ids = encoding.ids if text.strip() else []
             if len(ids) > room:
                 if not truncate:
-                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {remedy}")
+                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {hint}")
                 ids = [*ids[: room - 1], ids[-1]]
             encoded.append(ids)
         return encoded

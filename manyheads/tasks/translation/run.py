@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
-from manyheads.core.runtime import Route
-from manyheads.data.readers.column import Joined
+from manyheads.core.runtime import ComputeConfig
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import ParallelSource
@@ -25,7 +25,7 @@ from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropouts, start
-from manyheads.runs.run import Job, Run, carry_out, located, told_warnings
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
@@ -49,12 +49,12 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         model = planned_model(config) if run.init is None else _started(run)[0]
         return Plan(model, config.batch_tokens)
 
-    def build(splits: SplitData[Pairs], route: Route) -> Job[Pairs]:
-        task = _task(config, run, splits, route)
+    def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
+        task = _task(config, run, splits, compute)
         decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
 
         def score(held: Pairs) -> Metrics:
-            return Translator(directory.load(run.out), route).evaluate(held, config.target, **decoding).metrics
+            return Translator(directory.load(run.out), compute).evaluate(held, config.target, **decoding).metrics
 
         source, target = task.train.mean_lengths()
         flops = costs.flops(task.model, source, target)["training"] / target
@@ -64,7 +64,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, beside=("beam", "alpha"))
 
 
-def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: Route) -> TranslationTask:
+def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig) -> TranslationTask:
     """Vocabularies and model: new ones, or those of the model to start from."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
@@ -77,7 +77,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: 
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
     limit = min(config.max_length, model.config.max_positions)
 
-    def tokenised(pairs: Pairs, limit: int = limit) -> Corpus:
+    def tokenized(pairs: Pairs, limit: int = limit) -> Corpus:
         cache = run.out / "state" / "tokens"
         source, target = (
             fingerprint([side, *vocabulary.values()]) if vocabulary else None for side in ("source", "target")
@@ -88,10 +88,10 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: 
 
     if splits.test is not None:
         # too long a sentence is told now, not after the training
-        tokenised(splits.test, model.config.max_positions)
+        tokenized(splits.test, model.config.max_positions)
     return TranslationTask(
-        model, tokenizer, target_tokenizer, tokenised(splits.train), tokenised(splits.validation),
-        route=route, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
+        model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
+        compute=compute, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
         vocabulary=vocabulary,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], route: 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
     """One for both sides, or two."""
     sizes = config.vocabularies
-    with told_warnings():
+    with log_warnings():
         if config.tokenizer == "words":
             return (
                 train_words(pairs.sources, sizes[0], config.source, begin=True),
@@ -107,7 +107,7 @@ def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, T
             )
         learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
         if config.joint:
-            return learn(Joined((pairs.sources, pairs.targets)), sizes[0]), None
+            return learn(ConcatenatedTexts((pairs.sources, pairs.targets)), sizes[0]), None
         return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
 
 

@@ -15,16 +15,16 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Halting, Thoughts, ponder_cost, states_and_thoughts
+from manyheads.models.recurrence import Halting, Thoughts, ponder_cost, states_and_halting
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
-from manyheads.training.division import each
+from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.task import Better, Loss, LossPart
 
@@ -124,15 +124,15 @@ class TranslationTask:
     train: Corpus
     validation: Corpus
     _: KW_ONLY
-    route: Route
+    compute: ComputeConfig
     batch_tokens: int
     smoothing: float
     seed: int
     vocabulary: Mapping[str, bytes] | None = None
 
     def __post_init__(self) -> None:
-        self.model.to(self.route.device)
-        self._think = states_and_thoughts(self.model, self.route.compile)
+        self.model.to(self.compute.device)
+        self._think = states_and_halting(self.model, self.compute.compile)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -161,16 +161,16 @@ class TranslationTask:
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
-        def compute(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
+        def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
             """The loss, the number of positions by stack, and their steps by stack."""
             batch = corpus.batch(indices, self.model)
-            with self.route.computing():
+            with self.compute.autocast():
                 loss, thoughts = self._loss(batch, 0.0)
             positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
             steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in thoughts.items()}
             return float(loss), positions, steps
 
-        losses, positions, steps = zip(*each(rows, compute), strict=True)
+        losses, positions, steps = zip(*distributed_map(rows, run_batch), strict=True)
         mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
         mean_steps = {
             f"{stack}_steps": sum(of_batch[stack] for of_batch in steps) / sum(counts[stack] for counts in positions)
@@ -182,7 +182,7 @@ class TranslationTask:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
-        batch = batch.to(self.route.device)
+        batch = batch.to(self.compute.device)
         pad = self.model.config.pad
         # without the target's lengths, the mask is the plain triangle that fused kernels know; halting counts by them
         target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None

@@ -145,7 +145,9 @@ def test_memory_is_what_torch_allocates() -> None:
     crossed = sum(tensor.nbytes for layer in range(3) for tensor in cache.cross(layer))
     assert held["cache_per_source_token"] * 6 == crossed
     pairs = [
-        block.attention.keys_values(torch.zeros(1, 1, 24)) for block in model.decoder.blocks if isinstance(block, Block)
+        block.attention.project_keys_values(torch.zeros(1, 1, 24))
+        for block in model.decoder.blocks
+        if isinstance(block, Block)
     ]
     assert held["cache_per_token"] == sum(key.nbytes + value.nbytes for key, value in pairs)
 

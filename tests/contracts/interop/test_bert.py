@@ -174,8 +174,8 @@ def test_real_weights(minilm: Path, tmp_path: Path) -> None:
     lengths = torch.tensor([len(ids) for ids in encoded])
     tokens = torch.tensor([ids + [0] * (int(lengths.max()) - len(ids)) for ids in encoded])
     directory.save(tmp_path, loaded.model, loaded.tokenizer)
-    tokenise = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    given = tokenise(texts, padding=True, return_tensors="pt")
+    tokenize = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    given = tokenize(texts, padding=True, return_tensors="pt")
     assert torch.equal(given["input_ids"], tokens)
     for path in (minilm, tmp_path):
         other = transformers.AutoModel.from_pretrained(path).eval()

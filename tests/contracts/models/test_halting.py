@@ -14,7 +14,7 @@ def test_the_ponder_cost_falls_when_its_weight_rises() -> None:
         optimiser = torch.optim.Adam(model.parameters(), 1e-2)
         source, target = sentences()
         for _ in range(30):
-            hidden, thoughts = model.think(source, LENGTHS, target)
+            hidden, thoughts = model.forward_with_halting(source, LENGTHS, target)
             loss = nn.functional.cross_entropy(model.project(hidden).flatten(0, 1), target.flatten())
             optimiser.zero_grad()
             (loss + ponder_cost(model, thoughts)).backward()

@@ -88,7 +88,7 @@ def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
     sizes = {**SIZES, "vocab": 60, "head": "sequence", "labels": ("negative", "positive")}
     task = ClassificationTask(
         Bert(BertConfig(**sizes)),
-        tokenizer, theirs.splits.train, theirs.splits.validation, route=prepare(threads=1),
+        tokenizer, theirs.splits.train, theirs.splits.validation, compute=prepare(threads=1),
         batch_tokens=config.batch_tokens, batch_items=config.batch_items, max_length=128, truncate=False, auxiliary=0.0,
         seed=config.training.seed,
     )  # fmt: skip

@@ -13,13 +13,13 @@ import pytest
 import manyheads
 from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
-from manyheads.service import writing as writing_module
+from manyheads.service import generation_worker as writing_module
 from manyheads.service.batching import Batcher, Turns
 from manyheads.service.computing import run
 from manyheads.service.errors import Refused
+from manyheads.service.generation_worker import Writer
 from manyheads.service.metrics import Metrics
 from manyheads.service.openai import _collected
-from manyheads.service.writing import Writer
 from tests.support.services import bert, language_model, translator
 
 PROMPTS = ["the cat", "a", "the dog sat on the mat, " * 6, "cat", "on the", "the mat and the dog"]

@@ -13,20 +13,20 @@ import torch
 from torch import nn
 
 from manyheads.core.runtime import prepare
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import build, preset
 from manyheads.tasks.directions.task import DirectionsTask
 from manyheads.tasks.translation.task import Corpus, TranslationTask
-from manyheads.training import division
-from manyheads.training.ranks import Ranks
+from manyheads.training import distributed_map as division
+from manyheads.training.distributed import DistributedContext
 from manyheads.training.task import Task
 
 
 @dataclass(frozen=True)
-class ThreadRanks(Ranks):
+class ThreadRanks(DistributedContext):
     """Ranks that are threads of one process."""
 
     barrier: Any = None
@@ -50,7 +50,7 @@ def translation_task(folder: Path) -> Task:
     source, target = (TokenStore.of(texts, tokenizer, folder / "tokens") for texts in (sources, targets))
     corpus = Corpus(source, target, 64)
     return TranslationTask(
-        model, tokenizer, None, corpus, corpus, route=prepare(threads=1), batch_tokens=11, smoothing=0.0, seed=1
+        model, tokenizer, None, corpus, corpus, compute=prepare(threads=1), batch_tokens=11, smoothing=0.0, seed=1
     )
 
 
@@ -59,9 +59,9 @@ def directions_task(_: Path) -> Task:
     tokenizer = train_wordpiece(texts * 3, 60)
     size = tokenizer.get_vocab_size()
     model = DirectionalEncoder(DirectionalConfig(size, "two_lstms", width=24, heads=2, feed_forward=40))
-    documents = TokenisedDocuments.of([[text] for text in texts], tokenizer)
+    documents = TokenizedDocuments.of([[text] for text in texts], tokenizer)
     data = PretrainingData(documents, Rules(next_sentence=False, short=0.0), Special.of(tokenizer), size, seed=1)
-    return DirectionsTask(model, tokenizer, data, data, route=prepare(threads=1), batch_tokens=8, seed=1)
+    return DirectionsTask(model, tokenizer, data, data, compute=prepare(threads=1), batch_tokens=8, seed=1)
 
 
 @pytest.mark.parametrize("same_calls", [False, True])

@@ -98,9 +98,9 @@ def test_such_steps_are_left_out_within_a_budget_and_a_resume_does_so_alike(tmp_
 def test_a_step_that_is_left_out_changes_nothing_but_the_place_in_the_data(tmp_path: Path) -> None:
     flat: dict[str, Any] = {"schedule": "constant", "learning_rate": 0.1, "optimiser": "sgd", "betas": (0, 0)}
     task = Faulty("loss", at=(3,), dropout=0.0)
-    train(task, TrainingConfig(steps=4, skip_nonfinite=1, **flat), tmp_path / "four", route=toy_route())
+    train(task, TrainingConfig(steps=4, skip_nonfinite=1, **flat), tmp_path / "four", compute=toy_route())
     other = Faulty("loss", at=(), dropout=0.0)
-    train(other, TrainingConfig(steps=3, **flat), tmp_path / "three", route=toy_route())
+    train(other, TrainingConfig(steps=3, **flat), tmp_path / "three", compute=toy_route())
     for name, tensor in other.model.state_dict().items():
         assert torch.equal(task.model.state_dict()[name], tensor), name
 
@@ -137,7 +137,7 @@ def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, bloc
     advice = "--resume with training.checkpointing=true, or start anew" if blocks == "whole" else "start anew"
     told = rf"^step 8: the memory does not suffice for a batch of {shapes}: {advice} with smaller batches "
     with pytest.raises(BatchTooLargeError, match=told):
-        train(failing, config, tmp_path, route=toy_route())
+        train(failing, config, tmp_path, compute=toy_route())
     run(tmp_path, task=task(), config=config, resume=True)
 
 
@@ -176,10 +176,10 @@ def test_batches_of_any_class_are_described_and_their_bad_inputs_named(tmp_path:
     failing.before_loss = lambda call: call == 3 and torch.empty(1 << 50)
     config = TrainingConfig(**{**SETTINGS, "accumulate": 1})
     with pytest.raises(BatchTooLargeError, match=r"a batch of inputs \(\d, 4\), targets \(\d,\): "):
-        train(failing, config, tmp_path / "large", route=toy_route())
+        train(failing, config, tmp_path / "large", compute=toy_route())
     bad.bad = True
     with pytest.raises(NonFiniteError, match=r"^step 4: .*first bad tensor: input inputs; "):
-        train(bad, config, tmp_path / "bad", route=toy_route())
+        train(bad, config, tmp_path / "bad", compute=toy_route())
 
 
 class Slow:

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import NonFiniteError
 from manyheads.training.loop import train
-from manyheads.training.optimisers import optimiser
+from manyheads.training.optimizers import optimizer_for
 from manyheads.training.run_directory import run_status, unfinished
 from manyheads.training.state import weights
 from manyheads.training.task import Better
@@ -23,7 +23,7 @@ FLAT: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 0.
 
 
 def trained(task: ToyTask, out, **settings) -> dict[str, torch.Tensor]:
-    train(task, TrainingConfig(**{**FLAT, **settings}), out, route=toy_route())
+    train(task, TrainingConfig(**{**FLAT, **settings}), out, compute=toy_route())
     return {name: tensor.clone() for name, tensor in weights(task.model).items()}
 
 
@@ -40,7 +40,7 @@ def test_accumulation_is_the_big_batch(tmp_path, accumulate):
 
 def test_the_last_incomplete_group_of_an_epoch_is_a_step(tmp_path):
     task = ToyTask()
-    summary = train(task, TrainingConfig(epochs=2, accumulate=4, **FLAT), tmp_path, route=toy_route())
+    summary = train(task, TrainingConfig(epochs=2, accumulate=4, **FLAT), tmp_path, compute=toy_route())
     assert (summary.step, summary.epoch, task.calls) == (6, 2, 20)
     assert summary.tokens == sum(batch.items for epoch in (0, 1) for batch in task.batches(epoch))
 
@@ -64,13 +64,13 @@ def test_adam_is_that_of_the_paper(tmp_path):
                     m.copy_(0.9 * m + 0.1 * g)
                     v.copy_(0.98 * v + 0.02 * g * g)
                     theta.sub_(alpha * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)).sqrt() + 1e-9))
-    train(task, TrainingConfig(epochs=3, width=16, warmup=10), tmp_path, route=toy_route())
+    train(task, TrainingConfig(epochs=3, width=16, warmup=10), tmp_path, compute=toy_route())
     for name, expected in weights(model).items():
         torch.testing.assert_close(weights(task.model)[name], expected, rtol=0, atol=1e-11)
 
 
 def test_adamw_decays_matrices_only():
-    groups = optimiser(
+    groups = optimizer_for(
         ToyModel(0.0, 1), TrainingConfig(steps=1, optimiser="adamw", weight_decay=0.1, **FLAT)
     ).param_groups
     decayed = {group["weight_decay"]: {p.ndim for p in group["params"]} for group in groups}
@@ -99,7 +99,7 @@ def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
             return loss._replace(total=loss.total * (float("nan") if self.calls == 27 else 1.0))
 
     with pytest.raises(NonFiniteError, match=r"^step 27: .*first bad tensor: the loss; start anew"):
-        train(Diverging(), TrainingConfig(steps=60, checkpoint_every=20, **FLAT), tmp_path, route=toy_route())
+        train(Diverging(), TrainingConfig(steps=60, checkpoint_every=20, **FLAT), tmp_path, compute=toy_route())
     assert (tmp_path / "state" / "checkpoint-00000020.json").exists()
     saved = load_file(tmp_path / "state" / "checkpoint-00000020.safetensors")
     assert all(tensor.isfinite().all() for tensor in saved.values())
@@ -109,7 +109,7 @@ def test_a_bad_parameter_is_named(tmp_path):
     task = ToyTask()
     task.before_loss = lambda call: call == 5 and task.model.second.bias.data.fill_(float("nan"))
     with pytest.raises(NonFiniteError, match=r"^step 5: .*first bad tensor: parameter second.bias"):
-        train(task, TrainingConfig(steps=60, **FLAT), tmp_path, route=toy_route())
+        train(task, TrainingConfig(steps=60, **FLAT), tmp_path, compute=toy_route())
 
 
 def test_the_final_weights_are_the_mean_of_the_last_snapshots(tmp_path):
@@ -183,7 +183,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, metric, sign):
     values = [0, 1, 3, 2, 3, 2.5, 9, 9]  # best after 10 steps; 15, 20, 25 are no better
     task = Watched([sign * value for value in values], metric, "higher" if sign > 0 else "lower")
     config = TrainingConfig(steps=100, **{**EARLY, "metric": metric}, **FLAT)
-    summary = train(task, config, tmp_path, route=toy_route())
+    summary = train(task, config, tmp_path, compute=toy_route())
     assert (summary.step, summary.weights) == (25, "best (step 10)")
     assert f"no better {metric}" in summary.reason
     reference = ToyTask()
@@ -198,7 +198,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, metric, sign):
 )  # fmt: skip
 def test_what_is_no_number_is_never_the_best(tmp_path, values, end):
     settings = {**EARLY, "patience": 2}
-    summary = train(Watched(values), TrainingConfig(steps=20, **settings, **FLAT), tmp_path, route=toy_route())
+    summary = train(Watched(values), TrainingConfig(steps=20, **settings, **FLAT), tmp_path, compute=toy_route())
     assert (summary.step, summary.weights) == end
 
 
@@ -206,7 +206,7 @@ def test_the_mean_wins_where_it_validates_better(tmp_path):
     task = Watched([0, 1, 3, 2])
     settings = {**EARLY, "patience": None, "average": 2, "average_every": 5}
     task.values = [0, 1, 3, 2, 5]  # what is measured at the end is better than the best so far
-    summary = train(task, TrainingConfig(steps=20, **settings, **FLAT), tmp_path, route=toy_route())
+    summary = train(task, TrainingConfig(steps=20, **settings, **FLAT), tmp_path, compute=toy_route())
     assert summary.weights == "mean of 2"
 
 
@@ -231,11 +231,11 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
     with pytest.raises(
         ValueError, match=r"cannot write: No space left on device; .* is intact: make room and --resume"
     ):
-        train(task, config, tmp_path / "out", route=toy_route())
+        train(task, config, tmp_path / "out", compute=toy_route())
     assert not list((tmp_path / "out" / "state").glob(".tmp-*"))
     monkeypatch.undo()
     resumed = ToyTask()
-    train(resumed, config, tmp_path / "out", route=toy_route(), resume=True)
+    train(resumed, config, tmp_path / "out", compute=toy_route(), resume=True)
     whole = trained(ToyTask(), tmp_path / "whole", steps=40)
     assert all(torch.equal(whole[name], tensor) for name, tensor in weights(resumed.model).items())
 
@@ -255,25 +255,27 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="foreign is not empty and holds no run"):
-        train(ToyTask(), config, tmp_path / "foreign", route=toy_route(), resume=True)
+        train(ToyTask(), config, tmp_path / "foreign", compute=toy_route(), resume=True)
     assert [p.name for p in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
     run = tmp_path / "run"
     command = "manyheads train toy --resume"
-    stopped = train(ToyTask(), config, run, route=toy_route(), max_minutes=0, resume_command=command)
+    stopped = train(ToyTask(), config, run, compute=toy_route(), max_minutes=0, resume_command=command)
     assert stopped.status == "stopped"
     assert run_status(run) == "unfinished"
     with pytest.raises(ValueError, match="unfinished run; resume it with: manyheads train toy --resume"):
-        train(ToyTask(), config, run, route=toy_route(), resume_command="manyheads train toy training.steps=3 --resume")
+        train(
+            ToyTask(), config, run, compute=toy_route(), resume_command="manyheads train toy training.steps=3 --resume"
+        )
     other = replace(config, accumulate=5)
     told = "its own command is: manyheads train toy --resume; what differs: accumulate: 1 -> 5"
     with pytest.raises(ValueError, match=told):
-        train(ToyTask(), other, run, route=toy_route(), resume=True, resume_command="manyheads train other --resume")
+        train(ToyTask(), other, run, compute=toy_route(), resume=True, resume_command="manyheads train other --resume")
     assert (unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
-    train(ToyTask(), config, run, route=toy_route(), resume=True)
+    train(ToyTask(), config, run, compute=toy_route(), resume=True)
     assert run_status(run) == "finished"
     with pytest.raises(ValueError, match="holds a finished run"):
-        train(ToyTask(), config, run, route=toy_route())
+        train(ToyTask(), config, run, compute=toy_route())
 
 
 def test_no_batches_are_told(tmp_path):

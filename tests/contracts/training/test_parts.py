@@ -9,7 +9,7 @@ from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
-from manyheads.training.division import each, read_once
+from manyheads.training.distributed_map import distributed_map, read_once
 from manyheads.training.task import Loss, LossPart
 
 
@@ -58,6 +58,6 @@ def test_means_over_different_things_are_added() -> None:
 
 
 def test_alone_every_batch_is_computed_here_and_in_order() -> None:
-    assert [*each(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
-    assert [*each([], lambda n: n)] == []
+    assert [*distributed_map(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
+    assert [*distributed_map([], lambda n: n)] == []
     assert [*read_once(iter("abc"))] == ["a", "b", "c"]

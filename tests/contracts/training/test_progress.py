@@ -12,7 +12,7 @@ from tests.unit.training.test_progress import CONFIG
 
 
 def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route())
+    train(ToyTask(), CONFIG, tmp_path, compute=toy_route())
     entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     training = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in training] == [10, 20, 30, 40]
@@ -35,8 +35,8 @@ def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
     task = ToyTask()
     task.before_loss = broken
     with pytest.raises(OSError, match="gone"):
-        train(task, CONFIG, tmp_path, route=toy_route())
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
+        train(task, CONFIG, tmp_path, compute=toy_route())
+    train(ToyTask(), CONFIG, tmp_path, compute=toy_route(), resume=True)
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [10, 20, 30, 40]

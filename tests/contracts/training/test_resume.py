@@ -38,7 +38,7 @@ def run(out: Path, crash: int | None = None, **options) -> ToyTask:
     task = options.pop("task", None) or ToyTask()
     task.before_loss = hook
     config = options.pop("config", None) or TrainingConfig(**SETTINGS)
-    train(task, config, out, route=options.pop("route", toy_route()), **options)
+    train(task, config, out, compute=options.pop("route", toy_route()), **options)
     return task
 
 
@@ -114,11 +114,11 @@ def test_a_moving_average_resumes_bit_for_bit(tmp_path):
 
 
 def test_bf16_resumes_bit_for_bit(tmp_path):
-    route = toy_route(precision="bf16")
-    run(tmp_path / "whole", route=route)
+    compute = toy_route(precision="bf16")
+    run(tmp_path / "whole", compute=compute)
     with pytest.raises(Crash):
-        run(tmp_path / "crashed", crash=70, route=route)
-    run(tmp_path / "crashed", route=route, resume=True)
+        run(tmp_path / "crashed", crash=70, compute=compute)
+    run(tmp_path / "crashed", compute=compute, resume=True)
     assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
 
 
@@ -130,7 +130,7 @@ def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypa
     sessions = 0
     while sessions < 20:
         summary = train(
-            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume=True, max_minutes=0.3
+            ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "run", compute=toy_route(), resume=True, max_minutes=0.3
         )
         sessions += 1
         if summary.status == "finished":
@@ -208,7 +208,7 @@ def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, log):
 def test_another_route_is_warned_of(tmp_path, log):
     with pytest.raises(Crash):
         run(tmp_path, 60)
-    run(tmp_path, resume=True, route=toy_route(precision="bf16"))
+    run(tmp_path, resume=True, compute=toy_route(precision="bf16"))
     assert "this resume will NOT be bit-exact" in (told := log.text)
     assert "precision: float32 -> bf16" in told
 

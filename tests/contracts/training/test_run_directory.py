@@ -13,16 +13,16 @@ from manyheads import directory
 from manyheads.files import LEFTOVER, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
-from manyheads.training.run_directory import claimed, locked, run_status, unfinished
+from manyheads.training.run_directory import locked, locked_run_directory, run_status, unfinished
 from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=16, schedule="constant", warmup=0, learning_rate=0.01)
 CLAIM = """
 import sys, time
 from pathlib import Path
-from manyheads.training.run_directory import claimed
+from manyheads.training.run_directory import locked_run_directory
 assert "torch" not in sys.modules
-with claimed(Path(sys.argv[1]), resume=True):
+with locked_run_directory(Path(sys.argv[1]), resume=True):
     print("locked", flush=True)
     time.sleep(float(sys.argv[2]))
 """
@@ -45,14 +45,14 @@ def test_a_second_process_is_refused_until_the_first_dies(
 ) -> None:
     out = tmp_path / "run"
     with pytest.raises(ValueError, match=rf"run is in use by the running process {holder.pid}: wait for it, or choose"):
-        train(ToyTask(), CONFIG, out, route=toy_route(), resume=resume)
+        train(ToyTask(), CONFIG, out, compute=toy_route(), resume=resume)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert train(ToyTask(), CONFIG, out, route=toy_route(), resume=resume).status == "finished"
+    assert train(ToyTask(), CONFIG, out, compute=toy_route(), resume=resume).status == "finished"
 
 
 def test_a_process_may_lock_its_run_again_and_frees_it_at_the_end(tmp_path: Path) -> None:
-    with claimed(tmp_path, resume=False):
+    with locked_run_directory(tmp_path, resume=False):
         with locked(tmp_path):
             pass
         assert (tmp_path / "state" / "lock").read_text() == str(os.getpid())
@@ -66,17 +66,17 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call == 12 else None
     with pytest.raises(KeyboardInterrupt):
-        train(task, CONFIG, tmp_path, route=toy_route(), resume_command="manyheads train toy --resume")
+        train(task, CONFIG, tmp_path, compute=toy_route(), resume_command="manyheads train toy --resume")
     told = "unfinished at step 12: resume with: manyheads train toy --resume"
     assert unfinished(tmp_path) == told
     with pytest.raises(ValueError, match=f"^{tmp_path}: {told}$"):
         directory.load(tmp_path)
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), resume=True)
+    train(ToyTask(), CONFIG, tmp_path, compute=toy_route(), resume=True)
     assert unfinished(tmp_path) is None
 
 
 def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:
-    with claimed(tmp_path, resume=False):
+    with locked_run_directory(tmp_path, resume=False):
         pass
     with pytest.raises(ValueError, match="a run was begun there, which has no checkpoint yet"):
         directory.load(tmp_path)
@@ -87,7 +87,7 @@ def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / name).write_text('"x')
     assert run_status(tmp_path) == "none"
-    assert train(ToyTask(), CONFIG, tmp_path, route=toy_route()).status == "finished"
+    assert train(ToyTask(), CONFIG, tmp_path, compute=toy_route()).status == "finished"
     assert not list(tmp_path.rglob(f"{LEFTOVER}*"))
 
 
@@ -102,12 +102,12 @@ def test_runs_of_other_recipes_below_it_are_no_foreign_files(tmp_path: Path) -> 
 
 
 def test_a_run_that_trains_nothing_is_finished_by_its_result(tmp_path: Path) -> None:
-    with claimed(tmp_path, resume=False):
+    with locked_run_directory(tmp_path, resume=False):
         pass
     assert run_status(tmp_path) == "none"
     write_json(tmp_path / "result.json", {})
     with (
         pytest.raises(ValueError, match="holds a finished run; choose another directory"),
-        claimed(tmp_path, resume=False),
+        locked_run_directory(tmp_path, resume=False),
     ):
         pass

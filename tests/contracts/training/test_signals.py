@@ -43,7 +43,7 @@ def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, n
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
     with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route(), resume_command="again")
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", compute=toy_route(), resume_command="again")
     assert signal.getsignal(number) is handler
     assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
     run(tmp_path / "run", resume=True)
@@ -56,7 +56,7 @@ def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
     task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert train(task, TrainingConfig(**SETTINGS), tmp_path, route=toy_route()).status == "finished"
+        assert train(task, TrainingConfig(**SETTINGS), tmp_path, compute=toy_route()).status == "finished"
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -74,7 +74,7 @@ def test_a_signal_handler_installed_from_c_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "getsignal", lambda n: None if n == signal.SIGHUP else get_signal(n))
     before = get_signal(signal.SIGHUP)
     config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
-    assert train(ToyTask(), config, tmp_path, route=toy_route()).status == "finished"
+    assert train(ToyTask(), config, tmp_path, compute=toy_route()).status == "finished"
     assert get_signal(signal.SIGHUP) is before
 
 
@@ -82,7 +82,7 @@ def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
     with pytest.raises(KeyboardInterrupt) as aborted:
-        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", route=toy_route())
+        train(task, TrainingConfig(**SETTINGS), tmp_path / "run", compute=toy_route())
     assert not isinstance(aborted.value, Interrupted)
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole

@@ -180,7 +180,7 @@ print("".join(line for line in Path("/proc/self/status").read_text().splitlines(
 """
 
 
-def tokenise(data: Path, cache: Path, threads: int = 1) -> subprocess.Popen[str]:
+def tokenize(data: Path, cache: Path, threads: int = 1) -> subprocess.Popen[str]:
     tokenizer = data.with_suffix(".tokenizer.json")
     TOKENIZER.save(str(tokenizer))
     command = [sys.executable, "-c", TOKENISE, str(data), str(tokenizer), str(cache), str(END)]
@@ -205,12 +205,12 @@ def test_any_number_of_threads_and_any_kill_gives_the_same_file(tmp_path: Path) 
     data = large(tmp_path / "data", 3, "jsonl.gz")
     files = []
     for threads in (1, 2, 3):
-        process = tokenise(data, tmp_path / f"cache{threads}", threads)
+        process = tokenize(data, tmp_path / f"cache{threads}", threads)
         files.append(Path(process.communicate()[0].split()[0]))
     killed = 0
     cache = tmp_path / "killed"
     for kill in range(1, 60):
-        process = tokenise(data, cache)
+        process = tokenize(data, cache)
         while process.poll() is None and chunks_of(cache) < 12 * kill:
             time.sleep(0.002)
         process.kill()
@@ -242,7 +242,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     peaks = []
     for megabytes in (2, 20):
         data = large(tmp_path / f"data{megabytes}", megabytes)
-        output = tokenise(data, tmp_path / f"cache{megabytes}").communicate()[0]
+        output = tokenize(data, tmp_path / f"cache{megabytes}").communicate()[0]
         peaks.append(int(output.split("VmHWM:")[1].split()[0]) / 1024)
     assert peaks[1] - peaks[0] < 12, peaks  # MiB: of ten times the text; in memory they took 24 bytes a character
 

@@ -85,7 +85,7 @@ def test_explicit_equals_fused(case: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
     q, k, v = (t.detach().double() for t in inputs(dtype=dtype))
-    table = None if mask is None else mask.materialise(T, TK, q.device)
+    table = None if mask is None else mask.materialize(T, TK, q.device)
     allowed = torch.ones(B, H, T, TK, dtype=torch.bool) if table is None else table.expand(B, H, T, TK)
     bias = random(1, H, T, TK, seed=9, dtype=dtype).double().expand(B, H, T, TK) if biased else None
     expected = by_loop(q, k, v, allowed, bias).to(dtype)
@@ -102,10 +102,10 @@ def test_square_triangle_equals_the_fused_kernels_own(explicit: bool) -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize("normalise", ["softmax", "count"])
-def test_a_query_that_may_look_nowhere_gets_zeros(explicit: bool, normalise: str) -> None:
+def test_a_query_that_may_look_nowhere_gets_zeros(explicit: bool, normalize: str) -> None:
     tensors = inputs()
     mask = Mask(key_lengths=NONE_LEFT)
-    out = attend(*tensors, mask=mask, normalise=normalise, explicit=explicit)  # type: ignore[arg-type]
+    out = attend(*tensors, mask=mask, normalize=normalize, explicit=explicit)  # type: ignore[arg-type]
     assert torch.equal(out[1], torch.zeros_like(out[1]))
     assert (out[0] != 0).all()
     out.sum().backward()
@@ -159,11 +159,11 @@ def test_additive_attention_is_a_caller() -> None:
 def test_normalising_by_the_count_of_keys() -> None:
     q, k, v = (t.detach() for t in inputs())
     dot = q @ k.transpose(-2, -1)
-    torch.testing.assert_close(attend(q, k, v, scale=1.0, normalise="count"), dot / TK @ v)
+    torch.testing.assert_close(attend(q, k, v, scale=1.0, normalize="count"), dot / TK @ v)
     allowed = (torch.arange(TK) < LENGTHS[:, None])[:, None, None]
     expected = dot * allowed / LENGTHS[:, None, None, None] @ v
     mask = Mask(key_lengths=LENGTHS)
-    torch.testing.assert_close(attend(q, k, v, scale=1.0, normalise="count", mask=mask), expected)
+    torch.testing.assert_close(attend(q, k, v, scale=1.0, normalize="count", mask=mask), expected)
 
 
 @pytest.mark.parametrize("explicit", [True, False])

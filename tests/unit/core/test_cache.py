@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.core.cache import KVCache
-from manyheads.lowering.cache import FusedCache
+from manyheads.inference.cache import FusedCache
 
 LAYERS, HEADS, WIDTH, SOURCE, CAPACITY = 2, 2, 3, 4, 40
 
@@ -47,7 +47,7 @@ def step(cache: KVCache, lists: Lists, new: int, kept: list[int] | None = None) 
     for layer in range(LAYERS):
         seen = cache.append(layer, entries[layer, 0], entries[layer, 1])
         width = max(lengths) + new
-        table = cache.mask(new).materialise(new, width, torch.device("cpu"))
+        table = cache.mask(new).materialize(new, width, torch.device("cpu"))
         allowed = torch.ones(1, 1, new, width).bool() if table is None else table
         allowed = allowed.expand(cache.batch, 1, new, width)
         for which, got in enumerate(seen):

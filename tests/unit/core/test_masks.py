@@ -34,7 +34,7 @@ RULES: dict[str, tuple[Mask, Rule]] = {
 
 
 def spelled_out(mask: Mask) -> Tensor:
-    table = mask.materialise(TQ, TK, CPU)
+    table = mask.materialize(TQ, TK, CPU)
     assert table is not None
     assert table.dtype == torch.bool
     assert table.shape[-2:] == (TQ, TK)
@@ -80,8 +80,8 @@ def test_and_refuses_what_it_cannot_state() -> None:
 
 
 def test_without_a_rule_there_is_no_table() -> None:
-    assert Mask().materialise(TQ, TK, CPU) is None
-    assert (Mask() & Mask()).materialise(TQ, TK, CPU) is None
+    assert Mask().materialize(TQ, TK, CPU) is None
+    assert (Mask() & Mask()).materialize(TQ, TK, CPU) is None
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_without_a_rule_there_is_no_table() -> None:
     ],
 )
 def test_only_causal_is_just_the_square_triangle(mask: Mask, queries: int, keys: int, expected: bool) -> None:
-    assert mask.only_causal(queries, keys) is expected
+    assert mask.is_plain_causal(queries, keys) is expected
     if expected:
-        table = mask.materialise(queries, keys, CPU)
+        table = mask.materialize(queries, keys, CPU)
         assert table is not None
         assert torch.equal(table[0, 0], torch.ones(queries, keys).tril().bool())
 
 
 def test_layers_share_one_table() -> None:
     mask = Mask(causal=True, key_lengths=LENGTHS)
-    assert mask.materialise(TQ, TK, CPU) is mask.materialise(TQ, TK, CPU)
-    other = mask.materialise(TK, TK, CPU)
+    assert mask.materialize(TQ, TK, CPU) is mask.materialize(TQ, TK, CPU)
+    other = mask.materialize(TK, TK, CPU)
     assert other is not None
     assert other.shape[-2:] == (TK, TK)
 

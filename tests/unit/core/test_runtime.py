@@ -15,8 +15,8 @@ from manyheads.core import runtime
 
 
 def test_description_survives_json() -> None:
-    route = runtime.prepare(threads=1, device="cpu")
-    described = route.describe()
+    compute = runtime.prepare(threads=1, device="cpu")
+    described = compute.describe()
     assert json.loads(json.dumps(described)) == described
     assert described["threads"] == 1
     assert runtime.prepare(device="cpu").describe()["threads"] == torch.get_num_threads()
@@ -36,7 +36,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], N
     def set_to(supported: bool, rate: float) -> None:
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
         monkeypatch.setattr(
-            runtime.Route, "products_per_second", lambda route: rate if route.precision == "bf16" else 1.0
+            runtime.ComputeConfig, "products_per_second", lambda compute: rate if compute.precision == "bf16" else 1.0
         )
         runtime.bf16_pays.cache_clear()
 
@@ -65,19 +65,19 @@ def test_bf16_warns_where_it_is_slow(
 def test_what_is_computed_is_what_precision_says() -> None:
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
-        route = runtime.Route("cpu", precision, 1, "highest", False)  # type: ignore[arg-type]
-        with route.computing():
+        compute = runtime.ComputeConfig("cpu", precision, 1, "highest", False)  # type: ignore[arg-type]
+        with compute.autocast():
             assert layer(x).dtype == dtype
     assert layer.weight.dtype == torch.float32
 
 
 def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    route = runtime.Route("cpu", "bf16", before[0] + 1, "medium", compiled=False)
-    with route.computing():
+    compute = runtime.ComputeConfig("cpu", "bf16", before[0] + 1, "medium", compiled=False)
+    with compute.autocast():
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "medium")
         assert torch.is_autocast_enabled("cpu")
-        with runtime.Route("cpu", "float32", None, "highest", compiled=False).computing():
+        with runtime.ComputeConfig("cpu", "float32", None, "highest", compiled=False).autocast():
             assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (before[0] + 1, "highest")
             assert not torch.is_autocast_enabled("cpu")
         assert torch.get_float32_matmul_precision() == "medium"
@@ -88,8 +88,8 @@ def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
 def test_routes_that_overlap_leave_the_settings_as_they_were() -> None:
     """As in two threads: the first that comes is the first that leaves."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    first, second = (runtime.Route("cpu", "float32", threads, "medium", compiled=False) for threads in (2, 3))
-    entered = [route.settings() for route in (first, second)]
+    first, second = (runtime.ComputeConfig("cpu", "float32", threads, "medium", compiled=False) for threads in (2, 3))
+    entered = [compute.settings() for compute in (first, second)]
     for settings in entered:
         settings.__enter__()
     for settings in entered:
@@ -121,7 +121,7 @@ def test_float32_is_as_exact_as_float32_on_this_machine(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, WIDTH, WIDTH, generator=generator)
     exact = PRODUCTS[name](a.double(), b.double())
-    with runtime.prepare(device="cpu").computing():
+    with runtime.prepare(device="cpu").autocast():
         assert (PRODUCTS[name](a, b) - exact).abs().max() < 1e-3
 
 
@@ -150,8 +150,8 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    assert runtime.Route("cpu", "float32", 1, "highest", compiled=False).compile(double) is double
-    assert runtime.Route("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
+    assert runtime.ComputeConfig("cpu", "float32", 1, "highest", compiled=False).compile(double) is double
+    assert runtime.ComputeConfig("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
 
 
 def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_products_are_measured_in_the_precision_of_the_route() -> None:
             return func(*args, **(kwargs or {}))
 
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
-        route = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]  # may time both to see whether bf16 pays
+        compute = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]  # may time both to see whether bf16 pays
         seen.clear()
         with Watch():
-            assert route.products_per_second() > 0
+            assert compute.products_per_second() > 0
         assert seen == {dtype}

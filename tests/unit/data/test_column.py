@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from manyheads.data.readers import column
-from manyheads.data.readers.column import Column, Gathering, Joined
+from manyheads.data.readers.column import Column, ConcatenatedTexts, SpillingTextBuffer
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.sources.running_text import DocumentSource
 from manyheads.files import WriteError
@@ -18,7 +18,7 @@ TEXTS = ["a", "", "häuser", "世界\n", "x" * 100]
 
 
 def in_a_file(folder: Path | None, texts: list[str] = TEXTS) -> Column:
-    gathering = Gathering(folder)
+    gathering = SpillingTextBuffer(folder)
     for text in texts:
         gathering.append(text)
     texts_there = gathering.gathered()
@@ -42,13 +42,13 @@ def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) ->
     for index in (5, -6):
         with pytest.raises(IndexError):
             texts[index]
-    joined = Joined((texts, some))
+    joined = ConcatenatedTexts((texts, some))
     assert [*joined] == [*joined] == [*TEXTS, *some]
     assert len(joined) == 8
 
 
 def test_few_texts_are_a_list() -> None:
-    gathering = Gathering()
+    gathering = SpillingTextBuffer()
     gathering.append("a")
     assert gathering.gathered() == ["a"]
 

@@ -15,7 +15,7 @@ from manyheads.data.text.pretraining import (
     Rules,
     Span,
     Special,
-    TokenisedDocuments,
+    TokenizedDocuments,
     continuations,
     truncated,
 )  # fmt: skip
@@ -25,21 +25,21 @@ SPECIAL = Special(0, 1, 2)
 FIRST = 10  # tokens of the text are numbered from here, each occurring once, so that a token tells where it stood
 
 
-def corpus(sizes: list[list[int]]) -> TokenisedDocuments:
+def corpus(sizes: list[list[int]]) -> TokenizedDocuments:
     """Documents of sentences of these numbers of tokens."""
     lengths = [n for document in sizes for n in document]
     ends = np.cumsum(lengths) + FIRST
     sentences = [np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)]
-    return TokenisedDocuments(sentences, lengths, np.cumsum([0, *map(len, sizes)]))
+    return TokenizedDocuments(sentences, lengths, np.cumsum([0, *map(len, sizes)]))
 
 
-def random_corpus(documents: int = 40, seed: int = 0, longest: int = 14) -> TokenisedDocuments:
+def random_corpus(documents: int = 40, seed: int = 0, longest: int = 14) -> TokenizedDocuments:
     draw = random.Random(seed)
     return corpus([[draw.randint(1, longest) for _ in range(draw.randint(1, 12))] for _ in range(documents)])
 
 
 def data(
-    documents: TokenisedDocuments, seed: int = 3, inner: frozenset[int] = frozenset(), **rules: Any
+    documents: TokenizedDocuments, seed: int = 3, inner: frozenset[int] = frozenset(), **rules: Any
 ) -> PretrainingData:
     vocabulary = FIRST + sum(documents.lengths)
     return PretrainingData(documents, Rules(**rules), SPECIAL, vocabulary, seed=seed, inner=inner)
@@ -301,4 +301,4 @@ def test_continuations_are_the_pieces_inside_words() -> None:
 def test_documents_of_which_the_tokenizer_leaves_nothing_are_told() -> None:
     tokenizer = train_wordpiece(["red green"] * 5, 60)
     with pytest.raises(ValueError, match="the tokenizer leaves nothing of the 2 documents: give texts of words"):
-        TokenisedDocuments.of([["\u200e"], ["\u200e\u200e"]], tokenizer)
+        TokenizedDocuments.of([["\u200e"], ["\u200e\u200e"]], tokenizer)

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.rows import Row, character_fault, sift, table, text_fault
+from manyheads.data.readers.rows import Row, character_fault, filter_invalid, table, text_fault
 from manyheads.data.readers.splits import LONGEST
 from manyheads.data.text.text_faults import check_text
 
@@ -81,14 +81,14 @@ def test_columns_of_parquet_are_read_by_name_and_bytes_as_they_are(tmp_path: Pat
 def test_faults_are_refused_or_counted(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     file = write(tmp_path, name, content)
     with pytest.raises(ValueError) as refusal:
-        list(sift(table(file), Counter(), skip=False))
+        list(filter_invalid(table(file), Counter(), skip=False))
     assert str(refusal.value).startswith(f"{file}{message}")
     assert str(refusal.value).endswith(", or skip such lines with --skip-bad-lines")
     assert "\n" not in str(refusal.value)
     after = {"c.tsv": b"5\t6\n", "c.csv": b"5,6\n", "c.jsonl": b'{"a": 5}\n'}[name]
     file.write_bytes(file.read_bytes() + after)
     skips: Counter[str] = Counter()
-    assert [str(row.cells["a"]).strip() for row in sift(table(file), skips, skip=True)] == ["1", "5"]
+    assert [str(row.cells["a"]).strip() for row in filter_invalid(table(file), skips, skip=True)] == ["1", "5"]
     assert list(skips.values()) == [1]
     assert next(iter(skips)).startswith(f"{file}: ")
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_table_is_refused_as_a_whole(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        list(sift(table(write(tmp_path, name, content)), Counter(), skip=True))
+        list(filter_invalid(table(write(tmp_path, name, content)), Counter(), skip=True))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

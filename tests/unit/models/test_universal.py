@@ -12,7 +12,7 @@ from manyheads import record
 from manyheads.core.positions import sinusoidal
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.models.presets import preset
-from manyheads.models.recurrence import Ponder, ponder_cost
+from manyheads.models.recurrence import PonderState, ponder_cost
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
 from tests.support.porting import port_block, randomise
 
@@ -79,7 +79,7 @@ def test_fixed_steps_are_a_tied_stack(norm: str, training: bool) -> None:
         y = decoder(y, x, tgt_mask=triangle, memory_key_padding_mask=outside)
     if model.decoder.norm is not None:
         y = nn.functional.layer_norm(y, (16,))
-    torch.testing.assert_close(model.think(source, LENGTHS, target)[0], y, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.forward_with_halting(source, LENGTHS, target)[0], y, atol=1e-5, rtol=1e-5)
 
 
 def published(states: np.ndarray, p: np.ndarray, epsilon: float, how: str) -> tuple[np.ndarray, float, float]:
@@ -152,7 +152,7 @@ def test_weights_sum_to_one_and_a_halted_position_stops_changing(how: str) -> No
     source, _ = sentences()
     few, many = small(halting=how, steps=5), small(halting=how, steps=11)
     many.load_state_dict(few.state_dict())
-    found: list[tuple[Tensor, Ponder]] = []
+    found: list[tuple[Tensor, PonderState]] = []
     for model in (few, many):
         y, ponder = model.encoder(model.source_embedding(source), mask=model_mask(LENGTHS))
         real = torch.arange(TS) < LENGTHS[:, None]
@@ -173,8 +173,8 @@ def test_a_bias_without_bound_is_one_step() -> None:
         nn.init.constant_(halt.bias, 100.0)
     fixed.load_state_dict({k: v for k, v in once.state_dict().items() if ".halt." not in k})
     source, target = sentences()
-    hidden, thoughts = once.think(source, LENGTHS, target)
-    torch.testing.assert_close(hidden, fixed.think(source, LENGTHS, target)[0])
+    hidden, thoughts = once.forward_with_halting(source, LENGTHS, target)
+    torch.testing.assert_close(hidden, fixed.forward_with_halting(source, LENGTHS, target)[0])
     assert {name: float(ponder.mean_steps) for name, ponder in thoughts.items()} == {"encoder": 1.0, "decoder": 1.0}
     assert float(ponder_cost(once, thoughts)) == pytest.approx(0.01 * (2 + 2))
 
@@ -296,7 +296,7 @@ def test_an_encoder_alone_sees_both_sides() -> None:
 def test_every_parameter_learns(transition: str) -> None:
     model = small(halting="basic", timing="learned", norm="pre", transition=transition).train()
     source, target = sentences()
-    hidden, thoughts = model.think(source, LENGTHS, target)
+    hidden, thoughts = model.forward_with_halting(source, LENGTHS, target)
     (model.project(hidden).square().mean() + ponder_cost(model, thoughts)).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -308,7 +308,7 @@ def test_positions_may_begin_anywhere() -> None:
     model = small(max_positions=20)
     source, target = sentences()
     offset = torch.tensor([0, 5, 13])
-    moved = model.project(model.think(source, LENGTHS, target, None, offset)[0])
+    moved = model.project(model.forward_with_halting(source, LENGTHS, target, None, offset)[0])
     plain = model(source, LENGTHS, target)
     torch.testing.assert_close(moved[0], plain[0])
     assert (moved[1:] - plain[1:]).abs().amax((1, 2)).min() > 1e-3
@@ -316,14 +316,14 @@ def test_positions_may_begin_anywhere() -> None:
     x = model.source_embedding(source[1:2])
     torch.testing.assert_close(model.encoder.positions(x, offset[1:2]), x + shifted)
     with pytest.raises(ValueError, match="position 21 is needed, the model takes 20"):
-        model.think(source, LENGTHS, target, None, offset + 1)
+        model.forward_with_halting(source, LENGTHS, target, None, offset + 1)
 
 
 def test_a_recording_has_one_map_a_step() -> None:
     model = small(halting="basic", steps=6)
     source, target = sentences()
     with record(model, layers="encoder.*") as maps:
-        _, thoughts = model.think(source, LENGTHS, target)
+        _, thoughts = model.forward_with_halting(source, LENGTHS, target)
     calls = maps["encoder.block.attention"]
     real = torch.arange(TS) < LENGTHS[:, None]
     assert len(calls) == int(thoughts["encoder"].steps[real].max())

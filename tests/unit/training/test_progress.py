@@ -12,7 +12,7 @@ import torch
 import manyheads.cli.progress as display
 import manyheads.training.progress as progress
 import manyheads.training.session as session
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
@@ -25,7 +25,7 @@ CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_ev
 def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys, log, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     reports: list[progress.Progress] = []
-    train(ToyTask(), CONFIG, tmp_path, route=toy_route(), progress=reports.append)
+    train(ToyTask(), CONFIG, tmp_path, compute=toy_route(), progress=reports.append)
     assert capsys.readouterr() == ("", "")
     pattern = r" *75%  step 30  loss \d\.\d{4}  [\d,]+ items/s  (\d+% waiting for data  )?\d+:\d\d left"
     assert any(re.fullmatch(pattern, str(report)) for report in reports)
@@ -54,7 +54,7 @@ def test_time_spent_waiting_for_data_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     reports: list[progress.Progress] = []
-    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, route=toy_route(), progress=reports.append)
+    train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, compute=toy_route(), progress=reports.append)
     waiting = [entry["waiting"] for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
     assert len(waiting) == 2
     assert all(0.3 < share <= 1 for share in waiting)
@@ -66,7 +66,7 @@ def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
     clock = iter(range(0, 10**6, 20))  # seconds; it advances at every look
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     config = TrainingConfig(**budget, schedule="constant", warmup=0)
-    assert train(ToyTask(), config, tmp_path, route=toy_route()).reason == reason
+    assert train(ToyTask(), config, tmp_path, compute=toy_route()).reason == reason
 
 
 def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch):
@@ -103,9 +103,9 @@ def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch):
 def test_the_peak_is_that_of_the_routes_products(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     reports: list[progress.Progress] = []
-    monkeypatch.setattr(Route, "products_per_second", lambda route: 6e5)
+    monkeypatch.setattr(ComputeConfig, "products_per_second", lambda compute: 6e5)
     train(
-        ToyTask(), CONFIG, tmp_path, route=toy_route(), flops=30.0, progress=reports.append
+        ToyTask(), CONFIG, tmp_path, compute=toy_route(), flops=30.0, progress=reports.append
     )  # so 20,000 items a second
     shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", "\n".join(map(str, reports)))
     assert shown
@@ -155,7 +155,7 @@ class Telling(ToyTask):
 
 
 def test_the_share_that_training_tells_right_is_logged(tmp_path):
-    train(Telling(), CONFIG, tmp_path, route=toy_route())
+    train(Telling(), CONFIG, tmp_path, compute=toy_route())
     entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
     seen = [0, *(entry["tokens"] for entry in entries)]
     shares = [10 / (after - before) for before, after in pairwise(seen)]  # ten batches in every window

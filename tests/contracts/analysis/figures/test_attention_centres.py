@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.analysis.figures.attention_centres import (
-    Centres,
-    draw_centres,
+from manyheads.analysis.figures.attention_centers import (
+    Centers,
+    draw_centers,
     draw_maps,
-    learned_centres,
+    learned_centers,
     mean_maps,
 )
 from manyheads.analysis.figures.convolution_error import convolution_errors
@@ -34,24 +34,24 @@ def images(count: int, size: int = 8) -> Tensor:
 
 def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
     model = small("quadratic")
-    centres = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
+    centers = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
     widths = torch.tensor([[1.0, 1.5, 1.25], [1.0, 1.25, 2.0]])
-    for layer, centre, width in zip(model.layers, centres, widths, strict=True):
-        layer.attention.centres.data.copy_(centre)  # type: ignore[union-attr, operator]
+    for layer, center, width in zip(model.layers, centers, widths, strict=True):
+        layer.attention.centers.data.copy_(center)  # type: ignore[union-attr, operator]
         layer.attention.sharpness.data.copy_(1 / width)  # type: ignore[union-attr, operator]
-    measured = mean_maps(model, images(2, 48)).centres()  # 24 x 24 tokens hold all of every Gaussian
+    measured = mean_maps(model, images(2, 48)).centers()  # 24 x 24 tokens hold all of every Gaussian
     assert measured.layers == ("layers.0.attention", "layers.1.attention")
-    torch.testing.assert_close(measured.centres, centres.double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(measured.centers, centers.double(), atol=1e-5, rtol=0)
     torch.testing.assert_close(measured.widths, widths.double(), atol=1e-4, rtol=0)
     assert "  1   1.00  -2.00   1.50" in str(measured)
     assert len(str(measured).splitlines()) == 7
     model.layers[1].attention.sharpness.data.neg_()  # type: ignore[union-attr, operator]  # its square counts
-    learned = learned_centres(model)
+    learned = learned_centers(model)
     assert learned.layers == measured.layers
-    torch.testing.assert_close(learned.centres, centres.double())
+    torch.testing.assert_close(learned.centers, centers.double())
     torch.testing.assert_close(learned.widths, widths.double())
     with pytest.raises(ValueError, match="the heads of this ConvAttention have no centres"):
-        learned_centres(small("content"))
+        learned_centers(small("content"))
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
@@ -70,7 +70,7 @@ def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str)
         alone.append(torch.stack([calls[0][0, :, 1 * 4 + 2].view(3, 4, 4) for calls in maps.values()]))
     torch.testing.assert_close(means.maps, torch.stack(alone).mean(0))
     by_hand = sum(means.maps[1, 2, y, x] * torch.tensor([y - 1, x - 2]) for y in range(4) for x in range(4))
-    torch.testing.assert_close(means.centres().centres[1, 2], by_hand)
+    torch.testing.assert_close(means.centers().centers[1, 2], by_hand)
     assert mean_maps(model, x).query == (2, 2)
 
 
@@ -84,10 +84,10 @@ def test_what_cannot_be_looked_at() -> None:
 
 def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
     model = small("quadratic")
-    draw_centres(mean_maps(model, images(2)).centres(), tmp_path / "centres.png")
+    draw_centers(mean_maps(model, images(2)).centers(), tmp_path / "centres.png")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.png")
     widths = torch.tensor([[1.0] * 11 + [torch.inf]])  # the last head looks everywhere
-    draw_centres(Centres(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centres.svg")
+    draw_centers(Centers(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centres.svg")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.svg")
     for name in ("centres", "maps"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -30,7 +30,7 @@ def adaptive() -> Universal:
 def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(tmp_path: Path) -> None:
     model, inputs = adaptive(), (torch.tensor([[3, 4, 5, 6, 7, 8]]), None, torch.tensor([[0, 3, 4, 5]]))
     maps = attention_maps(model, *inputs)
-    _, thoughts = model.think(*inputs)
+    _, thoughts = model.forward_with_halting(*inputs)
     read, written = (tuple(thoughts[stack].steps[0].int().tolist()) for stack in ("encoder", "decoder"))
     assert len({*read, *written}) > 1
     for axis, queries, keys in (("encoder", read, read), ("decoder", written, written), ("cross", written, read)):
@@ -51,7 +51,7 @@ def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(
         universal.UniversalSequenceConfig(vocab=9, width=16, heads=2, feed_forward=16, steps=8, halting="basic")
     )
     (side, *_) = (layer.queries for layer in attention_maps(alone, inputs[0])["self"])
-    assert side.steps == tuple(alone.eval().think(inputs[0])[1]["decoder"].steps[0].int().tolist())
+    assert side.steps == tuple(alone.eval().forward_with_halting(inputs[0])[1]["decoder"].steps[0].int().tolist())
 
 
 def test_what_is_written_replaces_the_file_as_a_whole(tmp_path: Path) -> None:

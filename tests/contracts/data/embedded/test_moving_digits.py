@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from manyheads.data.embedded.moving_digits import DIGIT, FASTEST, LABELS, ClipSource
-from manyheads.data.images.reading import digits
+from manyheads.data.images.labeled_images import digits
 
 pytest.importorskip("sklearn")
 SOURCE = ClipSource(size=60, tested=40, frames=6, side=14, slit=3, seed=3)

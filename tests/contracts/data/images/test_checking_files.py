@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Stored
 from tests.support.pictures import (
@@ -68,7 +68,7 @@ def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
             bomb.write(bytes(2**20))
     code = (
         "import resource, sys\n"
-        "from manyheads.data.images.reading import read_images\n"
+        "from manyheads.data.images.labeled_images import read_images\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (500 * 2**20,) * 2)\n"
         "try: read_images(sys.argv[1])\n"
         "except ValueError as error: print(error)\n"

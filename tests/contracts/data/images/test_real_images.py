@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from manyheads.data.images.reading import ImageData, read_images
+from manyheads.data.images.labeled_images import ImageData, read_images
 
 
 def test_real_images(real_data: Callable[[str], Path]) -> None:

@@ -13,7 +13,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.squad import Answer, Question, Questions
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
@@ -45,7 +45,7 @@ PAIRS = [(item.question, item.context) for item in QUESTIONS.items]
 
 
 @pytest.fixture(scope="module")
-def route() -> Route:
+def compute() -> ComputeConfig:
     return prepare()
 
 
@@ -73,9 +73,9 @@ def reader(tokenizer: Tokenizer, positions: int = 48, segments: int = 2) -> Bert
     return model.eval()
 
 
-def task_for(model: Bert, tokenizer: Tokenizer, route: Route, length: int = 48) -> AnsweringTask:
+def task_for(model: Bert, tokenizer: Tokenizer, compute: ComputeConfig, length: int = 48) -> AnsweringTask:
     return AnsweringTask(
-        model, tokenizer, QUESTIONS, QUESTIONS, route=route, batch_tokens=1024, max_length=length, stride=6,
+        model, tokenizer, QUESTIONS, QUESTIONS, compute=compute, batch_tokens=1024, max_length=length, stride=6,
         max_query=64, seed=1,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_the_answer_of_part_of_a_token_is_the_token(tokenizer: Tokenizer) -> Non
     assert target_of(passage, 0, 5) == (passage.first, passage.first + len(ids) - 1)
 
 
-def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, route: Route) -> None:
+def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     context = f" {CONTEXTS[0]}\n"
     bare, wide = (
         Questions([Question("1", "Who?", context, (Answer(text, context.index(text)),), "0")])
@@ -136,7 +136,7 @@ def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, route: Rou
             tokenizer,
             questions,
             questions,
-            route=route,
+            compute=compute,
             batch_tokens=400,
             max_length=200,
             stride=6,
@@ -150,13 +150,15 @@ def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, route: Rou
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_loss_and_logits_are_transformers(tmp_path: Path, tokenizer: Tokenizer, route: Route, mode: str) -> None:
+def test_loss_and_logits_are_transformers(
+    tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig, mode: str
+) -> None:
     model = reader(tokenizer)
     directory.save(tmp_path, model, tokenizer)
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path)
     for each in (model, theirs):
         each.train(mode == "train")
-    task = task_for(model, tokenizer, route)
+    task = task_for(model, tokenizer, compute)
     (batch,) = task.batches(0)
     total = 0.0
     for ids, n, segments, (start, end) in zip(batch.ids, batch.lengths, batch.segments, batch.targets, strict=True):
@@ -232,9 +234,9 @@ def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert len(passage_logits(model, several, prepare())) == len(several)
 
 
-def test_training_learns_the_answers(tmp_path: Path, tokenizer: Tokenizer, route: Route) -> None:
+def test_training_learns_the_answers(tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     model = reader(tokenizer)
-    task = task_for(model.train(), tokenizer, route)
+    task = task_for(model.train(), tokenizer, compute)
     learn(task, torch.optim.AdamW(model.parameters(), 1e-2), 120)
     model.eval()
     values = task.validate()

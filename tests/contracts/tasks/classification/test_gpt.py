@@ -149,7 +149,7 @@ def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Pa
     losses = []
     for share in (0.0, 0.5):
         task = ClassificationTask(
-            model, reading, held, held, route=prepare(threads=1), batch_tokens=1000, batch_items=None, max_length=64,
+            model, reading, held, held, compute=prepare(threads=1), batch_tokens=1000, batch_items=None, max_length=64,
             truncate=False, seed=1, auxiliary=share,
         )  # fmt: skip
         (batch,) = task.batches(0)

@@ -54,7 +54,7 @@ def task(name: str, data: Labelled = DATA, **settings: Any) -> ClassificationTas
     tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
     options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
     return ClassificationTask(
-        models()[name], tokenizer, data, data, route=prepare(threads=1), **{**options, **settings}
+        models()[name], tokenizer, data, data, compute=prepare(threads=1), **{**options, **settings}
     )
 
 

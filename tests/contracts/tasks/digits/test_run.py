@@ -63,7 +63,7 @@ def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
     translator = manyheads.load(run)
     assert translator.translate(["12", "90"], beam=1) == ["12", "90"]
     model: Universal = translator.model
-    _, thoughts = model.think(torch.tensor([[3, 4, 0]]), None, torch.tensor([[13, 3, 4]]))
+    _, thoughts = model.forward_with_halting(torch.tensor([[3, 4, 0]]), None, torch.tensor([[13, 3, 4]]))
     found = pondering(translator, "12", "12")
     assert [token for token, _ in found.stacks["decoder"]] == ["<pad>", "1", "2"]
     for stack, positions in found.stacks.items():

@@ -13,14 +13,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from manyheads import directory, train
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.tasks.directions.task import Batch, DirectionsTask, linear_probe, probe, word_features
 
-ROUTE = Route("cpu", "float32", 1, "highest", False)
+ROUTE = ComputeConfig("cpu", "float32", 1, "highest", False)
 TEXTS = ["two dogs see one cat", "one cat sleeps", "two cats see", "some dogs sleep here today"]
 
 
@@ -51,9 +51,9 @@ def task(reading: Direction) -> DirectionsTask:
         DirectionalConfig(tokenizer.get_vocab_size(), reading, width=24, heads=2, feed_forward=40)
     )
     rules = Rules(next_sentence=False, short=0.0)
-    documents = TokenisedDocuments.of([[text] for text in TEXTS], tokenizer)
+    documents = TokenizedDocuments.of([[text] for text in TEXTS], tokenizer)
     data = PretrainingData(documents, rules, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
-    return DirectionsTask(model, tokenizer, data, data, route=ROUTE, batch_tokens=200, seed=1)
+    return DirectionsTask(model, tokenizer, data, data, compute=ROUTE, batch_tokens=200, seed=1)
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
@@ -63,7 +63,7 @@ def test_what_reads_is_compiled_where_asked(reading: Direction, monkeypatch: pyt
 
     plain = task(reading)
     monkeypatch.setattr(torch, "compile", compiled)
-    doubled = replace(plain, route=replace(ROUTE, compiled=True))
+    doubled = replace(plain, compute=replace(ROUTE, compiled=True))
     batch = plain.batches(0)[0]
     assert plain.loss(batch).total != doubled.loss(batch).total
 
@@ -84,9 +84,9 @@ def test_one_batch_is_learned_by_heart_as_far_as_the_reading_can(reading: Direct
 
 def test_the_probe_is_ridge_softmax_regression() -> None:
     random = np.random.default_rng(0)
-    centres = random.normal(size=(4, 6)) * 1.5
+    centers = random.normal(size=(4, 6)) * 1.5
     labels, asked_labels = random.integers(4, size=600), random.integers(4, size=400)
-    features, asked = (centres[each] + random.normal(size=(len(each), 6)) for each in (labels, asked_labels))
+    features, asked = (centers[each] + random.normal(size=(len(each), 6)) for each in (labels, asked_labels))
     features[:, 2] *= 100  # scaling is part of the probe
     asked[:, 2] *= 100
     known, wanted = (torch.tensor(x, dtype=torch.float32) for x in (features, asked))

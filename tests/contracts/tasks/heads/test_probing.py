@@ -47,7 +47,7 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(model: nn.Module, tokenizer: Tokenizer | None) -> Any:
-    return SimpleNamespace(model=model.eval(), tokenizer=tokenizer, path="models/x", route=prepare(device="cpu"))
+    return SimpleNamespace(model=model.eval(), tokenizer=tokenizer, path="models/x", compute=prepare(device="cpu"))
 
 
 def determined() -> tuple[bert.Bert, Tokenizer]:

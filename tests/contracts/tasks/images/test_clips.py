@@ -18,8 +18,8 @@ from manyheads.tasks.images.clip_task import Batch, ClipClassifier
 from manyheads.tasks.images.clips import planned_model
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
+from manyheads.training.distributed import distributed_context
 from manyheads.training.faults import BatchTooLargeError, reraise_oom
-from manyheads.training.ranks import here
 
 pytest.importorskip("sklearn")
 SMALL: dict[str, Any] = {
@@ -62,7 +62,10 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
 def test_a_batch_of_clips_that_the_memory_does_not_hold_is_described() -> None:
     batch = Batch(torch.zeros(2, 1, 4, 10, 10), torch.zeros(2, dtype=torch.int64))
     told = r"a batch of clips \(2, 1, 4, 10, 10\), labels \(2,\): start anew"
-    with pytest.raises(BatchTooLargeError, match=told), reraise_oom(1, batch, torch.nn.Linear(1, 1), here()):
+    with (
+        pytest.raises(BatchTooLargeError, match=told),
+        reraise_oom(1, batch, torch.nn.Linear(1, 1), distributed_context()),
+    ):
         raise MemoryError
 
 

@@ -82,7 +82,7 @@ def test_one_batch_is_overfitted_and_the_loss_is_the_sum() -> None:
     torch.manual_seed(0)
     model = GPT(preset("gpt2/nano", vocab=tokenizer.get_vocab_size(), width=32, layers=2, heads=2))
     task = LanguageModellingTask(
-        model, tokenizer, ids, ids, len(text) - 1, route=prepare(), block=7, rows=4, random=False, seed=1
+        model, tokenizer, ids, ids, len(text) - 1, compute=prepare(), block=7, rows=4, random=False, seed=1
     )
     batches = task.batches(0)
     assert sum(batch.items for batch in batches) in (14, 21)
@@ -110,6 +110,6 @@ def test_impossible_windows_and_blocks() -> None:
         text_metrics(token_losses(small(), stream(1), prepare(), context=4, stride=4), 1, "")
     with pytest.raises(ValueError, match="blocks of 11 tokens do not fit a model of 10 positions"):
         LanguageModellingTask(
-            small(), train_character(["x"]), stream(20), stream(20), 20, route=prepare(), block=11, rows=1,
+            small(), train_character(["x"]), stream(20), stream(20), 20, compute=prepare(), block=11, rows=1,
             random=True, seed=1,
         )  # fmt: skip

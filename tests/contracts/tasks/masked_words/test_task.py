@@ -14,9 +14,9 @@ import transformers
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.core.runtime import Route
+from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.documents import sentences
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenisedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
@@ -25,7 +25,7 @@ from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best, _
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 from tests.support.learning import learn
 
-ROUTE = Route("cpu", "float32", 1, "highest", False)
+ROUTE = ComputeConfig("cpu", "float32", 1, "highest", False)
 TEXT = [
     "The cat sees a dog. The dog sees no cat. They are not at home. Nobody knows where they went today.",
     "It rains all day. The roof is leaking again. A bucket stands below it. Soon it will be full of water.",
@@ -54,14 +54,14 @@ def model(head: str, vocabulary: int, **settings: Any) -> Bert:
 
 def data(tokenizer: Tokenizer, pairs: bool, length: int = 32, **rules: Any) -> PretrainingData:
     made = Rules(length=length, next_sentence=pairs, **rules)
-    documents = TokenisedDocuments.of(DOCUMENTS, tokenizer)
+    documents = TokenizedDocuments.of(DOCUMENTS, tokenizer)
     return PretrainingData(documents, made, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
 
 
 def task(tokenizer: Tokenizer, pairs: bool, batch_tokens: int = 160, **settings: Any) -> MaskedLMTask:
     made = data(tokenizer, pairs, **settings)
     bert = model("pretraining" if pairs else "masked_lm", tokenizer.get_vocab_size())
-    return MaskedLMTask(bert, tokenizer, made, made, route=ROUTE, batch_tokens=batch_tokens, seed=1)
+    return MaskedLMTask(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=batch_tokens, seed=1)
 
 
 @pytest.mark.parametrize("pairs", [True, False])
@@ -144,10 +144,10 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
     """A model that knows LEARNED by heart."""
     path = tmp_path_factory.mktemp("filler")
     tokenizer = train_wordpiece(LEARNED * 2, 83)
-    documents = TokenisedDocuments.of([[text] for text in LEARNED * 8], tokenizer)
+    documents = TokenizedDocuments.of([[text] for text in LEARNED * 8], tokenizer)
     made = PretrainingData(documents, Rules(next_sentence=False), Special.of(tokenizer), 83, seed=1)
     bert = model("masked_lm", tokenizer.get_vocab_size(), layers=1)
-    ours = MaskedLMTask(bert, tokenizer, made, made, route=ROUTE, batch_tokens=512, seed=1)
+    ours = MaskedLMTask(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=512, seed=1)
     learn(ours, torch.optim.Adam(ours.model.parameters(), lr=1e-2), 100)
     ours.save(path)
     found = load(path)

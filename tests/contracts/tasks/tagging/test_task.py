@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.core.runtime import Route, prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.data.text.windows import word_windows
@@ -30,7 +30,7 @@ SENTENCES = Tagged(
 
 
 @pytest.fixture(scope="module")
-def route() -> Route:
+def compute() -> ComputeConfig:
     return prepare()
 
 
@@ -53,9 +53,9 @@ def tagger_model(tokenizer: Tokenizer, positions: int = 24) -> Bert:
 
 
 def task_for(
-    model: Bert, tokenizer: Tokenizer, route: Route, tagged: Tagged = SENTENCES, length: int = 24
+    model: Bert, tokenizer: Tokenizer, compute: ComputeConfig, tagged: Tagged = SENTENCES, length: int = 24
 ) -> TaggingTask:
-    return TaggingTask(model, tokenizer, tagged, tagged, route=route, batch_tokens=128, max_length=length, seed=1)
+    return TaggingTask(model, tokenizer, tagged, tagged, compute=compute, batch_tokens=128, max_length=length, seed=1)
 
 
 def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> Tagger:
@@ -63,9 +63,9 @@ def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> Tagger:
     return Tagger(directory.load(path), prepare())
 
 
-def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, route: Route) -> None:
+def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     """Against the alignment that transformers' own example of token classification makes."""
-    task = task_for(tagger_model(tokenizer), tokenizer, route)
+    task = task_for(tagger_model(tokenizer), tokenizer, compute)
     (batch,) = task.batches(0)
     assert batch.items == 13
     rows = {
@@ -82,9 +82,9 @@ def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, route: 
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_the_loss_is_transformers(tmp_path: Path, tokenizer: Tokenizer, route: Route, mode: str) -> None:
+def test_the_loss_is_transformers(tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig, mode: str) -> None:
     model = tagger_model(tokenizer)
-    task = task_for(model, tokenizer, route)
+    task = task_for(model, tokenizer, compute)
     (batch,) = task.batches(0)
     directory.save(tmp_path, model, tokenizer)
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path)
@@ -139,10 +139,10 @@ def test_batch_equals_single_and_any_length_is_tagged(tmp_path: Path, tokenizer:
 
 
 def test_training_learns_the_sentences_and_finds_their_entities(
-    tmp_path: Path, tokenizer: Tokenizer, route: Route
+    tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig
 ) -> None:
     model = tagger_model(tokenizer)
-    task = task_for(model, tokenizer, route)
+    task = task_for(model, tokenizer, compute)
     learn(task, torch.optim.AdamW(model.parameters(), 1e-2), 60)
     model.eval()
     values = task.validate()
@@ -169,11 +169,18 @@ def test_training_learns_the_sentences_and_finds_their_entities(
             assert score is None or score == pytest.approx(word.probability, abs=1e-5)
 
 
-def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer, route: Route) -> None:
+def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     other = Tagged([["x", "y"]], [["O", "B-ORG"]], lines=[7], file=Path("dev.txt"))
     with pytest.raises(ValueError, match=r"dev\.txt:8: the tag 'B-ORG' does not occur in the training data"):
         TaggingTask(
-            tagger_model(tokenizer), tokenizer, SENTENCES, other, route=route, batch_tokens=64, max_length=12, seed=1
+            tagger_model(tokenizer),
+            tokenizer,
+            SENTENCES,
+            other,
+            compute=compute,
+            batch_tokens=64,
+            max_length=12,
+            seed=1,
         )
     with pytest.raises(ValueError, match="no room for words"):
         word_windows(tokenizer, [["x"]], 3)

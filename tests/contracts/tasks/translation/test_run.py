@@ -112,9 +112,9 @@ def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeyp
     sizes = list[int]()
     inner = predictor.pad_sources
 
-    def counted(model: Any, encoded: Any, route: Any) -> Any:
+    def counted(model: Any, encoded: Any, compute: Any) -> Any:
         sizes.append(len(encoded))
-        return inner(model, encoded, route)
+        return inner(model, encoded, compute)
 
     monkeypatch.setattr(predictor, "pad_sources", counted)
     monkeypatch.setattr(predictor, "LOGITS", 30 * translator.target_tokenizer.get_vocab_size())

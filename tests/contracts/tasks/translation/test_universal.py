@@ -65,7 +65,8 @@ def test_the_mean_steps_are_those_of_all_positions_whatever_batches_they_come_in
     corpus = Corpus(source, target, 64)
     whole, parts = (
         TranslationTask(
-            model, tokenizer, None, corpus, corpus, route=prepare(threads=1), batch_tokens=most, smoothing=0.0, seed=1,
+            model, tokenizer, None, corpus, corpus, compute=prepare(threads=1), batch_tokens=most, smoothing=0.0,
+            seed=1,
         ).validate()
         for most in (1000, 11)
     )  # fmt: skip

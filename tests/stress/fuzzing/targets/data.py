@@ -18,8 +18,8 @@ from PIL import Image
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.clips import read_clip
 from manyheads.data.images.files import find_splits
+from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import read_images
 from manyheads.data.readers.class_folders import class_folder_splits, text_files
 from manyheads.data.readers.conll import read_conll
 from manyheads.data.readers.documents import read_documents

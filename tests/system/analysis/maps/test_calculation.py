@@ -335,8 +335,8 @@ def test_it_is_legible_on_a_telephone_in_light_and_dark(opened: Any, maps: Atten
         " const data = canvas.getContext('2d').getImageData(0, 0, numbers.length, 1).data;"
         " return Array.from(numbers, (n, at) => [n, [...data.slice(4 * at, 4 * at + 3)]]); })()"
     )
-    for value, colour in strip:  # blue or orange
-        assert (colour[2] - colour[0]) * value >= 0 or abs(value) < 0.05 * max(abs(each) for each, _ in strip)
+    for value, color in strip:  # blue or orange
+        assert (color[2] - color[0]) * value >= 0 or abs(value) < 0.05 * max(abs(each) for each, _ in strip)
     strongest = max(strip, key=lambda each: abs(each[0]))[1]
     assert np.abs(np.array(strongest) - paper).max() > 120
 

@@ -358,8 +358,8 @@ def test_texts_are_legible_in_light_and_dark(opened: Any, dark: bool) -> None:
     browser.click('[data-at="q-1"]')
     browser.run("new Promise((done) => setTimeout(done, 300))")  # until colours have settled
 
-    def luminance(colour: str) -> float:
-        parts = np.array([float(part) for part in re.findall(r"[\d.]+", colour)[:3]]) / 255
+    def luminance(color: str) -> float:
+        parts = np.array([float(part) for part in re.findall(r"[\d.]+", color)[:3]]) / 255
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
 

@@ -16,7 +16,7 @@ from manyheads.data.images.augmentation import (
     Augmentation,
     Fill,
     batch_random,
-    colour_jitter,
+    color_jitter,
     cutmix_box,
     epoch_order,
     erase,
@@ -51,7 +51,7 @@ def test_operations_are_those_of_timm(
     timm: ModuleType, image: Image.Image, expects: Preprocessing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill = Fill.of(expects)
-    hparams = {"img_mean": fill.colour, "interpolation": Image.Resampling.BICUBIC}
+    hparams = {"img_mean": fill.color, "interpolation": Image.Resampling.BICUBIC}
     names = timm._RAND_INCREASING_TRANSFORMS
     assert len(names) == len(OPERATIONS) == 15
     for sign in (1.0, -1.0):
@@ -142,12 +142,12 @@ def test_resized_crops() -> None:
     found = Augmentation(crop="resized").image(IMAGE, EXPECTS, item_random(3, 1, 4))
     part = IMAGE.crop(box).resize((16, 16), Image.Resampling.BICUBIC)
     assert (
-        np.abs(found - EXPECTS.normalised(part))[:, 4:12, 4:12].mean() < 0.5
+        np.abs(found - EXPECTS.normalized(part))[:, 4:12, 4:12].mean() < 0.5
     )  # Pillow looks beyond the edges of a box
 
 
 def test_colour_jitter_of_no_strength_and_of_some() -> None:
-    np.testing.assert_array_equal(np.asarray(colour_jitter(IMAGE, 0.0, item_random(0, 0, 0))), PIXELS)
+    np.testing.assert_array_equal(np.asarray(color_jitter(IMAGE, 0.0, item_random(0, 0, 0))), PIXELS)
     random = item_random(0, 0, 1)
     factors, order = random.uniform(0.6, 1.4, 3), random.permutation(3)
     expected = IMAGE
@@ -155,7 +155,7 @@ def test_colour_jitter_of_no_strength_and_of_some() -> None:
         expected = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[kind](expected).enhance(
             factors[kind]
         )
-    found = colour_jitter(IMAGE, 0.4, item_random(0, 0, 1))
+    found = color_jitter(IMAGE, 0.4, item_random(0, 0, 1))
     np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
     assert not np.array_equal(np.asarray(found), PIXELS)
 

@@ -19,9 +19,9 @@ from manyheads.data.images import checking
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import decode
 from manyheads.data.images.files import Columns
+from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Store
 from tests.support.pictures import (
@@ -48,7 +48,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return decode(data, *bounds)
 
     monkeypatch.setattr(checking, "decode", counting)
-    monkeypatch.setattr("manyheads.data.images.reading.KEPT_DECODED", 0)
+    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
     return calls
 
 
@@ -217,8 +217,8 @@ def test_a_png_with_a_second_header_is_corrupt() -> None:
     made = io.BytesIO()
     Image.new("L", (4, 4)).save(made, "PNG")  # black: its rows are counted
     content = made.getvalue()
-    for width, colour in ((2**32 - 1, 0), (4, 5)):
-        data = b"IHDR" + struct.pack(">IIBBBBB", width, width, 8, colour, 0, 0, 0)
+    for width, color in ((2**32 - 1, 0), (4, 5)):
+        data = b"IHDR" + struct.pack(">IIBBBBB", width, width, 8, color, 0, 0, 0)
         chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
         with pytest.raises(ValueError, match="a PNG image that is truncated or corrupt"):
             open_image(content[:8] + chunk + content[8:])

@@ -76,7 +76,7 @@ def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
 
 
 def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_kept(tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (12, 9), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (12, 9), color) for color in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     content = bytearray((tmp_path / "a.gif").read_bytes())
     second = content.rindex(b",\x00\x00\x00\x00")  # the place of the second frame

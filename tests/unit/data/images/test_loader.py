@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from manyheads.data.images.augmentation import CLASSIC, DEIT, Augmentation, epoch_order
+from manyheads.data.images.labeled_images import ImageData, Item
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, Item
 from tests.paths import ROOT
 
 GREY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)

@@ -14,8 +14,8 @@ from PIL import Image
 
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
+from manyheads.data.images.labeled_images import ImageData, Item, read_images
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.reading import ImageData, Item, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from tests.support.pictures import (
@@ -42,7 +42,7 @@ def test_every_form_gives_the_same(
     tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not decoded:
-        monkeypatch.setattr("manyheads.data.images.reading.KEPT_DECODED", 0)
+        monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
     found = read_images(form(tmp_path))
     assert sorted(zip(found.keys, found.labels, strict=True)) == sorted(zip(KEYS, LABELS, strict=True))
     order = [KEYS.index(key) for key in found.keys]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.images.reading import digits, read_images
+from manyheads.data.images.labeled_images import digits, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.recorded import source_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyheads.tasks.answering.metrics import best, exact, f1, normalised, squad_metrics
+from manyheads.tasks.answering.metrics import best, exact, f1, normalized, squad_metrics
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from manyheads.tasks.answering.metrics import best, exact, f1, normalised, squad
     ],
 )
 def test_normalising(text: str, expected: str) -> None:
-    assert normalised(text) == expected
+    assert normalized(text) == expected
 
 
 @pytest.mark.parametrize(

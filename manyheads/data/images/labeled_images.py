@@ -156,8 +156,8 @@ def read_labels(
 
 def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
     if not skip:
-        remedy = fault.remedy.replace(", or ", ", ")
-        raise UserError(f"{entry.place}: {fault.fault}; {remedy}, or skip such images with --skip-bad-lines")
+        hint = fault.hint.replace(", or ", ", ")
+        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with --skip-bad-lines")
     skips[f"{path}: {fault.fault}"] += 1
 
 

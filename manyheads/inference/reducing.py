@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.lowering.kernels import ZERO, exp_up, kernel, lent, part
+from manyheads.inference.kernels import ZERO, exp_up, kernel, lent, part
 
 
 @kernel

@@ -3,7 +3,7 @@
 import pytest
 
 from manyheads.core.runtime import prepare
-from manyheads.lowering import lower
+from manyheads.inference import lower
 from manyheads.models.presets import build, preset
 
 

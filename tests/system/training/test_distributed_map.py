@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.families import run, write_data
 from tests.support.predictions import CALLS
-from tests.system.training.test_ranks import TORCHRUN, called, manyheads
+from tests.system.training.test_distributed import TORCHRUN, called, manyheads
 
 
 @pytest.mark.timeout(3600)

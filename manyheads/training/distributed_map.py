@@ -11,18 +11,18 @@ from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
 
 from manyheads.errors import UserError
-from manyheads.training.ranks import Ranks, here, told_losses
+from manyheads.training.distributed import DistributedContext, distributed_context, reraise_peer_failure
 
 B = TypeVar("B")
 R = TypeVar("R")
 
-ALONE = Ranks()
+ALONE = DistributedContext()
 
 
 class _Division(NamedTuple):
     """The ranks among which `each` divides its batches; `same_calls`: each computes as many as all others."""
 
-    ranks: Ranks
+    ranks: DistributedContext
     same_calls: bool = False
 
 
@@ -44,18 +44,18 @@ def divided(*, same_calls: bool = False) -> Iterator[None]:
     same_calls  in the last round, ranks without a batch compute one of another rank and drop the result: the blocks of
                 a sharded model are gathered from all ranks
     """
-    with told_losses():
-        before = _division.set(_Division(here(), same_calls))
+    with reraise_peer_failure():
+        before = _division.set(_Division(distributed_context(), same_calls))
         try:
             yield
         finally:
             _division.reset(before)
 
 
-def each(batches: Sequence[B], compute: Callable[[B], R]) -> Iterator[R]:
+def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterator[R]:
     """The results of all batches, in their order; in each round every process makes and computes one.
 
-    What `compute` gives goes from process to process: tensors on the CPU.
+    What `run_batch` returns goes from process to process: tensors on the CPU.
     """
     ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
@@ -64,9 +64,9 @@ def each(batches: Sequence[B], compute: Callable[[B], R]) -> Iterator[R]:
 
         def results(index: int = index, has_own: bool = has_own, first: int = first) -> list[R]:
             if has_own:
-                return [compute(batches[index])]
+                return [run_batch(batches[index])]
             if same_calls:
-                compute(batches[first])
+                run_batch(batches[first])
             return []
 
         for result in _agreed(ranks, results):
@@ -80,7 +80,7 @@ def read_once(chunks: Iterator[R]) -> Iterator[R]:
         yield chunk
 
 
-def _agreed(ranks: Ranks, make: Callable[[], R]) -> list[R]:
+def _agreed(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
     """What each process makes, by rank."""
     if ranks.world == 1:
         return [make()]
@@ -90,7 +90,7 @@ def _agreed(ranks: Ranks, make: Callable[[], R]) -> list[R]:
     except ValueError as error:
         made = _Refused(str(error))
     agreed: list[R] = []
-    for each_made in ranks.gathered(made):
+    for each_made in ranks.all_gather(made):
         if isinstance(each_made, _Refused):
             raise UserError(each_made.reason)
         agreed.append(each_made)

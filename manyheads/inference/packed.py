@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.lowering.attending import work_size
-from manyheads.lowering.fused import Scratch, Weights
-from manyheads.lowering.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
+from manyheads.inference.attending import work_size
+from manyheads.inference.fused import Scratch, Weights
+from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # in 4 bytes

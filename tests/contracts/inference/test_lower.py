@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads import lowering
+from manyheads import inference
 from manyheads.core.runtime import prepare
 from manyheads.core.tap import Place, edit, record, tapped
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.generation.protocol import BLOCK, reduced
-from manyheads.lowering import BOUNDS, check, lower
+from manyheads.inference import BOUNDS, check, lower
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.transformer import Transformer, TransformerConfig
@@ -24,7 +24,7 @@ from manyheads.models.vit import ViT, ViTConfig
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.lowering import tile
+from manyheads.inference import tile
 
 PRECISIONS = ["float32", *(["bf16"] if tile.HAS_BF16 else []), *(["int8"] if tile.HAS_INT8 else [])]
 # of the root of the mean square, against float64
@@ -88,9 +88,9 @@ def tokens(rows: int, length: int, below: int = 90) -> Tensor:
 )  # fmt: skip
 def test_a_language_model_is_the_same_whole_and_step_by_step(settings: dict[str, Any], precision: str) -> None:
     model, given = gpt(**settings), tokens(3, 75)
-    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     wanted = exact(model, given)
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         assert off(fast(given), wanted) < TOLERANCE[precision]
         cache = fast.start(3, 75)
         parts = [fast.step(part, cache) for part in given.split([40, 1, 1, 2, 3, 28], dim=1)]
@@ -100,11 +100,11 @@ def test_a_language_model_is_the_same_whole_and_step_by_step(settings: dict[str,
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_rows_that_have_changed_places_may_forget_their_last_positions(precision: str) -> None:
     model = gpt()
-    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     texts = tokens(3, 8)
     rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # what is left of each
     wanted = [exact(model, torch.stack([*row, texts[number, 6]])[None])[0, -1] for number, row in enumerate(rows)]
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         cache = fast.start(3, 32)
         fast.step(texts[:, :5], cache)
         cache.select(torch.tensor([2, 0, 0]))
@@ -120,10 +120,10 @@ def test_rows_that_have_changed_places_may_forget_their_last_positions(precision
 )
 def test_a_translator_is_the_same(settings: dict[str, Any], precision: str) -> None:
     model = translator(**settings)
-    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     source, lengths, target = tokens(4, 33), torch.tensor([33, 5, 1, 20]), tokens(4, 9)
     wanted = exact(model, source, lengths, target)
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         cache = fast.start(source, lengths, 9)
         got = torch.cat([fast.step(part, cache) for part in target.split([1, 1, 1, 2, 4], dim=1)], 1)
     assert off(got, wanted) < TOLERANCE[precision]
@@ -132,11 +132,11 @@ def test_a_translator_is_the_same(settings: dict[str, Any], precision: str) -> N
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_encoder_computes_no_padding_and_the_same(precision: str) -> None:
     model = seeded(Bert(BertConfig(vocab=101, width=64, layers=2, heads=4, feed_forward=128, head="none")))
-    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     given, lengths = tokens(5, 70), torch.tensor([70, 1, 13, 64, 7])
     wanted = exact(model, given, lengths)
     real = torch.arange(70) < lengths[:, None]
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         states = fast(given, lengths)
         alone = fast(given[2:3, :13])
     assert off(states[real], wanted[real]) < TOLERANCE[precision]
@@ -153,8 +153,8 @@ def test_an_image_model_with_scaled_residuals_is_the_same(precision: str) -> Non
     model = seeded(ViT(config))
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     wanted = exact(model, images.double())
-    fast, route = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
-    with torch.inference_mode(), route.computing():
+    fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
+    with torch.inference_mode(), compute.autocast():
         assert off(fast(images), wanted) < TOLERANCE[precision]
 
 
@@ -165,8 +165,8 @@ def test_a_block_whose_projections_have_not_all_a_bias_stays_as_it_is(without: l
     blocks: Any = model.decoder.blocks
     for name in without:
         getattr(blocks[1].attention, name).bias = None
-    fast, route = lower(model, prepare("float32", threads=2))
-    with torch.inference_mode(), route.computing():
+    fast, compute = lower(model, prepare("float32", threads=2))
+    with torch.inference_mode(), compute.autocast():
         assert off(fast(given), exact(model, given)) < TOLERANCE["float32"]
     assert type(fast.decoder).__name__ == "Stack"
 
@@ -174,12 +174,12 @@ def test_a_block_whose_projections_have_not_all_a_bias_stays_as_it_is(without: l
 @pytest.mark.parametrize("beam", [1, 3])
 def test_searches_find_what_they_find_with_the_model(beam: int) -> None:
     model = translator()
-    fast, route = lower(model, prepare("float32", threads=2))
+    fast, compute = lower(model, prepare("float32", threads=2))
     source, lengths = tokens(7, 12), torch.tensor([12, 3, 7, 12, 1, 9, 10])
     how: dict[str, Any] = {"start": 96, "end": 0, "limits": lengths + 5, "suppress": [96]}
     outputs = []
     for one in (model, fast):
-        with torch.inference_mode(), route.computing():
+        with torch.inference_mode(), compute.autocast():
             cache = one.start(source, lengths, 18)
             if beam == 1:
                 outputs.append([[h] for h in greedy(one.step, cache, **how)])
@@ -287,7 +287,7 @@ def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:
 
 def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both need more than there is, and the one with fewer rows is done last."""
-    from manyheads.lowering.packed import Workspace
+    from manyheads.inference.packed import Workspace
 
     workspace, new = Workspace(1, 1, 1, 1, 1, 1, 1), Workspace._new
 
@@ -305,7 +305,7 @@ def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monke
 def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = gpt(width=256, heads=4), tokens(8, 64)
     fast, _ = lower(model, prepare("float32", threads=2))
-    from manyheads.lowering import stack
+    from manyheads.inference import stack
 
     with torch.inference_mode():
         wanted = fast.hidden(given)
@@ -340,25 +340,25 @@ def test_broken_weights_break_what_they_reach_and_nothing_else(precision: str) -
 
 
 def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, route = lower(gpt(), prepare("auto"))
-    assert route.lowered == PRECISIONS[-1]
+    _, compute = lower(gpt(), prepare("auto"))
+    assert compute.lowered == PRECISIONS[-1]
     monkeypatch.setitem(BOUNDS, "int8", 1e-9)
     monkeypatch.setitem(BOUNDS, "bf16", 1e-9)
-    _, route = lower(gpt(), prepare("auto"))
-    assert route.lowered == "float32"
-    _, route = lower(torch.nn.Sequential(torch.nn.Linear(8, 8)), prepare("auto"))
-    assert (route.precision, route.lowered) == ("float32", None)  # no stack that could be compared
+    _, compute = lower(gpt(), prepare("auto"))
+    assert compute.lowered == "float32"
+    _, compute = lower(torch.nn.Sequential(torch.nn.Linear(8, 8)), prepare("auto"))
+    assert (compute.precision, compute.lowered) == ("float32", None)  # no stack that could be compared
     fast, _ = lower(translator(), prepare("auto"))
     assert type(fast.decoder).__name__ == "FusedStack"
 
 
 @pytest.mark.parametrize(("pays", "taken"), [(True, "bf16"), (False, "float32")])
 def test_auto_leaves_bf16_where_float32_is_faster(pays: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowering, "bf16_pays", lambda threads: pays)
-    monkeypatch.setattr(lowering, "_usable", lambda route: False)  # a model that runs as it is
+    monkeypatch.setattr(inference, "bf16_pays", lambda threads: pays)
+    monkeypatch.setattr(inference, "_usable", lambda compute: False)  # a model that runs as it is
     assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == taken
     monkeypatch.setattr(tile, "HAS_BF16", True)
-    assert ("bf16" in lowering._offered(1)) is pays
+    assert ("bf16" in inference._offered(1)) is pays
 
 
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.block import Stack
-from manyheads.core.runtime import Route
-from manyheads.training.ranks import Ranks
+from manyheads.core.runtime import ComputeConfig
+from manyheads.training.distributed import DistributedContext
 from manyheads.training.state import weights
 
 T = TypeVar("T")
 
 
-class Spread:
+class ParallelStrategy:
     """How the loop computes with the model: in one process, as it is."""
 
     def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
@@ -37,16 +37,18 @@ class Spread:
         return save()
 
 
-def spread(model: nn.Module, ranks: Ranks, route: Route, *, shard: bool) -> Spread:
+def parallelize(
+    model: nn.Module, ranks: DistributedContext, compute: ComputeConfig, *, shard: bool
+) -> ParallelStrategy:
     """Over these ranks: `shard` says whether each holds all of the model, or a part of it (of the optimiser's state
     and the gradients, too). The weights of rank 0 are everybody's from here on."""
     if ranks.world == 1:
-        return Spread()
+        return ParallelStrategy()
     import torch.distributed as dist
 
     for tensor in weights(model).values():
         dist.broadcast(tensor, 0)
-    return _Sharded(model, ranks, route) if shard else _Replicated(model, ranks, route)
+    return _Sharded(model, ranks, compute) if shard else _Replicated(model, ranks, compute)
 
 
 class _Computing(nn.Module):
@@ -61,13 +63,13 @@ class _Computing(nn.Module):
         return function(*arguments)
 
 
-class _Replicated(Spread):
-    def __init__(self, model: nn.Module, ranks: Ranks, route: Route) -> None:
+class _Replicated(ParallelStrategy):
+    def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         self._ranks = ranks
         self._norms = _over_ranks(model)
         # buffers are the same everywhere; a parameter that a batch leaves out has no gradient, as in one process
         self._model = nn.parallel.DistributedDataParallel(
-            _Computing(model), device_ids=[torch.cuda.current_device()] if route.device == "cuda" else None,
+            _Computing(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
         )  # fmt: skip
 
@@ -86,18 +88,18 @@ class _Replicated(Spread):
         return save() if self._ranks.first else None
 
 
-class _Sharded(Spread):
+class _Sharded(ParallelStrategy):
     """Each block of a stack is gathered when it is computed, and what is outside of them at the beginning of a pass. In
     bf16 blocks are gathered in bf16, while gradients are summed and weights updated in float32."""
 
-    def __init__(self, model: nn.Module, ranks: Ranks, route: Route) -> None:
+    def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         self._ranks, self._bare = ranks, model
         self._norms = _over_ranks(model)
-        mesh = init_device_mesh(route.device, (ranks.world,))
-        narrow = torch.bfloat16 if route.precision == "bf16" else None
+        mesh = init_device_mesh(compute.device, (ranks.world,))
+        narrow = torch.bfloat16 if compute.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
             param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False
         )

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from manyheads.lowering import tile
-from manyheads.lowering.kernels import ONE, ZERO, exp_up, kernel, multiply, part
-from manyheads.lowering.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, rounded
+from manyheads.inference import tile
+from manyheads.inference.kernels import ONE, ZERO, exp_up, kernel, multiply, part
+from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, rounded
 
 
 @kernel

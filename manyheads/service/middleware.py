@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from manyheads.service.errors import LIBRETRANSLATE, Refused, leaving
 from manyheads.service.logs import log, tell
-from manyheads.service.reading import Gone
+from manyheads.service.request_body import Gone
 from manyheads.service.state import Service
 
 OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made of

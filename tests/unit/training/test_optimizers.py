@@ -10,7 +10,7 @@ from torch import nn
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
-from manyheads.training.optimisers import BertAdam, RMSprop, optimiser
+from manyheads.training.optimizers import BertAdam, RMSprop, optimizer_for
 
 PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
@@ -33,7 +33,7 @@ def test_steps_follow_the_formula() -> None:
     model = Small().double()
     expected = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
     moments = {name: (np.zeros_like(p), np.zeros_like(p)) for name, p in expected.items()}
-    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", learning_rate=1e-2, **PAPER))  # type: ignore[arg-type]
+    made = optimizer_for(model, TrainingConfig(steps=9, schedule="constant", learning_rate=1e-2, **PAPER))  # type: ignore[arg-type]
     assert isinstance(made, BertAdam)
     for step in range(1, 8):
         for group in made.param_groups:
@@ -65,7 +65,7 @@ def test_the_first_step_shows_that_nothing_is_corrected() -> None:
         model = nn.Linear(1, 1, bias=False)
         before = model.weight.item()
         settings = {**PAPER, "optimiser": name, "weight_decay": 0.0, "eps": 1e-12}
-        made = optimiser(model, TrainingConfig(steps=1, schedule="constant", **settings))  # type: ignore[arg-type]
+        made = optimizer_for(model, TrainingConfig(steps=1, schedule="constant", **settings))  # type: ignore[arg-type]
         for group in made.param_groups:
             group["lr"] = 1e-3
         model(torch.ones(1, 1)).sum().backward()
@@ -80,7 +80,7 @@ def test_sgd_follows_nesterovs_formula() -> None:
     model = Small().double()
     expected = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
     velocity = {name: np.zeros_like(p) for name, p in expected.items()}
-    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", **SGD))  # type: ignore[arg-type]
+    made = optimizer_for(model, TrainingConfig(steps=9, schedule="constant", **SGD))  # type: ignore[arg-type]
     for step in range(1, 6):
         for group in made.param_groups:
             group["lr"] = 0.01 * step
@@ -100,7 +100,7 @@ def test_sgd_follows_nesterovs_formula() -> None:
 @pytest.mark.parametrize("way", [{}, {"optimiser": "adamw"}, PAPER, SGD, KERAS])
 def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
     model = Small()
-    made = optimiser(model, TrainingConfig(steps=9, schedule="constant", **way))
+    made = optimizer_for(model, TrainingConfig(steps=9, schedule="constant", **way))
     for late in (False, False, True):
         made.zero_grad()
         (model.layer.bias.sum() + (model.unused.sum() if late else 0)).backward()
@@ -113,7 +113,7 @@ def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
 def test_what_a_model_names_is_not_decayed() -> None:
     model = ViT(preset("vit/2-8", labels=("a", "b")))
     config = TrainingConfig(steps=1, optimiser="adamw", schedule="constant", weight_decay=0.1)
-    undecayed = {id(p) for g in optimiser(model, config).param_groups if not g["weight_decay"] for p in g["params"]}
+    undecayed = {id(p) for g in optimizer_for(model, config).param_groups if not g["weight_decay"] for p in g["params"]}
     names = {name for name, parameter in model.named_parameters() if id(parameter) in undecayed}
     assert {"positions.table", "class_token", "head.bias"} < names
     assert "head.weight" not in names
@@ -126,7 +126,7 @@ def test_rmsprop_does_what_keras_does() -> None:
     """
     model = nn.Linear(2, 2, bias=False).double()
     model.weight.data = torch.tensor([[0.5, -1.0], [2.0, 1e-3]], dtype=torch.float64)
-    made = optimiser(model, TrainingConfig(steps=5, schedule="constant", learning_rate=1e-3, **KERAS))  # type: ignore[arg-type]
+    made = optimizer_for(model, TrainingConfig(steps=5, schedule="constant", learning_rate=1e-3, **KERAS))  # type: ignore[arg-type]
     assert isinstance(made, RMSprop)
     made.param_groups[0]["lr"] = 1e-3
     for step in range(1, 6):

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 
-def optimiser(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; Keras's RMSprop;
     or SGD with the Nesterov momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay
     1e-4).

@@ -1,7 +1,7 @@
 """Where the heads of an attention over pixels look: their centres and widths, and their mean maps.
 
 The figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG, by the file's name). On the
-terminal: `manyheads draw centres MODEL` and `manyheads draw maps MODEL IMAGES`.
+terminal: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save
-from manyheads.core.runtime import evaluating
+from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
@@ -27,7 +27,7 @@ COLUMNS = 4  # of panels
 
 
 @dataclass(frozen=True)
-class Centres:
+class Centers:
     """Of every layer (by name) and head: the shift that it looks at, and how wide it looks, in pixels of its grid.
 
     centres  (L, H, 2) down and to the right of the query
@@ -35,13 +35,13 @@ class Centres:
     """
 
     layers: tuple[str, ...]
-    centres: Tensor
+    centers: Tensor
     widths: Tensor
 
     def __str__(self) -> str:
         lines = [f"{'layer':24} head   down  right  width"]
-        for layer, centres, widths in zip(self.layers, self.centres, self.widths, strict=True):
-            for head, ((down, right), width) in enumerate(zip(centres.tolist(), widths.tolist(), strict=True)):
+        for layer, centers, widths in zip(self.layers, self.centers, self.widths, strict=True):
+            for head, ((down, right), width) in enumerate(zip(centers.tolist(), widths.tolist(), strict=True)):
                 lines.append(f"{layer:24} {head:4} {down:6.2f} {right:6.2f} {width:6.2f}")
         return "\n".join(lines)
 
@@ -59,19 +59,19 @@ class MeanMaps:
     query: tuple[int, int]
     images: int
 
-    def centres(self) -> Centres:
+    def centers(self) -> Centers:
         """The mean and the standard deviation of each map: those of a head's Gaussian, where the image holds it."""
         rows, columns = self.maps.shape[-2:]
         down = torch.arange(rows, device=self.maps.device) - self.query[0]
         right = torch.arange(columns, device=self.maps.device) - self.query[1]
         at = torch.cartesian_prod(down, right).view(-1, 2).to(self.maps.dtype)  # (T, 2)
         weights = self.maps.flatten(2)  # (L, H, T)
-        centres = weights @ at  # (L, H, 2)
-        distances = (at - centres[:, :, None]).square().sum(-1)  # (L, H, T)
-        return Centres(self.layers, centres, ((weights * distances).sum(-1) / 2).sqrt())
+        centers = weights @ at  # (L, H, 2)
+        distances = (at - centers[:, :, None]).square().sum(-1)  # (L, H, T)
+        return Centers(self.layers, centers, ((weights * distances).sum(-1) / 2).sqrt())
 
 
-def learned_centres(model: nn.Module) -> Centres:
+def learned_centers(model: nn.Module) -> Centers:
     """The centres and widths that a model of quadratic positions has learned: its parameters, no image is needed.
 
     Raises UserError for a model whose heads have none.
@@ -79,9 +79,9 @@ def learned_centres(model: nn.Module) -> Centres:
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
     if not layers:
         raise UserError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
-    centres = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
+    centers = torch.stack([layer.centers.detach() for layer in layers.values()])  # (L, H, 2)
     sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
-    return Centres(tuple(layers), centres, 1 / sharpness.abs())
+    return Centers(tuple(layers), centers, 1 / sharpness.abs())
 
 
 def mean_maps(
@@ -100,7 +100,7 @@ def mean_maps(
         raise UserError(f"the query {row}, {column} lies outside: rows are 0 to {rows - 1}, columns 0 to {columns - 1}")
     layers = tuple(tapped(model))
     total = torch.zeros((), device=images.device)
-    with evaluating(model):
+    with eval_mode(model):
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
@@ -109,7 +109,7 @@ def mean_maps(
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 
-def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:
+def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:
     """Figure 4: a panel for each layer, a colour for each head; the circles hold half and nine tenths of what it sees.
 
     The black square is the query pixel.
@@ -123,7 +123,7 @@ def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | 
         from matplotlib.patches import Circle
         from matplotlib.ticker import MaxNLocator
 
-    layers, heads = centres.widths.shape
+    layers, heads = centers.widths.shape
     few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # that every colour vision tells apart, or nearly
     hues = few if heads <= len(few) else [colormaps["viridis"](head / (heads - 1)) for head in range(heads)]
     rows = -(-layers // COLUMNS)
@@ -131,14 +131,14 @@ def draw_centres(centres: Centres, path: str | Path, *, panels: Sequence[str] | 
     figure = Figure(figsize=(2.6 * columns + 2.4, 2.7 * rows + 0.6), layout="compressed")
     places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
-    reach = float(centres.centres.abs().max() + radii[0] * centres.widths.median()) + 1
+    reach = float(centers.centers.abs().max() + radii[0] * centers.widths.median()) + 1
     # a head that looks everywhere has a width without bound: its circles leave the picture
-    widths = centres.widths.clamp(max=4 * reach)
+    widths = centers.widths.clamp(max=4 * reach)
     for layer, panel in enumerate(places.flat):
         if layer >= layers:
             panel.axis("off")
             continue
-        for head, (down, right) in enumerate(centres.centres[layer].tolist()):
+        for head, (down, right) in enumerate(centers.centers[layer].tolist()):
             for radius, line in zip(radii, LINES, strict=True):
                 size = radius * float(widths[layer, head])
                 panel.add_patch(Circle((right, down), size, fill=False, ls=line, ec=hues[head]))

@@ -20,8 +20,8 @@ import numpy as np
 from numba import carray, types
 from numba.core import config
 
-from manyheads.lowering import tile
-from manyheads.lowering.tile import (
+from manyheads.inference import tile
+from manyheads.inference.tile import (
     BF16,
     COLUMNS,
     FLOAT32,
@@ -63,7 +63,7 @@ PLACE = _place()
 
 
 @cache
-def tell_of_compiling() -> None:
+def log_compilation() -> None:
     """Log once that kernels will be compiled, unless an earlier process has left compiled ones."""
     if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
         logger.info("compiling kernels for this processor, once: about half a minute")
@@ -170,7 +170,7 @@ def activate(how: int, x: Any) -> None:
 
 
 @kernel
-def normalise(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
     """Layer norm of one row; out may be x."""
     total = ZERO
     for i in range(len(x)):

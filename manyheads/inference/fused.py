@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyheads.lowering.attending import attend, numbers, short_numbers
-from manyheads.lowering.kernels import NONE, activate, kernel, lent, normalise, product, ready, wait
-from manyheads.lowering.tile import COLUMNS, rounded
+from manyheads.inference.attending import attend, numbers, short_numbers
+from manyheads.inference.kernels import NONE, activate, kernel, lent, normalize, product, ready, wait
+from manyheads.inference.tile import COLUMNS, rounded
 
 # Numba compiles a function anew for every plain number that it is called with, not for those of NumPy's.
 # The products of a layer, by their row in `Weights.places`
@@ -144,7 +144,7 @@ def prepare(
             continue
         normed = x[row] if keep else scratch.normed[thread]
         floats = weights.floats[layer]
-        normalise(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], normed)
+        normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], normed)
         ready(sizes.kind, normed, scratch.left[row], scratch.scales, scratch.zeros, row)
 
 
@@ -276,9 +276,9 @@ def run(
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         if not norms_first:
             floats = weights.floats[sizes.layers - 1]
-            normalise(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
+            normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
         if sizes.final_norm == 1:
-            normalise(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
+            normalize(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
 
 
 @kernel

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from manyheads.service import watching
+from manyheads.service import run_api as watching
 from manyheads.service.errors import Refused
-from manyheads.service.watching import FILE, _curves
+from manyheads.service.run_api import FILE, _curves
 from tests.support.services import client, measured, serving
 
 

@@ -54,7 +54,7 @@ class Writer(Worker):
         self, name: str, predictor: Any, turns: Turns, metrics: Metrics, *, rows: int, positions: int, most_waiting: int
     ) -> None:
         super().__init__(name, turns, metrics, most_waiting)
-        model, self._route = predictor.fast
+        model, self._route = predictor.compiled
         self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
         self._rows = rows
 
@@ -96,7 +96,7 @@ class Writer(Worker):
     def _work(self) -> None:
         while self._take():
             try:
-                with self._turns, self._route.computing():
+                with self._turns, self._route.autocast():
                     sampled = self._batch.step()
                 self._tell(sampled)
             except BaseException as error:  # a bug, or no memory

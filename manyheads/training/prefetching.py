@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyheads.errors import UserError
-from manyheads.training.ranks import Ranks
+from manyheads.training.distributed import DistributedContext
 from manyheads.training.task import Task
 
 
@@ -25,7 +25,7 @@ class Group:
     epoch: int
     index: int
 
-    def counts(self, ranks: Ranks) -> list[int]:
+    def counts(self, ranks: DistributedContext) -> list[int]:
         """Of all processes: the target tokens, and what else parts of the loss are means over (`Batch.counts`)."""
         own = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
@@ -34,12 +34,14 @@ class Group:
         return [round(total) for total in ranks.total(*map(sum, zip(*own, strict=True)))]
 
 
-def feed(task: Task, epoch: int, index: int, accumulate: int, ranks: Ranks) -> Generator[Group, None, None]:
+def prefetch(
+    task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
+) -> Generator[Group, None, None]:
     """The groups from there on, for ever."""
     return _ahead(_groups(task, epoch, index, accumulate, ranks))
 
 
-def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Ranks) -> Iterator[Group]:
+def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
     """An epoch's last group may be smaller: it is a step of its own, normalised by its own tokens, so that nothing is
     dropped and no step spans two epochs."""
     while True:

@@ -16,12 +16,12 @@ from manyheads.core.cache import KVCache
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
-from manyheads.lowering.cache import FusedCache
-from manyheads.lowering.fused import Memory, Sizes, run, run_linear
-from manyheads.lowering.kernels import GELU, GELU_TANH, RELU, SILU
-from manyheads.lowering.packed import KINDS, NUMBERS, Team, Workspace, weights_of
-from manyheads.lowering.reducing import reduce_rows
-from manyheads.lowering.tile import FLOAT32
+from manyheads.inference.cache import FusedCache
+from manyheads.inference.fused import Memory, Sizes, run, run_linear
+from manyheads.inference.kernels import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.packed import KINDS, NUMBERS, Team, Workspace, weights_of
+from manyheads.inference.reducing import reduce_rows
+from manyheads.inference.tile import FLOAT32
 
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))

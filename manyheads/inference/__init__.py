@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
-from manyheads.core.runtime import Route, bf16_pays
+from manyheads.core.runtime import ComputeConfig, bf16_pays
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -36,41 +36,41 @@ def has_kernels() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def check(route: Route) -> None:
+def check(compute: ComputeConfig) -> None:
     """Raises UserError where the precision of the route cannot be had here."""
-    if route.precision != "int8":
+    if compute.precision != "int8":
         return
     use = "take float32 or bf16, or auto, which finds the fastest"
-    if route.device != "cpu":
-        raise UserError(f"precision int8 runs on a CPU, not on {route.device}: {use}")
+    if compute.device != "cpu":
+        raise UserError(f"precision int8 runs on a CPU, not on {compute.device}: {use}")
     if not has_kernels():
         raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
-    from manyheads.lowering.tile import HAS_INT8
+    from manyheads.inference.tile import HAS_INT8
 
     if not HAS_INT8:
         raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {use}")
 
 
-def lower(model: Any, route: Route) -> tuple[Any, Route]:
+def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """The model as it is to compute on the route, with the same methods, and the route for it.
 
     What needs no change is shared with `model`, which stays as it is. float32 stays float32: its error against float64
     is that of PyTorch's products. `auto` becomes int8, bf16 or float32, the first that stays within `BOUNDS` here.
     """
-    check(route)
-    if route.precision == "auto":
-        if _usable(route):
-            for precision in _offered(route.threads):
-                fast, its_route = _as_told(model, replace(route, precision=precision))
+    check(compute)
+    if compute.precision == "auto":
+        if _usable(compute):
+            for precision in _offered(compute.threads):
+                fast, its_route = _as_configured(model, replace(compute, precision=precision))
                 # without a stack there is nothing to hold against a bound
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return fast, its_route
-        bf16 = route.device == "cuda" or bf16_pays(route.threads)
-        return model, replace(route, precision="bf16" if bf16 else "float32")
-    fast, its_route = _as_told(model, route)
-    if route.precision == "int8" and not its_route.lowered:
-        from manyheads.lowering.stack import FusedLinear
+        bf16 = compute.device == "cuda" or bf16_pays(compute.threads)
+        return model, replace(compute, precision="bf16" if bf16 else "float32")
+    fast, its_route = _as_configured(model, compute)
+    if compute.precision == "int8" and not its_route.lowered:
+        from manyheads.inference.stack import FusedLinear
 
         layers = sum(isinstance(module, FusedLinear) for module in fast.modules())
         about = f"no blocks of this model can run in 8 bits; {layers} of its linear layers do, and all else is float32"
@@ -78,18 +78,18 @@ def lower(model: Any, route: Route) -> tuple[Any, Route]:
     return fast, its_route
 
 
-def _usable(route: Route) -> bool:
-    return route.device == "cpu" and has_kernels()
+def _usable(compute: ComputeConfig) -> bool:
+    return compute.device == "cpu" and has_kernels()
 
 
-def _as_told(model: Any, route: Route) -> tuple[Any, Route]:
+def _as_configured(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """`lower` for a precision that is no choice."""
-    if not _usable(route) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
-        return model, route
+    if not _usable(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
+        return model, compute
     fusible = any(type(module) is Stack and not module.biased for module in model.modules())
-    if not fusible and route.precision != "int8":
-        return model, route
-    return _lowered(model, route)
+    if not fusible and compute.precision != "int8":
+        return model, compute
+    return _lowered(model, compute)
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
@@ -99,7 +99,7 @@ def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor
 
 def _offered(threads: int | None) -> Iterator[Precision]:
     """The fastest first. That bf16 is faster than float32 is measured, but not where int8 already does."""
-    from manyheads.lowering.tile import HAS_BF16, HAS_INT8
+    from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
     if HAS_INT8:
         yield "int8"
@@ -108,17 +108,17 @@ def _offered(threads: int | None) -> Iterator[Precision]:
     yield "float32"
 
 
-def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
-    from manyheads.lowering.kernels import tell_of_compiling
-    from manyheads.lowering.packed import team_of
-    from manyheads.lowering.stack import FusedLinear, FusedStack, divisible, fusible
-    from manyheads.lowering.tile import HAS_BF16
+def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
+    from manyheads.inference.kernels import log_compilation
+    from manyheads.inference.packed import team_of
+    from manyheads.inference.stack import FusedLinear, FusedStack, divisible, fusible
+    from manyheads.inference.tile import HAS_BF16
 
-    if route.precision == "bf16" and not HAS_BF16:
-        return model, route  # told by `prepare`: autocast
-    tell_of_compiling()
-    precision = route.precision
-    team = team_of(route.threads or torch.get_num_threads())
+    if compute.precision == "bf16" and not HAS_BF16:
+        return model, compute  # told by `prepare`: autocast
+    log_compilation()
+    precision = compute.precision
+    team = team_of(compute.threads or torch.get_num_threads())
     done: dict[int, nn.Module] = {}
 
     def made(module: nn.Module) -> nn.Module:
@@ -141,19 +141,19 @@ def _lowered(model: Any, route: Route) -> tuple[Any, Route]:
 
     fast: Any = made(model)
     if not any(isinstance(module, FusedStack) for module in fast.modules()):
-        return (fast, replace(route, precision="float32")) if precision == "int8" else (model, route)
+        return (fast, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
         # a function of the model, not a layer: the instance's stands before the class's
         fast.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
     # PyTorch's own threads would keep the processors busy while waiting for work; what is left to it is small
-    return fast, replace(route, precision="float32", threads=1, lowered=precision)
+    return fast, replace(compute, precision="float32", threads=1, lowered=precision)
 
 
 @torch.no_grad()
 def _off(model: nn.Module, fast: nn.Module) -> float:
     """How far the lowered stacks of a model are off on a few of its own embeddings, or on random numbers."""
-    from manyheads.lowering.stack import FusedStack
+    from manyheads.inference.stack import FusedStack
 
     generator, worst = torch.Generator().manual_seed(0), 0.0
     for module in fast.modules():
@@ -181,5 +181,5 @@ def _looking(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
         assert isinstance(block, Block)
         if block.cross is None:
             return {}
-        cache.set_cross(layer, *block.cross.keys_values(x), None)
+        cache.set_cross(layer, *block.cross.project_keys_values(x), None)
     return {"cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask()}

@@ -8,7 +8,7 @@ import torch
 from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.export import export
-from manyheads.lowering import lower
+from manyheads.inference import lower
 from tests.unit.models.test_bert import first, small, texts
 
 
@@ -24,8 +24,8 @@ def test_with_the_norm_before_it_is_saved_under_a_name_of_our_own(tmp_path: Path
         assert torch.equal(first(loaded(tokens, lengths, segments)), first(model(tokens, lengths, segments)))
     with pytest.raises(ValueError, match="norm is 'pre': only 'post' can be represented"):
         export(tmp_path / "pre", tmp_path / "hf", "hf")
-    fast, route = lower(loaded, prepare(threads=1))
+    fast, compute = lower(loaded, prepare(threads=1))
     real = torch.arange(9) < lengths[:, None] if head == "masked_lm" else slice(None)  # words, not their padding
-    with torch.inference_mode(), route.computing():
+    with torch.inference_mode(), compute.autocast():
         found, expected = (first(either(tokens, lengths, segments))[real] for either in (fast, model))
     assert torch.allclose(found, expected, atol=1e-4)

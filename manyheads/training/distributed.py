@@ -39,7 +39,7 @@ _board: list[Any] = []  # a store of texts that all processes see, as soon as th
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DistributedContext:
     """This process among those of the run; by itself, one process is all of them.
 
     rank   its number, from 0
@@ -60,7 +60,7 @@ class Ranks:
         """The sums of all processes' numbers."""
         return self._reduced("SUM", numbers)
 
-    def largest(self, *numbers: float) -> list[float]:
+    def all_reduce_max(self, *numbers: float) -> list[float]:
         """The largest of all processes' numbers, one by one."""
         return self._reduced("MAX", numbers)
 
@@ -74,7 +74,7 @@ class Ranks:
         dist.all_reduce(reduced, getattr(dist.ReduceOp, how))
         return reduced.tolist()
 
-    def add_up(self, tensor: Tensor) -> Tensor:
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """The tensor, with the sum of all processes' tensors in it."""
         if self.world > 1:
             import torch.distributed as dist
@@ -82,7 +82,7 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
-    def shared(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What rank 0 makes, for all."""
         if self.world == 1:
             return make()
@@ -93,7 +93,7 @@ class Ranks:
         dist.broadcast_object_list(held, device=torch.device("cpu"))
         return held[0]
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """What each process has, by rank."""
         if self.world == 1:
             return [value]
@@ -108,7 +108,7 @@ class Ranks:
         self.total(0.0)
 
     @contextmanager
-    def first_ahead(self) -> Iterator[None]:
+    def rank_zero_first(self) -> Iterator[None]:
         """Rank 0 goes through the block before the others do, who find the files that it has made."""
         if not self.first:
             self.wait()
@@ -133,14 +133,14 @@ def restarted() -> bool:
 
 
 @cache
-def here() -> Ranks:
+def distributed_context() -> DistributedContext:
     """This process; the first call joins it to the others, and silences it if it is not rank 0."""
     if not is_rank():
-        return Ranks()
+        return DistributedContext()
     import torch
     import torch.distributed as dist
 
-    ranks = Ranks(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
+    ranks = DistributedContext(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
     if not ranks.first:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     gpus = torch.cuda.device_count()
@@ -184,7 +184,7 @@ class _Watch(threading.Thread):
     Time is counted in beats of this process, so that one that was stopped for a while takes nobody for dead.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: DistributedContext) -> None:
         import torch.distributed as dist
 
         super().__init__(daemon=True)
@@ -257,11 +257,11 @@ def failure_of_first_rank() -> str | None:
 
 
 @contextmanager
-def told_losses() -> Iterator[None]:
+def reraise_peer_failure() -> Iterator[None]:
     """An error of the connection to another process, which must have ended, as one line for the user."""
     try:
         yield
     except RuntimeError as error:
-        if here().world == 1 or not ("gloo" in str(error) or "Dist" in type(error).__name__):
+        if distributed_context().world == 1 or not ("gloo" in str(error) or "Dist" in type(error).__name__):
             raise
         raise ConnectionAbortedError(ENDED) from error

@@ -16,7 +16,7 @@ import pytest
 
 from manyheads.cli import reporting
 from manyheads.errors import UserError
-from manyheads.training.ranks import ENDED
+from manyheads.training.distributed import ENDED
 from manyheads.training.run_directory import run_status
 from tests.paths import ROOT
 from tests.stress.survival.ranks import processes
@@ -112,14 +112,14 @@ FAULTY = """
 import sys
 from pathlib import Path
 import manyheads.training.loop as loop
-from manyheads.training.ranks import here
+from manyheads.training.distributed import distributed_context
 from tests.support import families
 
 train_step = loop.train_step
 
 def faulty(session, group):
     task, loss = session.task, session.task.loss
-    if session.counters.step == 10 and here().rank == 1:
+    if session.counters.step == 10 and distributed_context().rank == 1:
         task.loss = lambda batch: loss(batch)._replace(total=loss(batch).total * float("nan"))
     try:
         return train_step(session, group)

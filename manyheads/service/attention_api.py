@@ -17,8 +17,8 @@ from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.computing import MOST_PIXELS
 from manyheads.service.errors import Refused
-from manyheads.service.reading import while_there
 from manyheads.service.registry import Served
+from manyheads.service.request_body import while_there
 from manyheads.service.state import Service
 from manyheads.service.verbs import bytes_of
 from manyheads.tasks.tokenized_text import tokenized_ids
@@ -96,8 +96,8 @@ def _check_length(predictor: Any, given: dict[str, Any]) -> None:
 
 def _next(predictor: Any, text: str) -> list[schemas.Next]:
     """The likeliest tokens that may follow a text."""
-    ids = torch.tensor(predictor.encode([text]), device=predictor.route.device)
-    with predictor.route.computing():
+    ids = torch.tensor(predictor.encode([text]), device=predictor.compute.device)
+    with predictor.compute.autocast():
         chances = predictor.model.project(predictor.model.hidden(ids)[:, -1])[0].float().softmax(-1)
     values, tokens = chances.topk(min(MOST_NEXT, len(chances)))
     return [

@@ -199,7 +199,7 @@ def _write_gather(
 ) -> None:  # fmt: skip
     floats, whole = ir.VectorType(_FLOAT32, LANES), ir.VectorType(_INT32, LANES)
     fma = b.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), ir.FunctionType(floats, [floats] * 3))
-    add_up = b.module.declare_intrinsic(
+    all_reduce_sum = b.module.declare_intrinsic(
         f"llvm.vector.reduce.fadd.v{LANES}f32", (), ir.FunctionType(_FLOAT32, [_FLOAT32, floats])
     )
 
@@ -239,7 +239,7 @@ def _write_gather(
         dot = b.fmul(query[0], stored(address, 0))
         for i in range(1, vectors):
             dot = b.call(fma, [query[i], stored(address, i), dot])
-        score = b.call(add_up, [ir.Constant(_FLOAT32, 0.0), dot], fastmath=("reassoc",))
+        score = b.call(all_reduce_sum, [ir.Constant(_FLOAT32, 0.0), dot], fastmath=("reassoc",))
         b.store(score, at(b.add(out, offset), _FLOAT32))
     following = b.add(position, _INT64(1))
     position.add_incoming(_INT64(0), before)
