@@ -102,7 +102,7 @@ def test_a_line_that_does_not_end_is_not_held_for_ever(
     assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
     monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 2 * lines.CHUNK)
     stdin(long)
-    assert "<stdin>:1: a line of more than 131,072 bytes" in refused(capsys, "translate", "m")
+    assert "<stdin>:1: the line is longer than 131,072 bytes" in refused(capsys, "translate", "m")
 
 
 def test_nbest_scores_and_json(

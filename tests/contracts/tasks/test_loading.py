@@ -117,7 +117,7 @@ def test_the_length_of_a_text_is_looked_at_before_it_is_tokenized(tmp_path: Path
         lambda: writer.attend(long),
         lambda: answers.answer(2 * long, "a dog"),
     ):
-        with pytest.raises(ValueError, match="(the text|target 1|the question) has .* characters, the model takes"):
+        with pytest.raises(ValueError, match="(the text|target 1|the question) has .* characters, but the model takes"):
             one()
 
 
