@@ -13,7 +13,7 @@ from manyheads.errors import UserError
 SUFFIXES = (".png", ".svg")
 FIGURES = {  # tasks/images/figures.py draws them
     "arrows": "of a non-local net, from one position of an image or a clip to the 20 where it looks most",
-    "centres": "of attention by quadratic positions, where each head looks: each layer, or one over the epochs",
+    "centers": "of attention by quadratic positions, where each head looks: each layer, or one over the epochs",
     "channels": "of squeeze-and-excitation, how much each channel counts, for each class",
     "maps": "of attention as convolution, the mean map of each head",
 }
@@ -26,14 +26,14 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("model", metavar=MODEL[0], help=MODEL[1])
     verb.add_argument("rest", nargs="*", metavar="INPUT",
                       help="channels, maps: a folder of class folders, a table of images, or image files; arrows: an "
-                      "image, an animation or a folder of frames; centres: none")  # fmt: skip
+                      "image, an animation or a folder of frames; centers: none")  # fmt: skip
     verb.add_argument("--out", type=Path, metavar="FILE", help="a picture: .png or .svg (default: FIGURE.png)")
     verb.add_argument("--at", type=_place, metavar="[T,]Y,X",
                       help="arrows, maps: the position that looks, a pixel of the image at the size that the "
                       "model sees, in a clip of the T-th frame drawn, from 0 (default: its middle)")  # fmt: skip
     verb.add_argument("--layer", type=int, metavar="N",
                       help="from 0, or negative from the end. arrows, channels: that layer (default: the last, of a "
-                      "network or of each stage); centres: that one over the epochs that training.keep_every "
+                      "network or of each stage); centers: that one over the epochs that training.keep_every "
                       "kept")  # fmt: skip
     verb.add_argument("--images", type=whole(1, 10**9), metavar="N",
                       help="channels, maps: of a data set so many, evenly spaced (default: 1000)")  # fmt: skip

@@ -235,6 +235,8 @@ def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
 
 def test_processes_agree_on_the_minutes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one began 20 minutes ago, and rank 0 says that it were 12."""
-    monkeypatch.setattr("manyheads.runs.run.here", lambda: SimpleNamespace(shared=lambda _: 12.0 * 60))
+    monkeypatch.setattr(
+        "manyheads.runs.run.distributed_context", lambda: SimpleNamespace(broadcast=lambda _: 12.0 * 60)
+    )
     part = Run("r", Path("runs/r"), max_minutes=30).part("base", time.monotonic() - 60 * 20)
     assert part.max_minutes == pytest.approx(18)
