@@ -232,7 +232,7 @@ def test_a_pipe_is_refused_and_not_waited_for(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     last = [str(pipe)] if arguments[0] == "translate" else ["--context", f"@{pipe}"]
-    assert f"{pipe}: expected a file, got a pipe or device" in refused(capsys, *arguments, *last)
+    assert f"{pipe}: expected a file, found a pipe or device" in refused(capsys, *arguments, *last)
 
 
 class Writer:
