@@ -29,7 +29,9 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, full_disk: None) -> None:
     file = tmp_path / "page.html"
     file.write_text("old")
-    with pytest.raises(WriteError, match=r"page\.html: cannot write: No space left on device; the previous content is intac"):
+    with pytest.raises(
+        WriteError, match=r"page\.html: cannot write: No space left on device; the previous content is intac"
+    ):
         write(file, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 

@@ -169,7 +169,7 @@ def test_pairs_are_read_from_files_and_lines(
         manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
-    assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
+    assert "<stdin>:2: this text has 0 tabs: expected two texts separated by one tab" in capsys.readouterr().err
 
 
 def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
