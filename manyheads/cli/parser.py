@@ -46,7 +46,12 @@ class Verbs:
         example      a command, printed below the help
         """
         parser = self._subparsers.add_parser(
-            name, help=help, description=help, epilog=f"example: {example}", allow_abbrev=False
+            name,
+            help=help,
+            description=help,
+            epilog=f"example:\n  {example}",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.set_defaults(verb=function)
         parser.add_argument(

@@ -36,7 +36,7 @@ def test_help_of_each_verb_ends_with_an_example_that_parses(verb: str, capsys: p
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])
     assert left.value.code == 0
-    _, example = capsys.readouterr().out.split("example: manyheads ")
+    _, example = capsys.readouterr().out.split("example:\n  manyheads ")
     options = cli._parse(shlex.split(example))
     assert options.name == verb
 
@@ -76,7 +76,10 @@ def test_help_of_each_verb_ends_with_an_example_that_parses(verb: str, capsys: p
         (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
         (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "complete texts: leave out --nbest"),
         (["translate", "absent", "--score-target", "nowhere.de", "--truncate"], "complete texts: leave out --truncate"),
-        (["generate", "absent", "--seed", "abc"], f"--seed: expected a whole number from 0 to {2**63 - 1}, got 'abc'"),
+        (
+            ["generate", "absent", "--seed", "abc"],
+            f"--seed: expected a whole number from 0 to {2**63 - 1}, found 'abc'",
+        ),
         (["answer", "absent", "--null-threshold", "abc"], "--null-threshold: expected a finite number, found 'abc'"),
         (["evaluate", "absent"], "absent"),
         (["evaluate", "absent", "more"], "unexpected 'more'"),
