@@ -127,7 +127,7 @@ def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
         from_file(path)
     os.mkfifo(tmp_path / "pipe")
     for place, what in ((tmp_path / "pipe", "pipe or device"), (tmp_path, "directory")):
-        with pytest.raises(ValueError, match=f"expected a file, got a {what}"):
+        with pytest.raises(ValueError, match=f"expected a file, found a {what}"):
             from_file(place)
 
 
