@@ -27,7 +27,7 @@ test: $(STAMP)
 	$(PYTEST) tests/unit tests/contracts
 
 test-system: $(STAMP)
-	$(PYTEST) tests/system
+	$(PYTEST) --no-loadscope-reorder tests/system
 
 test-stress: $(STAMP)
 	$(BIN)/python -m pytest -m 'slow or stress' --timeout 3600 tests

@@ -106,7 +106,7 @@ def attention_of(
     at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
     before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])  # of PyTorch's padding="same"
     with torch.no_grad():
-        attention.centers.copy_(at * dilation - before)
+        attention.centres.copy_(at * dilation - before)
         attention.sharpness.fill_(math.sqrt(2 * alpha))
         attention.output.weight.copy_(matrices.flatten(1))
         attention.output.bias.copy_(torch.zeros(outputs) if bias is None else bias.detach())
@@ -155,12 +155,12 @@ class QuadraticAttention(PositionalAttention):
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__(width, heads, outputs, dropout)
-        self.centers = nn.Parameter(torch.randn(heads, 2) * 2.0)  # the authors' code: scattered over a 5 x 5 square
+        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)  # spread over 5 x 5 pixels (authors' code)
         self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
 
     def scores(self, rows: int, columns: int) -> Tensor:
         alpha = self.sharpness.square() / 2
-        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centers], dim=1)  # (H, 3)
+        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)  # (H, 3)
         d = shifts(rows, columns, v.device).to(v.dtype)
         r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # (T, T, 3)
         return _dot(v, r)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from manyheads.service import libretranslate, looking, openai, page, schemas, verbs
+from manyheads.service import attention_api, libretranslate, openai, page, schemas, verbs
 from manyheads.service.endpoint import Endpoint
 from manyheads.service.middleware import Gate, same, unknown, without_token
 from manyheads.service.openapi import document
@@ -68,7 +68,7 @@ ENDPOINTS = (
     Endpoint("POST", "/fill", verbs.fill, "words for the mask of each text", schemas.FillRequest, schemas.Results),
     Endpoint("POST", "/answer", verbs.answer, "spans of a context that answer a question", schemas.AnswerRequest,
              schemas.Results),
-    Endpoint("POST", "/attend", looking.attend, "where heads look at one input", schemas.AttendRequest,
+    Endpoint("POST", "/attend", attention_api.attend, "where heads look at one input", schemas.AttendRequest,
              schemas.Attended),
     Endpoint("GET", "/runs", runs, "the runs whose curves are shown", None, schemas.RunList),
     Endpoint("GET", "/runs/{name}", curves, "what one has measured so far", None, schemas.Curves),

@@ -104,16 +104,16 @@ def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.Ca
     assert len(error.splitlines()) == 1
     assert probe(model, bank, "--skip-bad-lines") == 0
     error = capsys.readouterr().err
-    for line in ("1 faulty sentences skipped", "1 sentences left out: the model has no room",
-                 "1 words left out: the tokenizer makes nothing", "3 relations of fewer than 50 words"):  # fmt: skip
+    for line in ("1 malformed sentences skipped", "1 sentences left out: longer than the",
+                 "1 words left out: the tokenizer gives them", "3 relations with fewer than 50 words"):  # fmt: skip
         assert line in error
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--out", "a.pdf"), "expected a name that ends in .png or .svg"),
-        (("--out", "none/a.png"), "there is no directory none: make it first"),
+        (("--out", "a.pdf"), "a name that ends in .png or .svg"),
+        (("--out", "none/a.png"), "directory none not found: create it first"),
         (("--minimum", "0"), "expected a whole number from 1"),
         (("--train", "none.conllu"), "none.conllu: no such file"),
     ],

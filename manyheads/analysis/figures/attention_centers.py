@@ -79,7 +79,7 @@ def learned_centers(model: nn.Module) -> Centers:
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
     if not layers:
         raise UserError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
-    centers = torch.stack([layer.centers.detach() for layer in layers.values()])  # (L, H, 2)
+    centers = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
     sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
     return Centers(tuple(layers), centers, 1 / sharpness.abs())
 

@@ -72,7 +72,7 @@ def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, lay
     """Where the heads of each layer look, or those of one in each epoch that the run has kept (Cordonnier 2020, figures
     4 and 3)."""
     if inputs:
-        raise UserError(f"centres are the model's own parameters: leave out {' '.join(inputs)}")
+        raise UserError(f"centers are the model's own parameters: leave out {' '.join(inputs)}")
     name, centers = short_name(encoder.path), learned_centers(encoder.model)
     if layer is None:
         return attention_centers.draw_centers(centers, out, title=name)
@@ -123,7 +123,7 @@ def _has(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
 
 FIGURES = {
     "arrows": Figure("a non-local net", _has(NonLocalBlock), draw_arrows),
-    "centres": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centers),
+    "centers": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centers),
     "channels": Figure("squeeze-and-excitation", lambda model: bool(squeezes(model)), draw_channels),
     "maps": Figure("attention as convolution", _has(ConvAttention), draw_maps),
 }

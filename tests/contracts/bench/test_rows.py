@@ -77,7 +77,7 @@ def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
 )  # fmt: skip
 def test_the_limit_counts_no_product_that_decoding_does_not_make(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = decode_gpt2 if isinstance(case, Decoding) else decode_translation
-    monkeypatch.setattr(module, "fast", lambda model, setting, threads: (model.eval(), prepare("float32", 1)))
+    monkeypatch.setattr(module, "compiled", lambda model, setting, threads: (model.eval(), prepare("float32", 1)))
     prepared = module.WORK.ours.prepare(case, "float32", 1)
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
@@ -162,9 +162,9 @@ def test_the_time_of_help_is_of_ours_alone(peer: str) -> None:
 
 def test_of_seconds_the_fewest_are_best() -> None:
     work = replace(MADE_UP, unit="seconds")
-    row = measure.row("n", "c", work, [3.0, 1.0, 2.0], {"slow": (8.0, 0.0), "fast": (4.0, float("nan"))}, 1.0)
+    row = measure.row("n", "c", work, [3.0, 1.0, 2.0], {"slow": (8.0, 0.0), "compiled": (4.0, float("nan"))}, 1.0)
     assert (row["ratio"], row["share_of_limit"], row["spread"], row["repeats"]) == (0.5, 2.0, [1.0, 3.0], 3)
-    assert row["agreement"]["fast"] is None
+    assert row["agreement"]["compiled"] is None
 
 
 def test_ceilings_are_rates() -> None:

@@ -133,7 +133,7 @@ def test_shards_are_the_same_model_as_one_file(tmp_path: Path, kind: str) -> Non
 def test_pickles_are_converted_with_their_vocabularies(tmp_path: Path, kind: str, shards: int) -> None:
     model = build(kind, tmp_path / "old")
     pickle_weights(model, tmp_path / "old", shards)
-    with pytest.raises(ValueError, match=f"make a safe copy with 'manyheads convert {tmp_path / 'old'} OUT'"):
+    with pytest.raises(ValueError, match=f"Make a safe copy with 'manyheads convert {tmp_path / 'old'} OUT'"):
         directory.load(tmp_path / "old")
     export.convert(tmp_path / "old", tmp_path / "new")
     names = {file.name for file in (tmp_path / "new").iterdir()}

@@ -109,7 +109,7 @@ def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_pa
 
 def test_json_that_is_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "command.json").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=r"command\.json: expected a file, got a pipe or device"):
+    with pytest.raises(ValueError, match=r"command\.json: expected a file, found a pipe or device"):
         read_json(tmp_path / "command.json", "delete it")
 
 
@@ -215,5 +215,5 @@ def test_lines_of_metrics_that_no_number_holds_are_left_out(tmp_path: Path) -> N
 
 def test_a_vocabulary_that_is_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="expected a file, got a pipe or device"):
+    with pytest.raises(ValueError, match="expected a file, found a pipe or device"):
         read_vocabulary(tmp_path / "vocab.txt")

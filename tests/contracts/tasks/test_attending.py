@@ -290,7 +290,7 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),
         ((translator.path, "a", "--pair", "b"), "--pair is for models that read pairs of texts"),
         ((translator.path, "a", "--out", "map.pdf"), "--out map.pdf: expected a file that ends in .html, .npz"),
-        ((translator.path, "a", "--out", "none/map.png"), "there is no directory none: make it first"),
+        ((translator.path, "a", "--out", "none/map.png"), "directory none not found: create it first"),
         ((translator.path, "a", "b", "--out", "map.png"), "two maps side by side are for a page"),
         ((translator.path, "a", "b", "c"), "3 maps: a page has two side by side"),
         ((translator.path, "a", "--lines"), "--lines is for a picture: expected --out FILE.png or FILE.svg, got atte"),

@@ -32,7 +32,7 @@ class ThreadRanks(DistributedContext):
     barrier: Any = None
     values: Any = None  # one for each rank
 
-    def gathered(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.values[self.rank] = value
         self.barrier.wait(60)
         gathered = list(self.values)
@@ -85,7 +85,7 @@ def test_ranks_divide_a_validation(make: Any, same_calls: bool, tmp_path: Path, 
     world = 2
     barrier, values = threading.Barrier(world), [None] * world
     ranks = {f"rank_{rank}": ThreadRanks(rank, world, rank, barrier, values) for rank in range(world)}
-    monkeypatch.setattr(division, "here", lambda: ranks[threading.current_thread().name])
+    monkeypatch.setattr(division, "distributed_context", lambda: ranks[threading.current_thread().name])
 
     def validate(rank: int) -> dict[str, float]:
         threading.current_thread().name = f"rank_{rank}"

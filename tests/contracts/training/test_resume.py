@@ -38,7 +38,7 @@ def run(out: Path, crash: int | None = None, **options) -> ToyTask:
     task = options.pop("task", None) or ToyTask()
     task.before_loss = hook
     config = options.pop("config", None) or TrainingConfig(**SETTINGS)
-    train(task, config, out, compute=options.pop("route", toy_route()), **options)
+    train(task, config, out, compute=options.pop("compute", toy_route()), **options)
     return task
 
 

@@ -101,7 +101,7 @@ def test_square_triangle_equals_the_fused_kernels_own(explicit: bool) -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-@pytest.mark.parametrize("normalise", ["softmax", "count"])
+@pytest.mark.parametrize("normalize", ["softmax", "count"])
 def test_a_query_that_may_look_nowhere_gets_zeros(explicit: bool, normalize: str) -> None:
     tensors = inputs()
     mask = Mask(key_lengths=NONE_LEFT)

@@ -169,7 +169,7 @@ def test_pairs_are_read_from_files_and_lines(
         manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
-    assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
+    assert "<stdin>:2: this text has 0 tabs: expected two texts separated by one tab" in capsys.readouterr().err
 
 
 def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
@@ -373,7 +373,7 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert cli.main(["evaluate", str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     shown = capsys.readouterr()
     assert "2 items" in shown.out
-    assert f"skipped 1 of {file}: 1 columns" in shown.err
+    assert f"skipped 1 of {file}: expected 2 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
     assert cli.main(["evaluate", str(textbook), "--skip-bad-lines"]) == 2

@@ -112,15 +112,15 @@ def test_every_figure_is_described_and_drawn(
         (("channels", models / "se", models / "images", "--images", 3), {"images, 3 images"}),
         (("maps", models / "content", models / "images"), {"content, mean over 6 images", "head 3", "layer 2"}),
         (("maps", models / "quadratic", models / "a.png", "--at", "0,7"), {"quadratic, one image"}),
-        (("centres", models / "quadratic"), {"quadratic", "layer 0", "layer 2", "head 3"}),
-        (("centres", models / "quadratic", "--layer", -1), {"quadratic, layer 2", "epoch 0", "epoch 2", "epoch 10"}),
+        (("centers", models / "quadratic"), {"quadratic", "layer 0", "layer 2", "head 3"}),
+        (("centers", models / "quadratic", "--layer", -1), {"quadratic, layer 2", "epoch 0", "epoch 2", "epoch 10"}),
         (("arrows", models / "nonlocal", models / "a.png", "--at", "3,4"), {"nonlocal: a.png"}),
         (("arrows", models / "nonlocal", models / "clip.tiff"), {"nonlocal: clip.tiff", "frame 0", "frame 3"}),
         (("arrows", models / "nonlocal", models / "frames", "--frames", 2, "--layer", 0), {"frame 0", "frame 3"}),
     ):
         assert typed(capsys, "draw", *arguments, "--out", "f.svg") == (0, "f.svg\n", ""), arguments
         assert expected <= set(texts(Path("f.svg"))), (arguments, texts(Path("f.svg")))
-    assert typed(capsys, "draw", "centres", models / "quadratic") == (0, "centres.png\n", "")
+    assert typed(capsys, "draw", "centers", models / "quadratic") == (0, "centers.png\n", "")
 
 
 def test_arrows_are_the_twenty_strongest_of_the_whole_clip(models: Path, tmp_path: Path) -> None:
@@ -151,22 +151,28 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
     for arguments, message in (
         (("draw", "arrows", models / "se", image),
          "drawn of a non-local net, and this model has none: it is seen with manyheads draw channels"),
-        (("draw", "centres", models / "content"), "none: it is seen with manyheads draw maps or manyheads attend"),
+        (("draw", "centers", models / "content"), "none: it is seen with manyheads draw maps or manyheads attend"),
         (("draw", "maps", models / "plain", image), "this model has none: there is no attention in it to be seen"),
-        (("draw", "spirals", models / "plain"), "unknown FIGURE 'spirals': valid are arrows, centres, channels, maps"),
+        (("draw", "spirals", models / "plain"), "unknown FIGURE 'spirals': valid are arrows, centers, channels, maps"),
         (("draw", "maps", models / "content"), "there are no images: give a folder of class folders"),
-        (("draw", "centres", models / "quadratic", image), "centres are the model's own parameters: leave out"),
-        (("draw", "centres", models / "quadratic", "--layer", 3), "layer 3 does not exist: valid are 0 to 2"),
-        (("draw", "centres", models / "quadratic", "--at", "1,1"), "--at is for arrows and maps: centres have none"),
+        (("draw", "centers", models / "quadratic", image), "centers are the model's own parameters: leave out"),
+        (("draw", "centers", models / "quadratic", "--layer", 3), "layer 3 does not exist: valid are 0 to 2"),
+        (("draw", "centers", models / "quadratic", "--at", "1,1"), "--at is for arrows and maps: centers have none"),
         (("draw", "arrows", models / "nonlocal"), "expected one INPUT, an image, an animation or a folder"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "0,1,1"), "is an image: expected --at Y,X, got 0,1,1"),
         (("draw", "arrows", models / "nonlocal", models / "frames", "--at", "1,1"), "is a clip: expected --at T,Y,X"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "x"), "expected Y,X or, in a clip, T,Y,X"),
         (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
+<<<<<<< HEAD
         (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
         (("draw", "channels", models / "se", image, "--out", "f.pdf"), "expected a name that ends in .png or .svg"),
         (("draw", "centres", tmp_path / "gpt"), "use it with manyheads attend"),
+=======
+        (("draw", "channels", models / "se", models / "frames"), "frames: no class folders in it"),
+        (("draw", "channels", models / "se", image, "--out", "f.pdf"), "a name that ends in .png or .svg"),
+        (("draw", "centers", tmp_path / "gpt"), "use it with manyheads attend"),
+>>>>>>> main
         (("attend", models / "se", image, "--heads", 0), "channels have weights, and neither heads nor an axis"),
         (("attend", models / "se", image, image), "manyheads draw channels MODEL IMAGE IMAGE takes more"),
         (("attend", models / "se", image, "--words"), "--words is for attention maps"),
@@ -177,7 +183,7 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
         assert (status, out, error.count("\n")) == (2, "", 1), (arguments, error)
         assert message in error, (message, error)
     directory.save(tmp_path / "unkept", ConvAttention(CONV))
-    status, _, error = typed(capsys, "draw", "centres", tmp_path / "unkept", "--layer", 0)
+    status, _, error = typed(capsys, "draw", "centers", tmp_path / "unkept", "--layer", 0)
     assert status == 2
     assert "no models of its epochs in kept/: train with training.keep_every=1" in error
     assert not list(Path.cwd().glob("centres.*"))

@@ -37,7 +37,7 @@ def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
     centers = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
     widths = torch.tensor([[1.0, 1.5, 1.25], [1.0, 1.25, 2.0]])
     for layer, center, width in zip(model.layers, centers, widths, strict=True):
-        layer.attention.centers.data.copy_(center)  # type: ignore[union-attr, operator]
+        layer.attention.centres.data.copy_(center)  # type: ignore[union-attr, operator]
         layer.attention.sharpness.data.copy_(1 / width)  # type: ignore[union-attr, operator]
     measured = mean_maps(model, images(2, 48)).centers()  # 24 x 24 tokens hold all of every Gaussian
     assert measured.layers == ("layers.0.attention", "layers.1.attention")
