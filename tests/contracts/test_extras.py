@@ -77,7 +77,7 @@ def test_a_shipped_corpus_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(shipped.pairs("en", "de", seed=1, size=30_000).train) == 30_000
     assert len(shipped.tagged("en", seed=1, size=8000).train) == 8000
     assert len(set(shipped.languages(seed=1, size=48_000).train.labels)) == 60
-    with pytest.raises(UserError, match=r"without an extra: one of .*pairs-en-de-seed1-size30000"):
+    with pytest.raises(UserError, match=r"available without an extra: .*pairs-en-de-seed1-size30000"):
         shipped.pairs("en", "de", seed=2, size=30_000)
 
 

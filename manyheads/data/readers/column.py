@@ -1,4 +1,4 @@
-"""Texts of a corpus that need not fit into memory: a list, or a file of which only what is asked for is read."""
+"""Text columns that may exceed memory: a list, or a file from which single texts are read on demand."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 
 from manyheads.files import WriteError
 
-HELD = 2**26  # characters of a column that are held in memory
-_WRITTEN = 2**20  # bytes that are written at a time
+HELD = 2**26  # maximum number of characters of a column in memory
+_WRITTEN = 2**20  # bytes per write
 
 
 class Column(Sequence[str]):
-    """Texts in a file that no other process sees, and that is gone with the last column that reads it."""
+    """Texts in an unnamed temporary file. The file is removed when the last column that reads it is freed."""
 
     def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
-        """ends  (N + 1,) where in the file the texts end, 0 first
-        rows     (M,) which of them are these; None: all"""
+        """Initialize the column.
+
+        ends  (N + 1,) byte offsets in the file at which the texts end, starting with 0
+        rows  (M,) indices of the texts in this column; None: all texts
+        """
         self._file, self._ends, self._rows = file, ends, rows
 
     def __len__(self) -> int:
@@ -32,7 +35,7 @@ class Column(Sequence[str]):
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
         if not -len(self) <= index < len(self):
-            raise IndexError(f"text {index} of {len(self):,}")
+            raise IndexError(f"index {index} is out of range for {len(self):,} texts")
         row = index % len(self) if self._rows is None else self._rows[index]
         start, end = self._ends[row : row + 2].tolist()
         return os.pread(self._file.fileno(), end - start, start).decode()
@@ -41,13 +44,13 @@ class Column(Sequence[str]):
         return map(self.__getitem__, range(len(self)))
 
     def chosen(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
-        """Those at the rows, in that order."""
+        """Return a column of the texts at the given rows, in that order."""
         rows = np.asarray(rows, np.int64)
         return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
 
 
 class ConcatenatedTexts:
-    """The texts of several columns one behind the other, each time that they are gone through."""
+    """Re-iterable concatenation of several text columns."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._columns = columns
@@ -60,9 +63,9 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Texts as they are read; more than `HELD` characters of them go into a file.
+    """Buffer for texts; if they exceed `HELD` characters in total, they are moved to a temporary file.
 
-    folder  for that file; None: that of the system's temporary files
+    folder  directory of the file; None: the system's directory for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -90,7 +93,7 @@ class SpillingTextBuffer:
                 self._write(self._file)
 
     def gathered(self) -> list[str] | Column:
-        """All of them; nothing is appended afterwards."""
+        """Return all appended texts. Nothing may be appended afterwards."""
         if self._file is None:
             return self._texts
         self._write(self._file)
@@ -114,4 +117,4 @@ class SpillingTextBuffer:
 
     def _fault(self, error: OSError) -> WriteError:
         folder = self._folder or tempfile.gettempdir()
-        return WriteError(f"{folder}: cannot write the texts there: {error.strerror}; make room")
+        return WriteError(f"{folder}: failed to write texts to a temporary file: {error.strerror}; free disk space")

@@ -1,8 +1,8 @@
-"""Texts, or pairs of texts, with a label each, read strictly from the columns of a table (`rows.py` has its formats).
-Texts may also be files in a folder for each label (`class_folders.py`).
+"""Labeled texts or pairs of texts from the columns of a table (formats: `rows.py`).
 
-Columns are found by their names: `text` or `sentence`; for pairs `sentence1` and `sentence2`, `text` and `text_pair`,
-`premise` and `hypothesis`, `question1` and `question2`, or GLUE's `#1 String` and `#2 String`; and `label` (`Quality`).
+Texts may also be files in one folder per label (`class_folders.py`). Columns are found by name: `text` or `sentence`
+for single texts; for pairs `sentence1` and `sentence2`, `text` and `text_pair`, `premise` and `hypothesis`,
+`question1` and `question2`, or `#1 String` and `#2 String` (GLUE); for the label `label` or `Quality`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from manyheads.data.readers.dataset import Dataset, leaving_out
 from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parsed, table, text_fault
 from manyheads.errors import UserError
 
-D = TypeVar("D", bound=Any)  # labelled texts or images
+D = TypeVar("D", bound=Any)  # a data set of labeled texts or images
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -31,15 +31,15 @@ _TEXTS = ("text", "sentence")
 _LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = (
-    "only classes are learned here: write a class for each range of scores, such as low and high, or name another "
+    "only classification is supported: write a class for each range of scores, such as low and high, or select another "
     "column with columns.label=NAME"
 )
-_MOST_DIGITS = 18  # of a label that is a number
+_MOST_DIGITS = 18  # maximum digits of a label that is a number
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns, where they are not the usual ones; `pair` is the second text's."""
+    """Names of the columns, if they differ from the defaults; `pair` is the column of the second text."""
 
     text: str | None = None
     pair: str | None = None
@@ -48,10 +48,10 @@ class Columns:
 
 @dataclass(frozen=True, repr=False)
 class Labelled(Dataset):
-    """Texts with their labels; `second_texts` is None if items are single texts.
+    """Texts with their labels. `second_texts` is None if the items are single texts.
 
-    numbered  labels by the numbers that the file has in their places
-    files     of the texts, where each has one of its own
+    numbered  label name for each label number in the file
+    files     file of each text, if every text is a file
     """
 
     columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
@@ -67,7 +67,7 @@ class Labelled(Dataset):
 
     @property
     def inputs(self) -> list[str]:
-        """Each text, or both texts of a pair with a tab between them."""
+        """Each text; for a pair, both texts joined by a tab."""
         return (
             self.texts
             if self.second_texts is None
@@ -79,26 +79,26 @@ def read_labelled(
     path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
     limit: int | None = None,
 ) -> Labelled:  # fmt: skip
-    """Reads one file, or one directory of class folders.
+    """Read one table, or one directory of class folders.
 
-    names           what the labels 0, 1, ... of the file are called, if anything; the name of a class folder may also
-                    be the beginning of one: `pos` is "positive"
-    skip_bad_lines  leave faulty rows, or files, out and count them
-    limit           how many texts are read at most
+    names           names of the labels 0, 1, ... of the file. The name of a class folder may be a prefix of a label
+                    name: `pos` for "positive"
+    skip_bad_lines  leave out and count faulty rows or files
+    limit           maximum number of texts to read
 
-    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     if Path(path).is_dir():
         if columns not in (None, Columns()):
-            raise UserError(f"{path}: class folders have no columns: leave `columns` out")
+            raise UserError(f"{path}: class folders have no columns; omit `columns`")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
-    scores: list[str] = []  # where labels are
+    scores: list[str] = []  # locations of scores in the label column
     chosen: tuple[str, str | None, str] | None = None
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal chosen
-        chosen = chosen or _choose(columns or Columns(), row)  # the first row without a fault decides
+        chosen = chosen or _choose(columns or Columns(), row)  # the first row without a fault determines the columns
         text, pair, label = chosen
         if fault := score_fault(row.cells.get(label), label):
             scores.append(row.place)
@@ -111,9 +111,9 @@ def read_labelled(
 
     skips: Counter[str] = Counter()
     rows = filter_invalid(parsed(table(path), item), skips, skip=skip_bad_lines)
-    labelled = Labelled.collect(islice(rows, limit), path, skips, "no usable row", SCORES if scores else "")
+    labelled = Labelled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
     if len(scores) > len(labelled):
-        raise UserError(f"{scores[0]}: {len(scores):,} labels are numbers that are not whole; {SCORES}")
+        raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     return replace(labelled, numbered=numbered)
 
 
@@ -131,49 +131,58 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
     skips: Counter[str] = Counter()
     rows = filter_invalid(parsed(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", whole=folder)
     kept = list(islice(rows, limit))
-    labelled = Labelled.collect(kept, folder, skips, "no text in it")
+    labelled = Labelled.collect(kept, folder, skips, "no text found")
     return replace(labelled, files=[row.file for row in kept], numbered=numbered)
 
 
 def number_fault(written: str) -> tuple[str, str] | None:
-    """(what is wrong, remedy) with a number that counts no labels: of some thousand digits Python makes none."""
+    """Return the fault and hint for an implausibly long number, or None.
+
+    Python refuses to convert numbers of thousands of digits.
+    """
     if not written.isdecimal() or len(written) <= _MOST_DIGITS:
         return None
-    return f"label {written[:20]}... has {len(written):,} digits", "is it a column of labels?"
+    return f"label {written[:20]}... has {len(written):,} digits", "check that this is the label column"
 
 
 def score_fault(label: Any, name: str) -> tuple[str, str] | None:
-    """(what is wrong, remedy) with a label that is a number but not whole."""
+    """Return the fault and hint for a label that is a fractional number, or None."""
     if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
         label = float(label)
     if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
-        return f"{name!r} is {label}, not a label: a number that is not whole is a score", SCORES
+        return f"{name!r} is a score, not a label: {label} is not an integer", SCORES
     return None
 
 
 def label_name(label: Any, names: Sequence[str]) -> str:
-    """What a label is called: 0, 1, ... by `names`, if there are any."""
+    """Return the name of a label. The numbers 0, 1, ... are indices into `names`, if names are given."""
     written = str(label).strip()
     return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each with its number where another has the same: "crane (134)", ImageNet's bird, not its machine."""
+    """Make names distinct by appending the index.
+
+    For example, ImageNet has two classes "crane"; the bird becomes "crane (134)".
+    """
     counts = Counter(names)
     return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different labels in the order that a model counts them: by number where all are numbers, else by name."""
+    """Return the distinct labels in class order: by number if all are numbers, otherwise by name."""
     different = set(labels)
     numbers = all(label.isdecimal() for label in different)
-    return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))  # 1 and 01 are two
+    # labels "1" and "01" are distinct
+    return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
-    """`data`, whose labels are all among the known ones; else a UserError, or the others are left out and counted.
+    """Return `data` if all its labels are known.
 
-    unit  what is left out
+    Otherwise raise UserError, or with `skip_bad_lines` leave out and count the items with unknown labels.
+
+    unit  noun for the items in messages
     """
     unknown = [i for i, label in enumerate(data.labels) if label not in known]
     if not unknown:
@@ -181,21 +190,21 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
     if not skip_bad_lines:
         raise UserError(
-            f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which have "
+            f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which has labels "
             f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
         )
     if len(unknown) == len(data):
-        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which have {shown}")
+        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {shown}")
     kept = [i for i, label in enumerate(data.labels) if label in known]
     return leaving_out(data, kept, "labels not in the training data")
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
-    """The names of the columns of text, second text (or None) and label."""
+    """Return the names of the columns of the text, the second text (or None) and the label."""
     there = list(row.cells)
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in there:
-            raise UserError(f"{row.place}: no column {name!r}: it has {', '.join(map(repr, there))}")
+            raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, there))}")
     text, pair = columns.text, columns.pair
     if text is None and pair is None:
         pairs = [names for names in _PAIRS if set(names) <= set(there)]
@@ -204,11 +213,15 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     label = columns.label or next((name for name in _LABELS if name in there), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
-        apart = " (which looks separated by ';': separate it by ',')" if len(there) == 1 and ";" in there[0] else ""
+        apart = (
+            (" (the cells seem to be separated by ';'; separate them with ',')")
+            if len(there) == 1 and ";" in there[0]
+            else ""
+        )
         raise UserError(
-            f"{row.place}: no column for {missing}: it has {', '.join(map(repr, there))}{apart}; name"
-            " the columns in a header, or give columns.text=NAME columns.label=NAME (and columns.pair=NAME); to"
-            " evaluate: --columns text=NAME,label=NAME"
+            f"{row.place}: found no column for {missing} among {', '.join(map(repr, there))}{apart}; name"
+            " the columns in a header line, or set columns.text=NAME columns.label=NAME (and columns.pair=NAME); for"
+            " evaluation, pass --columns text=NAME,label=NAME"
         )
     return text, pair, label
 
@@ -221,17 +234,17 @@ def _text(cells: Cells, name: str) -> str:
 
 
 def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
-    """A label as it is written, and what it is called: one of `names` if there are any, of which it may be a number."""
+    """Return a label as written, and its name. If `names` is given, the label must be one of them or an index."""
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a column of numbers, some of which were missing, is one of floats
+        value = int(value)  # a column of integers with missing values is read as floats
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-        raise BadRow(f"{name!r} is {repr(value)[:40]}, not a label", "write a name or a whole number")
+        raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
     written = _text({name: str(value)}, name).strip()
     if written == "-1":
-        raise BadRow("the label -1 means that there is none", "label or remove the row, or the file")
+        raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
     if fault := number_fault(written):
         raise BadRow(*fault)
     called = label_name(written, names)
     if names and called not in names:
-        raise BadRow(f"label {written!r} is none of {', '.join(names)}", "correct it")
+        raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
     return written, called

@@ -1,7 +1,7 @@
-"""Running text, kept as it is: every character is to be predicted.
+"""Running text without any normalization: the model predicts every character.
 
-Texts are not held: they are read anew, a piece at a time, whenever they are gone through (`corpus.py`). What is kept of
-a text is its hash, eight bytes.
+The texts are not in memory: each iteration reads the files again, one piece at a time (`corpus.py`). Only a hash of
+eight bytes per text is in memory.
 """
 
 from __future__ import annotations
@@ -24,17 +24,22 @@ from manyheads.files import fingerprint, parse_json, write_json
 
 
 class Facts(NamedTuple):
-    """What a report says of texts, and the fingerprint of all of them, as `files.fingerprint` has it."""
+    """Statistics of texts for reports, and the fingerprint of all texts (`files.fingerprint`)."""
 
     characters: int
-    bytes: int  # in UTF-8
+    bytes: int  # size in UTF-8
     lines: int
-    alphabet: str  # the different characters, sorted
+    alphabet: str  # distinct characters, sorted
     fingerprint: str
 
 
 class Part(NamedTuple):
-    """A piece of a chosen text: its number among the pieces of the corpus, its text's number, whether this begins."""
+    """Piece of a selected text.
+
+    number   index of the piece in the corpus
+    text     index of the text in the corpus
+    first    True for the first piece of a text
+    """
 
     number: int
     text: int
@@ -44,13 +49,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Texts:
-    """Running texts of a corpus, or given ones.
+    """Running texts of a corpus, or a sequence of texts in memory.
 
-    chosen  (N,) which of its texts these are; None: all that can be used
-    span    of the text `cut` the characters from the first to the second (None: to its end)
-    cut     the number of a text; None: the only one
-    skips   why texts were left out, and how many
-    kept    directory where what was read is remembered
+    chosen  (N,) mask of the selected texts of the corpus; None: all usable texts
+    span    (start, end) of the characters that are used of the text `cut`; an end of None means the end of the text
+    cut     index of the text that `span` applies to; None: the only text
+    skips   number of skipped texts, by reason
+    kept    cache directory for the facts about files
     """
 
     source: Corpus | Sequence[str]
@@ -80,7 +85,7 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self, after: int = 0) -> Iterator[Part]:
-        """All pieces in their order, from the one of number `after` on. Raises UserError where a file has changed."""
+        """Yield all pieces in order, starting with piece `after`. Raises UserError if a file has changed."""
         pieces: Iterator[Piece]
         if isinstance(self.source, Sequence):
             start, pieces = 0, (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
@@ -91,7 +96,7 @@ class Texts:
             pieces = self.source.pieces(file, int(starts[file, 0]))
         current, begun, at = -1, False, 0
         for number, (text, content) in enumerate(pieces, start):
-            if text >= len(self._chosen):  # beyond the limit
+            if text >= len(self._chosen):  # texts after the limit
                 break
             current, begun, at = (current, begun, at) if text == current else (text, False, 0)
             if content is None or not self._chosen[text]:
@@ -108,16 +113,16 @@ class Texts:
 
     @property
     def texts(self) -> list[str]:
-        """All at once."""
+        """All texts, loaded into memory."""
         return ["".join(part.content for part in parts) for _, parts in groupby(self.parts(), key=lambda p: p.text)]
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        """(N,) of the texts."""
+        """Hash of each text, (N,)."""
         if self.survey is not None and self.span is None:
             return self.survey.hashes[self._chosen]
         digests: list[int] = []
-        for _, parts in groupby(self.parts(), key=lambda part: part.text):  # a text may be larger than the memory
+        for _, parts in groupby(self.parts(), key=lambda part: part.text):  # a text may exceed memory
             digest = blake2b(digest_size=8)
             for part in parts:
                 digest.update(part.content.encode())
@@ -130,7 +135,7 @@ class Texts:
 
     @property
     def bytes(self) -> int:
-        """In UTF-8."""
+        """Total size of the texts in UTF-8."""
         return self.facts.bytes
 
     def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> Texts:
@@ -140,25 +145,28 @@ class Texts:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """(N,) characters of the texts, which are all read for it."""
+        """Number of characters of each text, (N,). Reads all texts."""
         sizes = np.zeros(len(self._chosen), np.int64)
         for part in self.parts():
             sizes[part.text] += len(part.content)
         return sizes[self._chosen]
 
     def halves(self, share: float, row: int = 0) -> tuple[Texts, Texts]:
-        """All texts without the last `share` of one's characters, and those. Raises UserError where one of the two
-        parts of that text would be empty."""
+        """Split off the last `share` of one text's characters, for validation.
+
+        Returns all texts without these characters, and the characters. Raises UserError if either part of the text
+        would be empty.
+        """
         number = int(np.flatnonzero(self._chosen)[row])
         cut = None if len(self) == 1 else number
         characters = sum(len(part.content) for part in self.parts() if part.text == number)
         at = int(characters * (1 - share))
         if not 0 < at < characters:
-            raise UserError(f"a text of {characters} characters cannot be split; give validation data")
+            raise UserError(f"a text of {characters} characters is too short to split; give validation data")
         return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut)
 
     def sample(self, most: int) -> Iterator[str]:
-        """All pieces; or, of more than `most` bytes, about as many: those of the lowest hashes, which are anywhere."""
+        """Yield all pieces, or about `most` bytes of them if there are more. Pieces are sampled by their hashes."""
         limit = min(1.0, most / max(1, self.facts.bytes)) * 2**64
         for part in self.parts():
             if limit == 2**64 or int.from_bytes(blake2b(part.content.encode(), digest_size=8).digest()) < limit:
@@ -166,7 +174,7 @@ class Texts:
 
     @property
     def _memory(self) -> Path | None:
-        """Where the facts are kept."""
+        """Path of the cached facts, or None if there is no cache."""
         if self.kept is None or isinstance(self.source, Sequence):
             return None
         cut = [] if self.cut is None else [self.cut]
@@ -175,7 +183,10 @@ class Texts:
 
 
 def examined(*all_texts: Texts) -> list[Facts]:
-    """The facts of each, which are parts of one corpus: it is read once, or not at all where they are remembered."""
+    """Return the facts of each `Texts` object; all must be parts of one corpus.
+
+    The corpus is read at most once, or not at all if the facts are cached.
+    """
     places = [texts._memory for texts in all_texts]
     known = [_remembered(place) for place in places]
     if None in known:
@@ -184,7 +195,7 @@ def examined(*all_texts: Texts) -> list[Facts]:
             if place is not None and facts is not None:
                 write_json(place, facts._asdict())
     for texts, facts in zip(all_texts, known, strict=True):
-        vars(texts)["facts"] = facts  # the cached property
+        vars(texts)["facts"] = facts  # sets the cached property
     return [facts for facts in known if facts is not None]
 
 
@@ -213,7 +224,7 @@ def _examined(all_texts: Sequence[Texts]) -> Iterator[Facts]:
 
 
 class _Count:
-    """Facts as they are gathered."""
+    """Accumulator for `Facts`."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
@@ -229,14 +240,15 @@ class _Count:
 
     def add(self, part: Part) -> None:
         content = part.content.encode()
-        if part.first:  # as files.fingerprint does
+        if part.first:  # the same format as files.fingerprint
             self._digest.update(self._sizes.get(part.text, len(content)).to_bytes(8, "little"))
         self._digest.update(content)
         self._characters += len(part.content)
         self._bytes += len(content)
         self._lines += part.content.count("\n")
         known = "".join(c for c in self._alphabet if c.isascii()).encode()
-        self._alphabet.update(content.translate(None, known).decode())  # only what is new goes through Python
+        # only characters outside the known alphabet are processed in Python
+        self._alphabet.update(content.translate(None, known).decode())
 
     def facts(self) -> Facts:
         return Facts(self._characters, self._bytes, self._lines, "".join(sorted(self._alphabet)),
@@ -247,18 +259,19 @@ def read_texts(
     path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     kept: Path | None = None,
 ) -> Texts:  # fmt: skip
-    """The texts of a file, several joined by commas, or a directory, in the order of their names; blank ones carry
-    nothing and are left out. All are read once, for their faults.
+    """Read the texts of a file, of several files joined by commas, or of a directory, in the order of their names.
 
-    column          of tables that holds the text
-    skip_bad_lines  leave out faulty rows, and files that are not UTF-8, and count them
-    limit           how many texts are read at most, and of a text file only the first part
-    kept            directory where is remembered what was found, so that the same files need not be read again
+    Blank texts are left out. All files are read once, to find faults.
 
-    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
+    column          column of a table that contains the text
+    skip_bad_lines  leave out and count faulty rows, and files that are not UTF-8
+    limit           maximum number of texts to read; if set, only the first part of a text file is read
+    kept            cache directory for the facts about the files, so that unchanged files need not be read again
+
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
     survey = Survey.of(corpus, kept)
     if not survey.usable.any():
-        raise UserError(f"{path}: no text in it ({sum(survey.skips.values()):,} skipped)")
+        raise UserError(f"{path}: no usable text found ({sum(survey.skips.values()):,} skipped)")
     return Texts(corpus, skips=survey.skips, file=Path(path), kept=kept, survey=survey)

@@ -1,8 +1,8 @@
-"""Validation data held out of texts by their size: a few texts may differ in length by a factor of a thousand.
+"""Validation data that are held out of texts by size: text lengths may differ by a factor of a thousand.
 
-Of many texts, a hash of each text decides, as for all other data. If it would hold out less than half or more than
-twice the share of the characters, other whole texts are chosen by their hashes. If no whole texts are near the share,
-the end of the longest text is held out.
+By default, a hash of each text decides, as for all other data. If this holds out less than half or more than twice the
+requested fraction of the characters, other whole texts are selected by their hashes. If no selection of whole texts is
+close to the fraction, the end of the longest text is held out.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, examined
 from manyheads.errors import UserError
 
-SHARE = 0.05  # of documents and questions
-_LARGEST_PART = 0.9  # of a text that is cut
-_FACTOR = 2.0  # by which a share may differ from the requested one
+SHARE = 0.05  # fraction of documents and questions that is held out
+_LARGEST_PART = 0.9  # maximum fraction of a text that is cut off
+_FACTOR = 2.0  # accepted factor between the held-out and the requested fraction
 
 
 def hold_out_texts(train: Texts, share: float, *, by_number: bool = False) -> tuple[Texts, Texts]:
-    """(for training, for validation). `by_number`: whole texts, of whatever size, as earlier versions did."""
+    """Split texts into (training, validation).
+
+    share      fraction of the characters for validation
+    by_number  hold out whole texts of any size, as earlier versions did
+    """
     if len(train) == 1:
         return _told(*train.halves(share))
     held_out = below_share(train.hashes, share, what="text")
@@ -44,7 +48,7 @@ def hold_out_texts(train: Texts, share: float, *, by_number: bool = False) -> tu
 
 
 def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Documents, Documents]:
-    """As `hold_out_texts`, of documents; the end of one is whole sentences."""
+    """Split documents into (training, validation) like `hold_out_texts`. Documents are cut between sentences."""
     hashes, sizes = hashes_of(train.texts), np.fromiter(map(len, train.texts), np.int64)
     held_out = below_share(hashes, SHARE, what="document")
     if not by_number and not _near(sizes[held_out].sum() / sizes.sum(), SHARE):
@@ -56,8 +60,11 @@ def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Do
 
 
 def hold_out_questions(train: Questions, *, by_number: bool = False) -> tuple[Questions, Questions]:
-    """All questions of some articles, so that the number of questions is near the share; of few articles the one with
-    the fewest questions."""
+    """Split questions into (training, validation) by article.
+
+    Articles are selected so that the number of held-out questions is close to the fraction. If that is impossible
+    because there are few articles, the one with the fewest questions is held out.
+    """
     articles = hashes_of(item.article for item in train.items)
     held_out = below_share(articles, SHARE, what="article")
     if not by_number and not _near(held_out.mean(), SHARE):
@@ -74,8 +81,10 @@ def _near(found: float, share: float) -> bool:
 
 
 def _chosen(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) -> NDArray[np.bool_] | None:
-    """(N,) True for the items to hold out, all copies of each: in the order of their hashes, those that fit into the
-    share. None if they are not near it."""
+    """Return a mask (N,) of the items to hold out, or None if they are not close to the fraction.
+
+    Items are selected in the order of their hashes while they fit into the fraction. Copies are selected together.
+    """
     different, numbers = np.unique(hashes, return_inverse=True)
     totals = np.bincount(numbers, weights=sizes)
     target = share * totals.sum()
@@ -87,12 +96,13 @@ def _chosen(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) 
 
 
 def _longest(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], share: float) -> int:
-    """The index of the text to cut: the longest text without a copy. Raises UserError if it is too short."""
+    """Return the index of the text to cut: the longest text without a copy. Raises UserError if it is too short."""
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
     longest = int(single.argmax())
     if _LARGEST_PART * single[longest] < share / _FACTOR * sizes.sum():
-        raise UserError(f"{share:.0%} of the text cannot be held out, as the longest texts are copies of one another; "
+        raise UserError(f"failed to hold out {share:.0%} of the text, because the longest texts are copies of "
+                        "each other; "
                         "give validation data: validation=PATH")  # fmt: skip
     return longest
 
@@ -108,16 +118,18 @@ def _told(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
 
 
 def _cut(train: Documents, longest: int, characters: float) -> tuple[Documents, Documents]:
-    """Without the last sentences of a document, and those."""
+    """Split off the last sentences of a document, about `characters` in total. Returns (training, validation)."""
     sentences = train.texts[longest].split("\n")
     behind = np.cumsum([len(sentence) + 1 for sentence in reversed(sentences)])
     count = 1 + int(np.abs(behind[:-1] - characters).argmin()) if len(sentences) > 1 else 0
     smallest = min(range(len(train)), key=lambda row: len(train.texts[row]))
-    if not count and len(train.texts[smallest]) >= characters:  # more than the share, which the report shows
+    # more than the fraction; the report shows the actual one
+    if not count and len(train.texts[smallest]) >= characters:
         return train.subset([row for row in range(len(train)) if row != smallest]), train.subset([smallest])
     if not count or not _near(behind[count - 1] / max(characters, 1) * SHARE, SHARE):
         raise UserError(
-            f"{SHARE:.0%} of the text cannot be held out, as its longest document has {len(sentences):,} sentences; "
+            f"failed to hold out {SHARE:.0%} of the text, because its longest document has {len(sentences):,} "
+            "sentences; "
             "give validation data: validation=PATH"
         )
     kept, held = "\n".join(sentences[:-count]), "\n".join(sentences[-count:])

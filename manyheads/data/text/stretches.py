@@ -1,8 +1,9 @@
-"""Running text encoded by GPT-2's tokenizer, of which what recurs is encoded once.
+"""Encoding of running text with GPT-2's tokenizer, with a cache of recurring parts.
 
-Byte-level BPE merges within words alone, and a blank between two characters that are none begins a word, whatever they
-are (Radford et al. 2019, section 2.2; the expression in their code). So a text falls into stretches that know nothing
-of one another, and most of them have come before: a look into a table takes a tenth of the time of encoding them.
+Byte-level BPE merges tokens only within words, and a single space between two other characters always starts a word
+(Radford et al. 2019, section 2.2; regular expression in their code). A text can therefore be split at such spaces
+into stretches that are encoded independently. Most stretches recur, and a table lookup takes a tenth of the encoding
+time.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 _BETWEEN = re.compile(r" (?<=\S )(?=\S)")
-REMEMBERED = 2**18  # stretches; what is longer than a word is not remembered
-_LONGEST = 32  # characters
-_DEARER = 6  # times what a stretch costs within its text it costs by itself
+REMEMBERED = 2**18  # maximum stretches in the cache; stretches longer than a word are not cached
+_LONGEST = 32  # maximum characters of a cached stretch
+_DEARER = 6  # cost of encoding a stretch separately, relative to encoding it within its text
 
 Encode = Callable[[Sequence[str]], list[NDArray[Any]]]
 
 
 def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
-    """What gives the ids of each text, without special tokens."""
+    """Return a function that gives the ids of each text, without special tokens."""
 
     def encode(texts: Sequence[str]) -> list[NDArray[Any]]:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -36,22 +37,23 @@ def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
 
 
 def falls_apart(tokenizer: Tokenizer) -> bool:
-    """Whether the ids of a text are those of its stretches."""
+    """Return True if stretches of a text can be encoded independently."""
     told = json.loads(tokenizer.to_str())
     before, model = told["pre_tokenizer"] or {}, told["model"]
     plain = all(told[name] is None for name in ("normalizer", "truncation", "padding"))
     by_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
-    sure = model["type"] == "BPE" and not model["dropout"]  # dropout throws dice each time
+    sure = model["type"] == "BPE" and not model["dropout"]  # BPE dropout is random
     hidden = tokenizer.encode_special_tokens and all(token["special"] for token in told["added_tokens"])
-    return bool(plain and by_words and sure and hidden)  # an added token may have blanks inside
+    # added tokens must be disabled, because they may contain spaces
+    return bool(plain and by_words and sure and hidden)
 
 
 class Stretches:
-    """The same ids as `encode` gives."""
+    """Encoder with a cache of stretches. The ids are identical to those of `encode`."""
 
     def __init__(self, encode: Encode, dtype: np.dtype[Any]) -> None:
         self._encode, self._dtype = encode, dtype
-        self._known: dict[str, bytes] = {}  # the ids of a stretch behind a blank
+        self._known: dict[str, bytes] = {}  # ids of each stretch, with the preceding space
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         if len(self._known) > REMEMBERED:

@@ -59,7 +59,7 @@ def test_a_large_and_a_small_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     words = ["language-modelling", f"data={tmp_path / 'data'}", *LANGUAGE]
     _, told = trained(capsys, tmp_path / "run", *words)
     assert "train = big.txt, small.txt\n" in told
-    assert "held out of the training data: the end of the longest text, 5.0% of the characters" in told
+    assert "held out the end of the longest text of the training data, 5.0% of the characters" in told
     assert "19,041 training tokens, 1,004 of validation data" in told
     assert cli.main(["train", *words, "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert "this run is finished" in capsys.readouterr().err

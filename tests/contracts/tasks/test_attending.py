@@ -209,19 +209,21 @@ def test_a_text_that_the_tokenizer_splits_into_nothing_is_told(tmp_path: Path, w
         predictor.attend("\u200b\u0000 ")
     with pytest.raises(ValueError, match="the second text is blank"):
         predictor.attend("a dog", " ")
-    with pytest.raises(ValueError, match="the second text has half a character .* at position 1: give valid UTF-8"):
+    with pytest.raises(
+        ValueError, match="the second text contains half a character .* at position 1; give valid UTF-8"
+    ):
         predictor.attend("a dog", "\ud800")
 
 
 def test_half_characters_are_told(translator: Any) -> None:
     for target in (None, "ein"):
-        with pytest.raises(ValueError, match="text.* has half a character .* at position 2"):
+        with pytest.raises(ValueError, match="text.* contains half a character .* at position 2"):
             translator.attend("a\ud800", target)
-    with pytest.raises(ValueError, match="the target has half a character"):
+    with pytest.raises(ValueError, match="the target contains half a character"):
         translator.attend("a", "\ud800")
-    with pytest.raises(ValueError, match="text 2 has half a character"):
+    with pytest.raises(ValueError, match="text 2 contains half a character"):
         translator.translate(["a", "\ud800"])
-    with pytest.raises(ValueError, match="target 1 has half a character"):
+    with pytest.raises(ValueError, match="target 1 contains half a character"):
         translator.score(["a"], ["\ud800"])
 
 

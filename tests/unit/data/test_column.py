@@ -55,7 +55,9 @@ def test_few_texts_are_a_list() -> None:
 
 def test_a_full_disk_is_told_in_a_line(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb"))  # noqa: SIM115
-    with pytest.raises(WriteError, match=rf"{tmp_path}: cannot write the texts there: No space left on device; make"):
+    with pytest.raises(
+        WriteError, match=rf"{tmp_path}: failed to write texts to a temporary file: No space left on device; free"
+    ):
         in_a_file(tmp_path)
 
 

@@ -56,7 +56,7 @@ def test_of_a_large_and_a_small_file_the_end_of_the_large_one_is_held_out(tmp_pa
     (end,) = splits.validation.texts
     assert splits.train.texts == [big[: -len(end)], small]
     assert big.endswith(end)
-    assert "the end of the longest text, 5.0% of the characters" in source.told(splits)[1]
+    assert "the end of the longest text of the training data, 5.0% of the characters" in source.told(splits)[1]
 
 
 def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
@@ -75,9 +75,7 @@ def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
 def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
     folder = few(tmp_path / "data", big=1000, small=1)
     (folder / "copy.txt").write_text((folder / "big.txt").read_text())
-    with pytest.raises(
-        ValueError, match="5% of the text cannot be held out, .* copies of one another; give validation"
-    ):
+    with pytest.raises(ValueError, match="failed to hold out 5% of the text, .* copies of each other; give validation"):
         TextSource(data=str(folder)).read()
     (tmp_path / "a.txt").write_text(f"{'word ' * 500}\n\nshort\n")
     with pytest.raises(ValueError, match="longest document has 1 sentences; give validation data"):

@@ -52,7 +52,7 @@ def test_parallel_text() -> None:
     assert table["target characters (mean / 99% / longest)"][0].endswith("/ 400")
     assert table["sources of the training data"] == ["", "1 (50.0%)", "1 (50.0%)"]
     assert warnings(report) == [
-        f"1 of 2 {name} sources are in the training data: {name} scores flatter the model"
+        f"1 of 2 {name} sources also occur in the training data: {name} scores are too optimistic"
         for name in ("validation", "test")
     ]
 
@@ -61,7 +61,7 @@ def test_alarming_parallel_text() -> None:
     few = Pairs(["c"], ["d"])
     for pairs, warning in (
         (Pairs(["a", "b"], ["a", "b"]),
-         "2 of 2 training pairs are copied verbatim: are the files aligned and in order?"),
+         "2 of 2 training pairs have identical sides: check that the files are aligned and in order"),
         (Pairs(["a"] * 5, ["b"] * 5), "4 of 5 training pairs repeat an earlier one"),
     ):  # fmt: skip
         assert warnings(parallel_report(SplitData(pairs, few, None))) == [warning]
@@ -74,7 +74,7 @@ def test_labels() -> None:
     assert rows(report)["label: x"] == ["2 (50.0%)", "1 (50.0%)"]
     assert rows(report)["duplicate texts"] == ["1 (25.0%)", "0 (0.0%)"]
     assert warnings(report) == [
-        "1 of 2 validation texts are in the training data: validation scores flatter the model",
+        "1 of 2 validation texts also occur in the training data: validation scores are too optimistic",
         "1 training texts occur again with another label",
     ]
     many = Labelled([f"text {i}" for i in range(9)], [str(i) for i in range(9)])
@@ -94,7 +94,7 @@ def test_questions() -> None:
     report = question_report(SplitData(train, Questions([Question("3", "y", "a", (), "T")]), None))
     assert rows(report)["without an answer"] == ["1 (50.0%)", "1 (100.0%)"]
     assert rows(report)["words of a context (mean / 99% / longest)"][0] == "2.0 / 3 / 3"
-    assert warnings(report) == ["1 articles of the validation data are in the training data"]
+    assert warnings(report) == ["1 articles of the validation data also occur in the training data"]
 
 
 @pytest.mark.parametrize(

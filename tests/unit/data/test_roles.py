@@ -175,9 +175,9 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
     ("names", "message"),
     [
         (("dev_matched", "dev_mismatched", "train"), r"several validation corpora \(dev_matched.txt, dev_mism"),
-        (("train", "training"), r"several training corpora \(train.txt, training.txt\); name each file"),
-        (("a", "b", "valid"), r"no training data: .*valid\.txt of the .* test data, .* next to it a\.txt, b\.t"),
-        (("test", "valid"), r"no training data: .* next to it nothing"),
+        (("train", "training"), r"several training corpora \(train.txt, training.txt\); select the files"),
+        (("a", "b", "valid"), r"no training data; found valid\.txt as .* test data, and a\.txt, b\.t"),
+        (("test", "valid"), r"no training data; .* and nothing as other files"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_asked(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -207,7 +207,7 @@ def test_splits_below_a_directory_of_texts_are_not_mixed(tmp_path: Path) -> None
         for role in ("train", "valid"):
             as_text(tmp_path / corpus, f"wiki.{role}", role, 0)
     with pytest.raises(
-        ValueError, match=r"one: wiki.train.txt, wiki.valid.txt look like splits; name .*: data=.*/one$"
+        ValueError, match=r"one: wiki.train.txt, wiki.valid.txt look like splits; give .*: data=.*/one$"
     ):
         TextSource(data=str(tmp_path)).read()
 
@@ -225,7 +225,7 @@ def test_folders_that_look_like_splits_are_no_classes(tmp_path: Path) -> None:
     for name in ("Trainingsdaten", "Testdaten"):
         as_images(tmp_path, name, name, 0)
     with pytest.raises(
-        ValueError, match="Testdaten, Trainingsdaten look like splits, and hold the same folders: rename"
+        ValueError, match="Testdaten, Trainingsdaten look like splits and contain the same folders; rename"
     ):
         ImageSource(data=str(tmp_path)).read()
 
@@ -234,7 +234,7 @@ def test_a_class_called_like_a_split_among_others_is_asked_about(tmp_path: Path)
     for label in ("train", "bus", "car"):
         for model in ("old", "new"):
             (tmp_path / label / f"{label}-{model}").mkdir(parents=True)
-    with pytest.raises(ValueError, match="train looks like a split, bus, car like classes"):
+    with pytest.raises(ValueError, match="train looks like a split, and bus, car like classes"):
         split_folders(sorted(tmp_path.iterdir()))
 
 
@@ -259,7 +259,7 @@ def test_unlabelled_data_are_not_used(tmp_path: Path) -> None:
 def test_data_to_score_on_are_never_the_training_data(tmp_path: Path) -> None:
     for name in ("Train", "Val"):
         as_text(tmp_path, name, name, 0)
-    with pytest.raises(ValueError, match="no test data there; name the file itself"):
+    with pytest.raises(ValueError, match="found no test data; give the test file itself"):
         TextSource().named(str(tmp_path))
     assert DocumentSource().named(str(tmp_path)).texts == ["Val data"]
     as_text(tmp_path, "Test", "Test", 0)

@@ -130,15 +130,16 @@ def test_bad_input(tmp_path: Path) -> None:
     assert read_texts(tmp_path, skip_bad_lines=True).texts == ["good"]
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
         read_text_splits(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no text in it"):
+    with pytest.raises(ValueError, match="no usable text found"):
         read_texts(write(tmp_path / "e", {"x": ""}))
-    with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
+    with pytest.raises(ValueError, match="a text of 1 characters is too short to split"):
         read_text_splits(write(tmp_path / "one", {"x": "y"}))
     with pytest.raises(
-        ValueError, match=r"a\.jsonl:1: no text in 'text'; name the column 'text', or train with column=NAME"
+        ValueError,
+        match=r"a\.jsonl:1: expected text in column 'text'; rename the column to 'text', or train with column=NAME",
     ):
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
-    with pytest.raises(ValueError, match="the share to hold out is 1.5"):
+    with pytest.raises(ValueError, match="expected share between 0 and 1 for the held-out data, found 1.5"):
         read_text_splits(tmp_path, share=1.5)
 
 

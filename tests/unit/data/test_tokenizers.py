@@ -206,13 +206,13 @@ LEAST = {"wordpiece": 73, "byte_bpe": 257, "unigram": 54, "word_level": 3}
 def test_too_small_a_vocabulary_is_told_in_one_line(kind: str, missing: int) -> None:
     train = getattr(tokenizers, f"train_{kind}")
     size = LEAST[kind]
-    with pytest.raises(ValueError, match=rf"vocabulary={size - missing}: .* need at least {size} ids") as caught:
+    with pytest.raises(ValueError, match=rf"vocabulary={size - missing}: .* require at least {size} ids") as caught:
         train(TEXTS, size - missing)
     assert "\n" not in str(caught.value)
     assert train(TEXTS, size).get_vocab_size() == size
     with pytest.warns(UserWarning, match=r"vocabulary=9000: the texts yield only \d+ ids"):
         train(TEXTS, 9000)
-    with pytest.raises(ValueError, match="got 2 texts, all of them empty"):
+    with pytest.raises(ValueError, match="found 2 texts that are all empty"):
         train(["", " "], 300)
 
 

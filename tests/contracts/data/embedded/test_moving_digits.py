@@ -70,5 +70,5 @@ def test_wrong_settings_are_told() -> None:
     for wrong in wrongs:
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
             ClipSource(**wrong)
-    with pytest.raises(ValueError, match="not read from files"):
+    with pytest.raises(ValueError, match="cannot be read from files"):
         ClipSource().read_one("clips.gif")

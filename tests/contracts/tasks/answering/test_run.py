@@ -152,7 +152,10 @@ def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytes
 def test_what_a_directory_lacks_is_told(tmp_path: Path, encoder: Path) -> None:
     for name in ("train.txt", "test.json"):
         (tmp_path / name).write_text("{}")
-        expected = r"expected train\.json \(or \.tsv, .*\.parquet\)(, and val, test likewise; found run, train.txt)?$"
+        expected = (
+            r"expected train\.json \(or \.tsv, .*\.parquet\)(, and val and test in the same format; "
+            r"found run, train.txt)?$"
+        )
         with pytest.raises(FileNotFoundError, match=expected):
             train("question-answering", {"data": str(tmp_path)}, init=str(encoder), out=tmp_path / "run")
 

@@ -183,7 +183,7 @@ def test_what_nothing_would_heed_is_refused(data: Path, gpt: Path, tmp_path: Pat
         tuned(data, gpt, tmp_path / "a", tuned="last")
     with pytest.raises(ValueError, match="auxiliary: about the model to start from"):
         train("text-classification", {"auxiliary": 0.5}, out=tmp_path / "b")
-    with pytest.raises(ValueError, match="tokens: given by the model to start from"):
+    with pytest.raises(ValueError, match="tokens: determined by the initial model"):
         tuned(data, gpt, tmp_path / "c", tokens="words")
     planned = train("single-sentence", {}, out=tmp_path / "d", init=str(gpt), dry_run=True)
     assert planned["model"]["head"] == "sequence"

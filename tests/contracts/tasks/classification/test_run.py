@@ -153,7 +153,7 @@ def test_pairs_are_read_from_files_and_lines(
     settings = {**SMALL, "data": str(data), "training.learning_rate": 5e-3, "batch_items": 8, "training.epochs": 8}
     run = tmp_path / "run"
     result = train("sentence-pair", settings, out=run, init=str(bert))
-    assert "items of the training data are held out" in log.text
+    assert "no validation data: held out" in log.text
     assert result["metrics"]["f1"]["value"] > 0.9
     assert evaluate(manyheads.load(run))["f1"] == result["metrics"]["f1"]
     assert cli.main(["classify", str(run), GOOD, "--pair", "it was", "--json"]) == 0
@@ -204,7 +204,7 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     (tmp_path / "other.csv").write_text(f"id,review,sentiment\n1,{GOOD},a\n2,{BAD},b\n", encoding="utf-8")
     command = ["evaluate", str(tmp_path / "foreign"), "--data", str(tmp_path / "other.csv")]
     assert cli.main(command) == 2
-    assert "to evaluate: --columns text=NAME,label=NAME" in capsys.readouterr().err
+    assert "for evaluation, pass --columns text=NAME,label=NAME" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "text=review,label=sentiment"]) == 0
     shown = capsys.readouterr()
     assert "2 labels, 2 items" in shown.out
@@ -347,7 +347,7 @@ def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
     [
         ({"tuned": "last"}, {}, "tuned: about the model to start from"),
         ({"scratch": True}, {}, "scratch: about the model to start from"),
-        ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
+        ({"tokens": "words"}, {"init": "bert"}, "tokens: determined by the initial model"),
         ({"size": 5}, {}, "size: of the embedded corpus, and data are given"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
@@ -373,7 +373,7 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert cli.main(["evaluate", str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     shown = capsys.readouterr()
     assert "2 items" in shown.out
-    assert f"skipped 1 of {file}: 1 columns" in shown.err
+    assert f"skipped 1 of {file}: expected 2 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
     assert cli.main(["evaluate", str(textbook), "--skip-bad-lines"]) == 2

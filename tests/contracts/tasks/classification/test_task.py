@@ -217,13 +217,15 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
     pairs = loaded(tmp_path / "bert", "bert")
     assert pairs.takes_pairs
     assert not pairs.needs_pairs
-    with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
+    with pytest.raises(
+        ValueError, match=r"text 2 contains half a character \(a lone surrogate\) at position 4; give valid"
+    ):
         classifier.classify(["red", "caf\udce9"])
     mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
     for texts, seconds in mixed:
         with pytest.raises(ValueError, match="second text.*: expected a (string|list of strings), got"):
             pairs.classify(texts, seconds)
-    with pytest.raises(ValueError, match="text 1 has half a character"):
+    with pytest.raises(ValueError, match="text 1 contains half a character"):
         pairs.classify("red", "\ud800")
     assert pairs.classify("red", "blue")[0].label in "abc"
     assert pairs.classify([""], [" "]) == [[]]
@@ -246,7 +248,7 @@ def test_outcomes_follow_the_file_whose_labels_may_be_numbers(tmp_path: Path) ->
         assert outcome.metrics["accuracy"]["value"] == 1.0
         assert (outcome.outputs, outcome.references, outcome.quality) == (names, names, [1.0] * 24)
     (tmp_path / "other.tsv").write_text("text\tlabel\nred\tz\n")
-    with pytest.raises(ValueError, match=r"other\.tsv:2: label 'z' is none of a, b, c"):
+    with pytest.raises(ValueError, match=r"other\.tsv:2: expected one of the labels a, b, c, found 'z'"):
         classifier.outcome(str(tmp_path / "other.tsv"))
 
 

@@ -101,9 +101,9 @@ def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Pat
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
     for change, message in (
-        ({"seed": record["seed"] + 1}, "the test data are not those of the run any more"),
-        ({"seed": None}, r"result\.json is damaged, it does not tell the run's data"),
-        ({"lengths": [-1]}, r"result\.json is damaged, it does not tell the run's data"),
+        ({"seed": record["seed"] + 1}, "the test data changed since the run"),
+        ({"seed": None}, r"result\.json is damaged and does not describe the run's data"),
+        ({"lengths": [-1]}, r"result\.json is damaged and does not describe the run's data"),
     ):
         (copied / "result.json").write_text(json.dumps({**record, "data": {**record["data"], **change}}))
         with pytest.raises(ValueError, match=message):

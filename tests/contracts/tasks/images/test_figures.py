@@ -164,7 +164,7 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
         (("draw", "arrows", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "x"), "expected Y,X or, in a clip, T,Y,X"),
         (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
-        (("draw", "channels", models / "se", models / "frames"), "frames: no class folders in it"),
+        (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
         (("draw", "channels", models / "se", image, "--out", "f.pdf"), "a name that ends in .png or .svg"),
         (("draw", "centers", tmp_path / "gpt"), "For other models, use manyheads attend"),
         (("attend", models / "se", image, "--heads", 0), "channels have weights, and neither heads nor an axis"),

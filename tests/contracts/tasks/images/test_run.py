@@ -283,7 +283,7 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
         16, 0.5, (0.4,) * 3, (0.5,) * 3, "bilinear"
     )  # fmt: skip
     for wrong, message in (
-        ({"model.nonsense": 3}, "model.nonsense: valid are image_size"),
+        ({"model.nonsense": 3}, "model.nonsense: unknown settings; valid are image_size"),
         ({"model.labels": "[a, b]"}, "model.labels: valid are"),
         ({"model.widths": [8, 24]}, "would change the shapes of"),
     ):
@@ -339,7 +339,7 @@ def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path
 
 def test_more_items_than_there_are(data: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
-    assert "items=9,999: all 80 training items are used" in log.text
+    assert "items=9,999: using all 80 training items" in log.text
     assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 

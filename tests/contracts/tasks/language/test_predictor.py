@@ -158,7 +158,7 @@ def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="max_tokens is 0: expected a whole number from 1"):
         generator.generate("the", max_tokens=0)
     for verb in (generator.generate, generator.attend):
-        with pytest.raises(ValueError, match="text.* has half a character .* at position 2: give valid UTF-8"):
+        with pytest.raises(ValueError, match="text.* contains half a character .* at position 2; give valid UTF-8"):
             verb("a\ud800")
     wrong: dict[str, list[Any]] = {
         "seed": [-1, True, None, 2**63, [1.5]], "stop": [5, [None]], "max_tokens": [1.5, None],

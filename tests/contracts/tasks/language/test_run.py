@@ -156,8 +156,8 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
-        ({"model.width": 64}, "model.width: given by the model to start from"),
-        ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
+        ({"model.width": 64}, "model.width: determined by the initial model"),
+        ({"vocabulary": 300}, "vocabulary: determined by the initial model"),
         ({"block": 64}, "blocks of 64 tokens do not fit a model of 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -186,7 +186,7 @@ def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
     generator = manyheads.load(tmp_path / "run")
     assert evaluate(generator, str(tmp_path))["loss"] == evaluate(generator)["loss"]
     (tmp_path / "test.txt").write_text(VERSE)
-    with pytest.raises(ValueError, match="not those of the run any more"):
+    with pytest.raises(ValueError, match="changed since the run"):
         evaluate(generator)
 
 
@@ -222,7 +222,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     [
         ({"block": 0}, "block is 0: expected an integer from 1"),
         ({"stride": 25}, "stride is 25: expected 1 to block, 24"),
-        ({"block": 2000}, "the text has 1,621 tokens, a block needs 2,001"),
+        ({"block": 2000}, "the text has 1,621 tokens, but a block requires 2,001"),
         ({"share": 0.0}, "share is 0.0: expected a number above 0"),
         ({"model.heads": 5}, "heads is 5: expected an integer that divides width"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),

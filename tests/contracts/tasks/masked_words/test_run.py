@@ -125,7 +125,7 @@ def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
         ("bert/pretraining", {"length": 4}, "length is 4"),
         ("bert/pretraining", {"length": 600}, "length is 600, the model takes 512 tokens: lower it"),
         ("bert/pretraining", {"preset": "huge"}, "unknown preset 'huge'"),
-        ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "no column 'txt'"),
+        ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "expected a column 'txt'"),
     ],
 )
 def test_bad_settings_are_told_in_one_line(

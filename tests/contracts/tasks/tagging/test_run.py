@@ -143,7 +143,7 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
         ("tagging", {"tuned": "last"}, None, "tuned: it is about the model to start from"),
-        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
+        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: determined by the initial model"),
     ],
 )
 def test_what_cannot_be_run(
@@ -174,7 +174,7 @@ def test_faulty_sentences_are_skipped_and_counted(
     command = ["train", "tagging", *arguments, "--out", str(tmp_path / "run")]
     assert cli.main(command) == 2
     assert "train.txt:" in (told := capsys.readouterr().err)
-    assert "I-PER at the start of a sentence breaks IOB2" in told
+    assert "I-PER at the start of a sentence violates IOB2" in told
     assert cli.main([*command, "--skip-bad-lines"]) == 0
     told = capsys.readouterr().err
     assert "skipped 1 sentences of" in told

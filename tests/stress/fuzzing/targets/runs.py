@@ -117,7 +117,7 @@ def _record(folder: Path) -> None:
             source.again(split)
         except (ValueError, OSError) as error:
             told = str(error)
-            if "are not those of the run" not in told and "no such file" not in told and "without" not in told:
+            if "changed since the run" not in told and "no such file" not in told and "without" not in told:
                 raise
 
 

@@ -54,7 +54,7 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
     data = (tmp_path / "whole.tiff").read_bytes()
     (tmp_path / "cut.tiff").write_bytes(data[: len(data) * 2 // 3])
     for name, message in (
-        ("empty", "no images in it: expected the frames of a clip"),
+        ("empty", "found no images; expected the frames of a clip"),
         ("none.gif", "no such file"),
         ("text.gif", "not an image"),
         ("cut.tiff", "cut.tiff"),
@@ -71,7 +71,7 @@ def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
     monkeypatch.setattr(decoding, "MOST_COMPOSED", 4_800_000)
     frames = [Image.new("L", (400, 400), shade) for shade in (0, 1, 2)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=[*frames[1:], *frames * 10])
-    with pytest.raises(ValueError, match=r"5,280,000 pixels of all its frames are more than the 4,800,000"):
+    with pytest.raises(ValueError, match=r"5,280,000 pixels in all frames exceed the maximum of 4,800,000"):
         read_clip(tmp_path / "a.gif", 2)
 
 
@@ -82,5 +82,7 @@ def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_k
     second = content.rindex(b",\x00\x00\x00\x00")  # the place of the second frame
     content[second + 1 : second + 5] = (11_000).to_bytes(2, "little") * 2
     (tmp_path / "a.gif").write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.gif: 121,.* pixels of its frames are more than the 120,000,000"):
+    with pytest.raises(
+        ValueError, match=r"a\.gif: 121,.* pixels in the selected frames exceed the maximum of 120,000,000"
+    ):
         read_clip(tmp_path / "a.gif", 2)
