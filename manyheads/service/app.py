@@ -1,4 +1,4 @@
-"""The service as an ASGI application: the table of its routes, and how a route answers."""
+"""ASGI application of the service: the table of routes, and the dispatch of requests to their handlers."""
 
 from __future__ import annotations
 
@@ -48,40 +48,43 @@ async def openapi(service: Service, asked: None, request: Request) -> Any:
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/completions", openai.completions, "texts that go on (OpenAI)", schemas.CompletionRequest,
+    Endpoint("POST", "/v1/completions", openai.completions, "Continue texts (OpenAI)", schemas.CompletionRequest,
              schemas.Completion, mimes=(JSON, "text/event-stream")),
-    Endpoint("GET", "/v1/models", openai.models, "the models here (OpenAI)", None, schemas.ModelList),
-    Endpoint("GET", "/v1/models/{name}", openai.model, "one of them (OpenAI)", None, schemas.ModelCard),
-    Endpoint("POST", "/v1/embeddings", openai.embeddings, "a vector for each text (OpenAI)", schemas.EmbeddingRequest,
+    Endpoint("GET", "/v1/models", openai.models, "List the models (OpenAI)", None, schemas.ModelList),
+    Endpoint("GET", "/v1/models/{name}", openai.model, "Describe one model (OpenAI)", None, schemas.ModelCard),
+    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text as a vector "
+                                                          "(OpenAI)", schemas.EmbeddingRequest,
              schemas.EmbeddingList),
     Endpoint("POST", "/translate", libretranslate.translate, "translations (LibreTranslate)", schemas.TranslateRequest,
              schemas.Translated, form=True),
-    Endpoint("GET", "/languages", libretranslate.languages, "what is translated into what (LibreTranslate)",
+    Endpoint("GET", "/languages", libretranslate.languages, "List the language pairs of the translators"
+                                                            " (LibreTranslate)",
              schemas.LanguagesRequest, schemas.Language, many=True, form=True),
-    Endpoint("POST", "/detect", libretranslate.detect, "the language of a text (LibreTranslate)",
+    Endpoint("POST", "/detect", libretranslate.detect, "Detect the language of a text (LibreTranslate)",
              schemas.DetectRequest, schemas.Detected, many=True, form=True),
-    Endpoint("POST", "/nbest", verbs.nbest, "the best translations of each text, with their scores",
+    Endpoint("POST", "/nbest", verbs.nbest, "Return the best translations of each text, with their scores",
              schemas.NBestRequest, schemas.Results),
-    Endpoint("POST", "/classify", verbs.classify, "labels of texts, pairs or images", schemas.ClassifyRequest,
+    Endpoint("POST", "/classify", verbs.classify, "Classify texts, pairs of texts, or images", schemas.ClassifyRequest,
              schemas.Results),
-    Endpoint("POST", "/tag", verbs.tag, "words with their tags, and entities", schemas.TagRequest, schemas.Results),
-    Endpoint("POST", "/fill", verbs.fill, "words for the mask of each text", schemas.FillRequest, schemas.Results),
-    Endpoint("POST", "/answer", verbs.answer, "spans of a context that answer a question", schemas.AnswerRequest,
+    Endpoint("POST", "/tag", verbs.tag, "Tag words and find entities", schemas.TagRequest, schemas.Results),
+    Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each"
+                                          " text", schemas.FillRequest, schemas.Results),
+    Endpoint("POST", "/answer", verbs.answer, "Find spans of a context that answer a question", schemas.AnswerRequest,
              schemas.Results),
-    Endpoint("POST", "/attend", attention_api.attend, "where heads look at one input", schemas.AttendRequest,
+    Endpoint("POST", "/attend", attention_api.attend, "Return the attention maps for one input", schemas.AttendRequest,
              schemas.Attended),
-    Endpoint("GET", "/runs", runs, "the runs whose curves are shown", None, schemas.RunList),
-    Endpoint("GET", "/runs/{name}", curves, "what one has measured so far", None, schemas.Curves),
-    Endpoint("GET", "/healthz", health, "whether the service answers", None, schemas.Health),
-    Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mimes=("text/plain",)),
+    Endpoint("GET", "/runs", runs, "List the runs with learning curves", None, schemas.RunList),
+    Endpoint("GET", "/runs/{name}", curves, "Return the learning curves of one run", None, schemas.Curves),
+    Endpoint("GET", "/healthz", health, "Report that the service is running", None, schemas.Health),
+    Endpoint("GET", "/metrics", metrics, "Return metrics for Prometheus", mimes=("text/plain",)),
     Endpoint("GET", "/openapi.json", openapi, "this document"),
     Endpoint("GET", "/", page.start, "the page", mimes=("text/html",)),
-    Endpoint("GET", "/page/{name}", page.part, "what the page is made of", mimes=page.MIMES),
+    Endpoint("GET", "/page/{name}", page.part, "Return a file of the page", mimes=page.MIMES),
 )  # fmt: skip
 
 
 def application(service: Service) -> Any:
-    """What uvicorn runs. The service finishes what it accepted when it stops."""
+    """Return the ASGI application for uvicorn. On shutdown, the service finishes all accepted requests."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -119,7 +122,10 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
         allowed = allowed or opens(request.query_params.get("api_key", ""))
         most, hint = limits.body, ""
         if not allowed:
-            most, hint = min(most, limits.keyed_body), ": a larger one needs its key in a header, Authorization: Bearer"
+            most, hint = (
+                min(most, limits.keyed_body),
+                ". A larger body requires the key in a header, Authorization: Bearer.",
+            )
         body = await body_of(request, most, limits.body_seconds, hint)
         content_type = request.headers.get("content-type", "")
         if endpoint.method == "POST" or body:

@@ -1,4 +1,4 @@
-"""Where the heads of a model look at one input, for the page: packed as for the page of `manyheads attend`."""
+"""Handler for the attention maps of one input, in the format of the page of `manyheads attend`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from manyheads.service.state import Service
 from manyheads.service.verbs import bytes_of
 from manyheads.tasks.tokenized_text import tokenized_ids
 
-MOST_WEIGHTS = 2**23  # of all maps of an input: a byte each in the answer
+MOST_WEIGHTS = 2**23  # maximum number of weights in the maps of an input, one byte each in the response
 MOST_NEXT = 5
 
 
 async def attend(service: Service, asked: schemas.AttendRequest, request: Request) -> Any:
-    """One input is a batch of its own: maps take memory, and others shall not wait for several."""
+    """Return the attention maps of one input.
+
+    Each input is a separate batch, because maps need much memory and other requests should not wait for several of
+    them.
+    """
     served = service.registry.of(asked.model, None)
     if not served.attends:
-        raise Refused(400, f"{served.name} has no heads that can be looked at", field="model", code="wrong_model")
+        raise Refused(400, f"{served.name} has no attention heads to show", field="model", code="wrong_model")
     arguments = _arguments(served, asked)
     field = next(iter(arguments))
 
@@ -44,7 +48,10 @@ async def attend(service: Service, asked: schemas.AttendRequest, request: Reques
 
 
 def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
-    """What the model is asked with; `text` or `image` comes first. Raises Refused for what it does not take."""
+    """Return the arguments for `attend`, with `text` or `image` first.
+
+    Raises Refused for fields that the model does not accept.
+    """
     predictor, pairs = served.predictor, getattr(served.predictor, "reads_pairs", False)
     takes = {
         "image": getattr(predictor, "reads", "texts") == "images", "pair": pairs,
@@ -55,9 +62,9 @@ def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
     given = {name: value for name in (first, *takes) if (value := getattr(asked, name)) is not None}
     for name in given:
         if not takes[name]:
-            raise Refused(400, f"{served.name} takes none", field=name, code="invalid_value")
+            raise Refused(400, f"{served.name} does not accept this field", field=name, code="invalid_value")
     if first not in given:
-        raise Refused(400, f"{served.name} reads {first}s: expected one", field=first, code="missing")
+        raise Refused(400, f"{served.name} reads {first}s: expected a value", field=first, code="missing")
     if getattr(predictor, "pairs_only", "") and "pair" not in given:
         raise Refused(400, f"{served.name} reads a text with its pair: expected both", field="pair", code="missing")
     if takes["image"]:
@@ -66,7 +73,10 @@ def _arguments(served: Served, asked: schemas.AttendRequest) -> dict[str, Any]:
 
 
 def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
-    """Computed in its turn. Raises UserError for what the model cannot read, or what is too much."""
+    """Compute the maps in the worker thread.
+
+    Raises UserError for an input that the model cannot read, or that is too long.
+    """
     predictor, following = served.predictor, None
     if "image" in given:
         maps = predictor.attend(open_image(given["image"], MOST_PIXELS))
@@ -78,24 +88,24 @@ def _attended(served: Served, given: dict[str, Any]) -> schemas.Attended:
     assert isinstance(maps, AttentionMaps)
     weights = sum(layer.weights.size for layers in maps.axes.values() for layer in layers)
     if weights > MOST_WEIGHTS:
-        raise UserError(f"its maps have {weights:,} weights: at most {MOST_WEIGHTS:,} are shown")
+        raise UserError(f"has {weights:,} weights in its maps: expected at most {MOST_WEIGHTS:,}")
     maps_panel = panel(replace(maps, model=served.name), 0, [])
     return schemas.Attended(model=served.name, panel=maps_panel, next=following)
 
 
 def _check_length(predictor: Any, given: dict[str, Any]) -> None:
-    """Before anything is computed: maps grow with the square of a text."""
+    """Check the length before the computation, because the size of the maps is quadratic in the length."""
     tokens = len(predictor.tokenizer.encode(given["text"] + given.get("pair", "")).ids)
     if "target" in given:
         tokens = max(tokens, len(predictor.target_tokenizer.encode(given["target"]).ids))
     heads: int = sum(module.heads for module in tapped(predictor.model).values())  # type: ignore[misc]
     most = min(SHOWN, int((MOST_WEIGHTS / heads) ** 0.5))
     if tokens > most:
-        raise UserError(f"has {tokens:,} tokens: where this model looks is shown of at most {most:,}")
+        raise UserError(f"has {tokens:,} tokens: expected at most {most:,} for the attention maps of this model")
 
 
 def _next(predictor: Any, text: str) -> list[schemas.Next]:
-    """The likeliest tokens that may follow a text."""
+    """Return the likeliest next tokens of a text."""
     ids = torch.tensor(predictor.encode([text]), device=predictor.compute.device)
     with predictor.compute.autocast():
         chances = predictor.model.project(predictor.model.hidden(ids)[:, -1])[0].float().softmax(-1)

@@ -1,4 +1,4 @@
-"""The computation of a verb, or of the pixels of images, for a batch of items."""
+"""Batch computation of a predictor's method, and decoding of images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service.batching import Run
 
-MOST_PIXELS = 16_000_000  # of an image
+MOST_PIXELS = 16_000_000  # maximum number of pixels in an image
 
 
 def run(predictor: Any, verb: str, **how: Any) -> Run:
-    """Return the function that computes a verb for a batch."""
+    """Return the function that computes a predictor's method for a batch."""
 
     def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
         for index, pair in enumerate(pairs):
@@ -40,10 +40,10 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
 
 
 def framed(predictor: Any) -> Run:
-    """Return the function that decodes image files to the pixels of the model's input."""
+    """Return the function that decodes image files to pixels of the model's input size."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size
+        found: list[NDArray[np.uint8]] = []  # only one image at a time is in memory at full size
         for index, item in enumerate(items):
             try:
                 found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))

@@ -1,4 +1,7 @@
-"""Texts that are written token by token: a thread for each model, and a batch in which they come and go at any step."""
+"""Text generation with continuous batching.
+
+Each model has a thread and a batch, which texts can join and leave at any step.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from manyheads.service.errors import busy, leaving
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-CHUNK = 256  # tokens of new prompts that are read between two steps of the others
+CHUNK = 256  # maximum number of prompt tokens read between two generation steps
 
 Reason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What has become of one of a request's texts: more of it, and why it is over if it is.
+    """New piece of one of a request's texts.
 
-    tokens  that it has so far
+    reason  reason for the end of the text; None: the text continues
+    tokens  number of tokens generated so far
     """
 
     index: int
@@ -35,7 +39,7 @@ class Piece:
 
 @dataclass(eq=False)
 class Writing:
-    """A request: texts to be continued, and what comes of them. An exception is the last that comes."""
+    """Request for text generation, with the queue of its results. An exception in the queue ends the request."""
 
     texts: list[Text]
     streams: list[TextStream]
@@ -45,9 +49,10 @@ class Writing:
 
 
 class Writer(Worker):
-    """A language model's queue and batch.
+    """Queue and batch of a language model.
 
-    rows, positions, as of `ContinuousBatch`; at most `most_waiting` texts wait for a place in it.
+    rows, positions  limits of the batch, see `ContinuousBatch`
+    most_waiting     maximum number of texts that wait for a row in the batch
     """
 
     def __init__(
@@ -68,13 +73,13 @@ class Writer(Worker):
         self._owners: dict[Text, tuple[Writing, int]] = {}
         self._arrived: list[Writing] = []
         self._left: list[Writing] = []
-        self._seconds = 1.0  # that a text took, of late
+        self._seconds = 1.0  # running mean of the seconds per text
         self._thread.start()
 
     def submit(
         self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int]
     ) -> Writing:
-        """Called in the event loop. Raises Refused where too much is waiting."""
+        """Submit prompts from the event loop. Raises Refused if the queue is full."""
         texts = [Text([*ids], sampling, limit, seed) for ids, seed in zip(prompts, seeds, strict=True)]
         writing = Writing(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
         with self._changed:
@@ -88,7 +93,7 @@ class Writer(Worker):
         return writing
 
     def cancel(self, writing: Writing) -> None:
-        """Its texts leave at the next step; those that are over have left."""
+        """Remove the request's unfinished texts at the next step."""
         with self._changed:
             self._left.append(writing)
             self._changed.notify()
@@ -99,7 +104,7 @@ class Writer(Worker):
                 with self._turns, self._route.autocast():
                     sampled = self._batch.step()
                 self._tell(sampled)
-            except BaseException as error:  # a bug, or no memory
+            except BaseException as error:  # a bug, or out of memory
                 log.exception("a step failed", extra={"more": {"model": self.name}})
                 for writing in {writing for writing, _ in self._owners.values()}:
                     _send(writing, [error])
@@ -107,7 +112,10 @@ class Writer(Worker):
                 self._batch = self._empty()
 
     def _take(self) -> bool:
-        """Those that have come and those that have left; False where nothing is left to do."""
+        """Update the batch with new and canceled requests.
+
+        Returns False if the worker is closed and has nothing left to do.
+        """
         with self._changed:
             while not (self._arrived or self._batch.busy):
                 self._left.clear()
@@ -129,7 +137,7 @@ class Writer(Worker):
         return True
 
     def _tell(self, sampled: Sequence[tuple[Text, int]]) -> None:
-        """Each client hears of its own texts; one that met a stop string, or has ended, leaves."""
+        """Send each client the new pieces of its texts. Texts that end, or reach a stop string, leave the batch."""
         if not sampled and not self._batch.texts:
             return
         self._metrics.batch.labels(self.name).observe(len(self._batch.texts))
@@ -164,5 +172,5 @@ def _send(writing: Writing, pieces: Sequence[Piece | BaseException]) -> None:
         for piece in pieces:
             writing.pieces.put_nowait(piece)
 
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the event loop is closed, so no client is waiting
         writing.loop.call_soon_threadsafe(put)

@@ -1,4 +1,4 @@
-"""What LibreTranslate's clients ask for: translations by languages, and which language a text is in."""
+"""Handlers for LibreTranslate's clients: translation, list of languages, and language detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
 
-BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
+BEAM, ALPHA = 4, 0.6  # the defaults of `manyheads translate`
 
 
 async def translate(service: Service, asked: schemas.TranslateRequest, request: Request) -> Any:
@@ -30,7 +30,7 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
     lines = [text.split("\n") for text in texts]
     count = 1 + (asked.alternatives or 0)
     how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": asked.truncate}
-    done: dict[int, list[list[str]]] = {}  # of each text, of each of its lines, the best translations
+    done: dict[int, list[list[str]]] = {}  # best translations of each line, for each text
     for source in dict.fromkeys(sources):
         served = _translator(service, source, asked.target)
         mine = [i for i, other in enumerate(sources) if other == source]
@@ -59,11 +59,11 @@ async def translate(service: Service, asked: schemas.TranslateRequest, request: 
 
 
 def _bounded(service: Service, texts: list[str]) -> None:
-    """Raises Refused for more characters or lines than a request may have."""
+    """Raise Refused if the request has too many characters or lines."""
     service.bounded(texts, "q")
     lines, most = sum(text.count("\n") + 1 for text in texts), service.limits.most_waiting
     if lines > most:
-        raise Refused(400, f"{lines:,} lines: expected at most {most:,} in a request", field="q", code="too_long")
+        raise Refused(400, f"found {lines:,} lines: expected at most {most:,} in a request", field="q", code="too_long")
 
 
 async def detect(service: Service, asked: schemas.DetectRequest, request: Request) -> Any:
@@ -79,12 +79,12 @@ async def languages(service: Service, asked: schemas.LanguagesRequest, request: 
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
-    """The model for two languages; None where they are one."""
+    """Return the model for two languages, or None if source and target are the same language."""
     translators = [served for served in service.registry.all() if "translate" in served.verbs]
     known = {served.languages: served for served in translators if served.languages}
-    none = "nothing: there is no translator"
+    none = "no language, because the service has no translator"
     if translators:
-        none = f"nothing: start the service with --languages {translators[0].name}=SOURCE:TARGET"
+        none = f"no language yet: start the service with --languages {translators[0].name}=SOURCE:TARGET"
     if source == target and any(source in pair for pair in known):
         return None
     for field, value, codes in (
@@ -100,12 +100,12 @@ async def _detect(
     service: Service, texts: list[str], request: Request, field: str
 ) -> list[list[schemas.Detected]]:  # fmt: skip
     if service.detector is None:
-        hint = "say which language it is" if field == "source" else "start the service with --detect"
-        raise Refused(400, f"no model here tells languages: {hint}", field=field, code="no_detector")
+        hint = "give the source language" if field == "source" else "start the service with --detect"
+        raise Refused(400, f"the service has no model for language detection: {hint}", field=field, code="no_detector")
     served = service.registry.of(service.detector, "classify")
     for text in texts:
         if not text.strip():
-            raise Refused(400, "is blank: its language cannot be told", field="q")
+            raise Refused(400, "is blank: give a text to detect its language", field="q")
     predictions = await service.computed(request, served, "classify", texts, "q", top=3, truncate=True)
     return [
         [schemas.Detected(confidence=round(100 * label.probability, 1), language=label.label) for label in ranked]

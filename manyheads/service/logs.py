@@ -1,4 +1,4 @@
-"""One JSON document a line on stderr. What texts say is never among it."""
+"""Logging as JSON, one object per line on stderr. The logs never contain the content of texts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Ours, uvicorn's and asyncio's. These tell of every malformed head, and of every client that left while it was
-    written to: no warnings to whoever runs the service."""
+    """Configure the loggers of the service, uvicorn and asyncio.
+
+    uvicorn and asyncio log only errors. Their warnings report malformed requests and clients that disconnect, which are
+    of no use to the operator of the service.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):

@@ -1,4 +1,4 @@
-"""What OpenAI's clients ask for: completions, models, embeddings."""
+"""Handlers for OpenAI's clients: completions, models and embeddings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from manyheads.service.generation_worker import Piece, Writer, Writing
 from manyheads.service.request_body import while_there
 from manyheads.service.state import Service
 
-SHORT = 2000  # characters that are tokenised where they are; more of them in a thread of their own
+SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts use a thread
 
 
 async def completions(service: Service, asked: schemas.CompletionRequest, request: Request) -> Response | Any:
     served = service.registry.of(asked.model, "generate")
     prompts, ids = await _encoded(served.predictor, asked)
-    while served is not (current := service.registry.of(asked.model, "generate")):  # a new version came meanwhile
+    # a new version was loaded during tokenization
+    while served is not (current := service.registry.of(asked.model, "generate")):
         served = current
         prompts, ids = await _encoded(served.predictor, asked)
     writer = served.worker
@@ -43,7 +44,7 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
     stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
     texts, most = len(ids) * count, service.limits.most_waiting
     if texts > most:
-        raise Refused(400, f"{texts} texts: expected at most {most}", field="n" if count > 1 else "prompt")
+        raise Refused(400, f"found {texts} texts: expected at most {most}", field="n" if count > 1 else "prompt")
     seeds = [(seed + i) % 2**63 for i in range(len(ids) * count)]
     chosen = [tokens for tokens in ids for _ in range(count)]
     writing = writer.submit(chosen, sampling, asked.max_tokens or 16, stop, seeds)
@@ -58,7 +59,7 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
     try:
         pieces = await while_there(request, _collected(writing), service.limits.deadline)
     finally:
-        writer.cancel(writing)  # where it is not over
+        writer.cancel(writing)  # has no effect on a finished request
     choices = [
         schemas.Choice(text=echo + "".join(p.text for p in mine), index=i, finish_reason=mine[-1].reason)
         for i, (echo, mine) in enumerate(zip(echoed, pieces, strict=True))
@@ -69,7 +70,7 @@ async def completions(service: Service, asked: schemas.CompletionRequest, reques
 
 
 async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
-    """The prompts as texts, and their ids."""
+    """Return the prompts as texts and as token ids."""
     given: Any = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
     if isinstance(given[0], int):
         given = [given]
@@ -87,7 +88,7 @@ async def _encoded(predictor: Any, asked: schemas.CompletionRequest) -> tuple[li
         if len(tokens) > room:
             raise Refused(400, f"has {len(tokens):,} tokens, the model takes {room:,}: shorten it", field=field)
         if max(tokens) >= vocabulary:
-            raise Refused(400, f"{max(tokens)} is no token: expected less than {vocabulary:,}", field=field)
+            raise Refused(400, f"found token {max(tokens)}: expected ids below {vocabulary:,}", field=field)
     return [predictor.tokenizer.decode(tokens) for tokens in given], given
 
 
@@ -96,7 +97,7 @@ def _usage(prompt_tokens: int, written: int) -> schemas.Usage:
 
 
 async def _collected(writing: Writing) -> list[list[Piece]]:
-    """All pieces of each text."""
+    """Return all pieces of each text."""
     pieces: list[list[Piece]] = [[] for _ in writing.texts]
     async for piece in _pieces(writing):
         pieces[piece.index].append(piece)
@@ -121,7 +122,7 @@ async def _events(
     prompt_tokens: int | None,
     seconds: float,
 ) -> AsyncIterator[str]:
-    """Server-sent events: a piece of text each. What goes wrong on the way is an event, too."""
+    """Yield server-sent events, each with a piece of text. An error during generation is also sent as an event."""
     written = 0
     try:
         async with asyncio.timeout(seconds):
@@ -138,7 +139,7 @@ async def _events(
         yield "data: [DONE]\n\n"
     except TimeoutError:
         yield _failed(Refused(504, f"not finished within {seconds:g} seconds", code="timeout"))
-    except Exception:  # it has been logged
+    except Exception:  # already logged by the worker
         yield _failed(Refused(500, "the model failed"))
     finally:
         writer.cancel(writing)
@@ -180,7 +181,11 @@ async def embeddings(service: Service, asked: schemas.EmbeddingRequest, request:
     )
     width = len(vectors[0])
     if asked.dimensions not in (None, width):
-        raise Refused(400, f"is {asked.dimensions}: this model gives {width}", field="dimensions")
+        raise Refused(
+            400,
+            f"found {asked.dimensions}: expected {width}, the dimension of this model's embeddings",
+            field="dimensions",
+        )
     packed = asked.encoding_format == "base64"
     data = [
         schemas.Embedding(index=i, embedding=_base64(vector) if packed else vector) for i, vector in enumerate(vectors)

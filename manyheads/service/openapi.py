@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of routes and the schemas that requests are checked by."""
+"""OpenAPI document, generated from the table of routes and from the schemas that validate requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from manyheads.service.request_body import FORM, JSON
 
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {
-    400: "the request says something that cannot be done; `param` names the field", 401: "no valid token",
-    403: "a page of another origin asks", 404: "no such model", 408: "the request did not arrive in time",
+    400: "the request is invalid; `param` names the field", 401: "missing or invalid token",
+    403: "the request comes from a page of another"
+         " origin", 404: "the model does not exist", 408: "the request did not arrive in time",
     413: "the body is too large",
-    415: "the content type is another", 421: "the Host header names another machine",
-    429: "too much is waiting: see Retry-After", 500: "the service failed: its log says why",
-    503: "the service is shutting down", 504: "the answer took too long",
+    415: "the content type is not supported", 421: "the Host header names another machine",
+    429: "the queue is full; see Retry-After", 500: "the service failed; see its log",
+    503: "the service is shutting down", 504: "the response took too long",
 }  # fmt: skip
 _TEXT = {"type": ["string", "null"]}
 _FAULT = {
@@ -33,7 +34,7 @@ _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error":
 
 
 def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
-    """What /openapi.json gives. `token`: whether requests need one."""
+    """Return the content of /openapi.json. `token` is true if requests need a token."""
     kinds: list[Any] = [(e.asks, "validation") for e in endpoints if e.asks]
     kinds += [(e.gives, "validation") for e in endpoints if e.gives]
     names, definitions = models_json_schema(kinds, ref_template=REFERENCE)

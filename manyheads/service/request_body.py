@@ -1,4 +1,4 @@
-"""What a client sends, within bounds of size and time, and the wait for what it asked for, while it stays."""
+"""Reading and validation of request bodies with limits on size and time, and cancellation for disconnected clients."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from manyheads.service.schemas import Body, StreamOptions
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-MOST_FIELDS = 300  # of a form
+MOST_FIELDS = 300  # maximum number of fields in a form
 
 
 class Gone(Exception):
-    """The client has left: nobody waits for an answer."""
+    """Signal that the client disconnected, so that no response is needed."""
 
 
 async def body_of(request: Request, most: int, seconds: float, hint: str = "") -> bytes:
-    """The body of a request, refused as soon as it is known to be too large (`hint`: what helps) or too slow."""
+    """Return the body of a request. Raises Refused as soon as the body is too large or too slow.
+
+    hint  advice for the error message about the size
+    """
     large = Refused(413, f"the body is larger than {most:,} bytes{hint}", code="too_large")
     stated = request.headers.get("content-length", "0")
     if not stated.isdecimal() or int(stated[:20]) > most:
@@ -48,7 +51,7 @@ async def body_of(request: Request, most: int, seconds: float, hint: str = "") -
 
 
 def parsed(kind: type[B], body: bytes, content_type: str, *, form: bool = False) -> B:
-    """What a body says. `form`: it may be a form, too."""
+    """Parse and validate a body. `form` allows an HTML form in addition to JSON."""
     mime = content_type.partition(";")[0].strip().lower()
     try:
         if form and mime == FORM:
@@ -62,24 +65,24 @@ def parsed(kind: type[B], body: bytes, content_type: str, *, form: bool = False)
     except ValidationError as error:
         raise fault(error) from None
     except ValueError as error:
-        raise Refused(400, f"the form cannot be read: {error}", code="invalid_form") from None
+        raise Refused(400, f"failed to parse the form: {error}", code="invalid_form") from None
 
 
 def fault(error: ValidationError) -> Refused:
-    """The first fault, by the name of the field; of a union, that of the alternative that came furthest."""
+    """Return the first validation error with its field. For a union, it is the error of the closest alternative."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     if faults[0]["type"] == "json_invalid":
-        return Refused(400, f"the body is no JSON: {faults[0]['msg']}", code="invalid_json")
+        return Refused(400, f"failed to parse the body as JSON: {faults[0]['msg']}", code="invalid_json")
     first = faults[0]["loc"][:1]
     worst = max((detail for detail in faults if detail["loc"][:1] == first), key=lambda detail: len(detail["loc"]))
     inner = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
-    field = ".".join(map(str, [*first, *inner]))  # without pydantic's names for the alternatives of a union
+    field = ".".join(map(str, [*first, *inner]))  # without the names that pydantic adds for the alternatives of a union
     code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"
     return Refused(400, worst["msg"], field=field[:200] or None, code=code)
 
 
 async def while_there(request: Request, work: Awaitable[T], seconds: float) -> T:
-    """What comes of the work, which is cancelled when the client leaves or it takes too long."""
+    """Return the result of the work. It is canceled if the client disconnects or the time limit is reached."""
     task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(request.receive))
     try:

@@ -1,4 +1,4 @@
-"""The other verbs, in plain JSON: texts in, results in their order."""
+"""Handlers for the other verbs, in plain JSON: texts in the request, and results in the same order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from manyheads.service.state import Service
 async def nbest(service: Service, asked: schemas.NBestRequest, request: Request) -> Any:
     served = service.registry.of(asked.model, "translate")
     if asked.count > asked.beam:
-        raise Refused(400, f"is {asked.count}: expected at most the beam, {asked.beam}", field="count")
+        raise Refused(400, f"found {asked.count}: expected at most the beam, {asked.beam}", field="count")
     how = {"count": asked.count, "beam": asked.beam, "alpha": asked.alpha, "truncate": asked.truncate}
     translations = await service.computed(request, served, "nbest", asked.texts, "texts", **how)
     return schemas.Results(
@@ -45,14 +45,18 @@ async def classify(service: Service, asked: schemas.ClassifyRequest, request: Re
         how["truncate"] = asked.truncate
         if asked.pairs is not None:
             if len(asked.pairs) != len(items):
-                raise Refused(400, f"{len(asked.pairs)} for {len(items)} texts: expected one for each", field="pairs")
+                raise Refused(
+                    400,
+                    f"found {len(asked.pairs)} pairs for {len(items)} texts: expected one for each text",
+                    field="pairs",
+                )
             verb, items = "pairs", list(zip(items, asked.pairs, strict=True))
     predictions = await service.computed(request, served, verb, items, field, **how)
     return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in predictions])
 
 
 def _check_fields(served: Served, asked: schemas.ClassifyRequest) -> None:
-    """Raises Refused for what the model does not read, and where that is missing which it reads."""
+    """Raise Refused if a field is missing, or if the model does not read it."""
     predictor, both = served.predictor, ["texts", "pairs"]
     if predictor.reads == "images":
         reads, needs, takes = "images", ["images"], ["images"]
@@ -67,14 +71,17 @@ def _check_fields(served: Served, asked: schemas.ClassifyRequest) -> None:
             raise Refused(400, f"{served.name} reads {reads}: expected a list of them", field=field, code="missing")
     for field in [*both, "images"]:
         if field not in takes and getattr(asked, field) is not None:
-            raise Refused(400, f"{served.name} reads {reads}: expected none", field=field)
+            raise Refused(400, f"{served.name} reads {reads}: leave this field out", field=field)
 
 
 async def _seen(
     service: Service, served: Served, asked: schemas.ClassifyRequest, request: Request
 ) -> tuple[Served, list[NDArray[np.uint8]]]:
-    """The model, of which a new version may come meanwhile, and what it sees of the images. They are decoded before its
-    turn begins, as all models would wait for that."""
+    """Return the model and the decoded images in the size of its input.
+
+    The images are decoded in a separate queue, because all models would wait otherwise. If a new version of the model
+    is loaded meanwhile, they are decoded again for it.
+    """
     files = [bytes_of(image, f"images.{i}") for i, image in enumerate(asked.images or [])]
     while True:
         future = service.images.submit(served, framed(served.predictor), files, "images")
@@ -85,11 +92,11 @@ async def _seen(
 
 
 def bytes_of(image: str, field: str) -> bytes:
-    """Of an image's file. Raises Refused for what is no base64."""
+    """Return the bytes of an image file from base64. Raises Refused if the text is not base64."""
     try:
         return base64.b64decode(image, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(400, "expected the bytes of an image in base64", field=field) from None
+        raise Refused(400, "expected an image file encoded in base64", field=field) from None
 
 
 async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> Any:
@@ -106,7 +113,9 @@ async def fill(service: Service, asked: schemas.FillRequest, request: Request) -
     served = service.registry.of(asked.model, "fill")
     characters = sum(map(len, asked.texts))
     if asked.top * characters > schemas.MOST_FILLED:
-        fault = f"{asked.top:,} times {characters:,} characters: expected at most {schemas.MOST_FILLED:,}"
+        fault = (
+            f"top is {asked.top:,} for {characters:,} characters: expected a product of at most {schemas.MOST_FILLED:,}"
+        )
         raise Refused(400, fault, field="top", code="too_long")
     predictions = await service.computed(request, served, "fill", asked.texts, "texts", top=asked.top)
     return schemas.Results(

@@ -1,4 +1,4 @@
-"""Scoring a model on test data, and two of them against each other, whatever they do."""
+"""Evaluation of a model on test data, and comparison of two models."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 RESAMPLES, SHOWN = 1000, 5
-FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
+FEW = 10  # Minimum number of items for a bootstrap test. With fewer items the resamples hardly differ.
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """The metrics without how they were measured."""
+    """Return the value of each metric, without its signature."""
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a model did on test data, item by item.
+    """Result of a model on test data, item by item.
 
-    quality  of each output, more is better: 1.0 or 0.0 for right or wrong, where nothing finer is said.
-    metrics  on all of them.
-    unit     what the quality is
+    quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
+    metrics  metrics over all items
+    unit     name of the quality score
     """
 
-    ranked_by: ClassVar[str] = ""  # what `ranks` are; "": the unit
+    ranked_by: ClassVar[str] = ""  # name of the values in `ranks`; empty: `unit`
 
     inputs: list[str]
     outputs: list[str]
@@ -51,13 +51,14 @@ class Outcome:
 
     @property
     def ranks(self) -> list[float]:
-        """Of each item what is compared to find those that changed most."""
+        """Return one value for each item. A comparison sorts the items by the change of this value."""
         return self.quality
 
     def bootstrap(self, other: Outcome) -> dict[str, Any]:
-        """Is `other` better by more than chance (Koehn 2004)? The mean quality of 1,000 resamples of the items.
+        """Compare `other` with this result by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
-        p_value is the share of resamples whose difference is as far from the observed one as zero is.
+        Returns the mean quality of both results, their difference and its p-value. The p-value is the fraction of
+        resamples whose difference lies as far from the observed difference as zero does.
         """
         mine, theirs = np.array(self.quality), np.array(other.quality)
         change = theirs - mine
@@ -74,9 +75,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LabelOutcome(Outcome):
-    """Where inputs, outputs and references are items and their labels.
+    """Result of a classifier: the inputs are items, the outputs and references are labels.
 
-    probabilities  that the model gives the right label of each: by their change items are ranked in a comparison
+    probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
+                   the change of this value.
     """
 
     ranked_by: ClassVar[str] = "probability of the right label"
@@ -87,7 +89,7 @@ class LabelOutcome(Outcome):
     def of(
         cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
     ) -> LabelOutcome:
-        """From the right label of each item and the log-probabilities (N, L) of all labels."""
+        """Build the result from the right label of each item and the log-probabilities of all labels, (N, L)."""
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
         right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
@@ -98,7 +100,7 @@ class LabelOutcome(Outcome):
         return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
-        """Of each label: how many items have it, and precision, recall and F1 (0 where nothing is counted)."""
+        """Return the item count, precision, recall and F1 of each label. A ratio with an empty denominator is 0."""
         wanted, given = Counter(self.references), Counter(self.outputs)
         right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
         return [
@@ -112,18 +114,18 @@ class LabelOutcome(Outcome):
 
 
 class Predictor(Protocol):
-    """What `manyheads.load` gives: a model with its verbs."""
+    """Interface of the objects that `manyheads.load` returns."""
 
     @property
     def path(self) -> Path: ...
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's own test data, or on `data`. Raises UserError where there are none."""
+        """Evaluate on the run's test data, or on `data`. Raises UserError if there is no test data."""
         ...
 
 
 def record_of(model: Path) -> dict[str, Any]:
-    """The result.json of a run; nothing for a model that was not trained here."""
+    """Return the content of a run's result.json, or an empty dictionary if the model has no such file."""
     record = model / "result.json"
     try:
         known = parse_json(record.read_text(encoding="utf-8")) if record.is_file() else {}
@@ -131,17 +133,20 @@ def record_of(model: Path) -> dict[str, Any]:
         known = None
     parts = ("data", "reading", "decoding", "windows", "rules")
     if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
-        raise UserError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
+        raise UserError(
+            f"{record}: expected the record of a run, found damaged content. Delete the file, and give "
+            "the test files with --data."
+        )
     return known
 
 
 def trust(model: str | Path) -> None:
-    """From now on what the record of this run names may be opened, as if it had been trained here.
+    """Allow Manyheads to open the files that this run's record names, as if the run had been trained on this machine.
 
-    Raises UserError where there is no such record.
+    Raises UserError if the run has no record of its data.
     """
     if not (data := record_of(Path(model)).get("data")):
-        raise UserError(f"{model} has no result.json that names data: there is nothing to trust")
+        raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")
     own_runs.add(data)
 
 
@@ -155,53 +160,62 @@ def scored_data(
     split: str = "test",
     **settings: Any,
 ) -> D:
-    """What a model is scored on: the data of its run, which are found again, or `data`, which are read as its training
-    data were. Raises UserError where a run from elsewhere names files and nobody asked for them (see `trust`).
+    """Return the data that a model is evaluated on.
 
-    unrecorded  how they are read where there is no record, as the model was not trained here
-    labels      those of the model
-    settings    of the source, in place of the training's
+    By default these are the data of its run. If `data` is given, the training options apply when it is read. Raises
+    UserError if the run comes from elsewhere and its record names files, unless `trust` was called.
+
+    unrecorded  source that reads `data` if the model has no record of its training data
+    labels      labels of the model
+    settings    options of the source that replace the training options
     """
     if skip_bad_lines and data is None:
-        raise UserError("--skip-bad-lines is for other data than the run's: name them with --data, or leave it out")
+        raise UserError(
+            "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."
+        )
     try:
         record = record_of(model)
         source = source_of(record)
         if data is None and source is not None:
             named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
             if named and not own_runs.is_own(record["data"]):
-                raise UserError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
-                                 " them, --trust; to score on other data, --data PATH")  # fmt: skip
+                raise UserError("this run was not trained on this machine, and its record names "
+                                f"{', '.join(named)}. To open"
+                                 " these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
             return source.again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
-        raise UserError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
+        raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
     for reason, count in items.skips.items():
-        logger.info(f"skipped {count:,} of {reason}")
+        logger.info(f"skipped {count:,} lines: {reason}")
     return items
 
 
 def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
-    """Metrics on the run's test data, or on `data`."""
+    """Return the metrics on the run's test data, or on `data`."""
     return predictor.outcome(data).metrics
 
 
 def compare(
     first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
 ) -> dict[str, Any]:
-    """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), how many
-    items became better and worse, and those of both that changed most."""
+    """Compare two models on the same test data.
+
+    Returns the metrics of both, a paired bootstrap test, the number of items that became better and worse, and the
+    items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if the
+    models do different tasks or have different test data.
+    """
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
-        raise UserError(f"{kinds}: only models that do the same can be compared")
+        raise UserError(f"{kinds}: expected two models of the same task")
     one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
     if (one.inputs, one.references) != (two.inputs, two.references):
-        hint = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
-        raise UserError(f"{first.path} and {second.path} have different test data: {hint}")
+        hint = "give the same data for both with --data" if data is None else f"the two models read {data} differently"
+        raise UserError(f"{first.path} and {second.path} have different test items: {hint}")
     changes = [
         {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
         for item, right, a, b, before, after in zip(

@@ -1,4 +1,4 @@
-"""Questions with windows of their contexts, and the spans that a model finds likeliest in them."""
+"""Passages, which are questions with windows of their contexts, and the search for the most probable answer spans."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from manyheads.tasks.outputs import outputs
 
 logger = logging.getLogger(__name__)
 
-READING = {"max_length": 384, "stride": 128, "max_query": 64}  # tokens: those of the published code
-NULL = 0  # the position that stands for no answer
-MAX_ANSWER = 30  # tokens of an answer, as there
+READING = {"max_length": 384, "stride": 128, "max_query": 64}  # limits in tokens, as in the published code
+NULL = 0  # position that represents "no answer"
+MAX_ANSWER = 30  # maximum number of tokens in an answer, as in the published code
 
 
 class Passage(NamedTuple):
-    """A question with a window of its context, between the tokenizer's special tokens.
+    """Question with a window of its context, and the tokenizer's special tokens.
 
-    question  its number
-    first     the position in `ids` of the window's first token, which is token `start` of the context
-    spans     characters of the context that each token of the window stands for: (tokens, 2)
-    owned     tokens of the window that have no more context in another one: (tokens,)
+    question  index of the question
+    first     position in `ids` of the window's first token, which is token `start` of the context
+    spans     start and end character in the context of each token in the window, (tokens, 2)
+    owned     true for tokens that have no more context in another window, (tokens,)
     """
 
     ids: NDArray[np.int32]
@@ -50,12 +50,16 @@ def passages(
     stride: int = READING["stride"],
     max_query: int = READING["max_query"],
 ) -> list[Passage]:
-    """The windows of all pairs of question and context, of at most `max_length` tokens, each beginning `stride` tokens
-    of the context after the one before. Of a question `max_query` tokens are read, as in the published code; how many
-    questions are longer is logged."""
+    """Return the windows of all pairs of question and context.
+
+    A window has at most `max_length` tokens with its question, and starts `stride` tokens after the previous window.
+    Longer questions are cut to `max_query` tokens, as in the published code; a warning gives their number.
+    """
     frame = Frame.of(tokenizer, pair=True)
     if not frame.before:
-        raise UserError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
+        raise UserError(
+            'the tokenizer adds no token before a pair: question answering needs such a token to represent "no answer"'
+        )
     contexts = list(dict.fromkeys(context for _, context in pairs))
     encodings = tokenizer.encode_batch(contexts, add_special_tokens=False)
     encoded = dict(zip(contexts, encodings, strict=True))
@@ -68,8 +72,8 @@ def passages(
         room = max_length - len(frame) - len(question)
         if room < 1:
             raise UserError(
-                f"max_length {max_length} leaves no room for the context of a question of {len(question)} tokens: "
-                "raise it, or lower max_query"
+                f"max_length {max_length} leaves no space for the context of a question of {len(question)} tokens: "
+                "raise max_length, or lower max_query"
             )
         ids, offsets = encoded[context].ids, encoded[context].offsets
         parts = windows(len(ids), room, min(stride, room))
@@ -89,8 +93,11 @@ def passages(
 
 
 def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
-    """The positions of the first and the last token of the characters `start` to `end` of the context (`end` not among
-    them); (NULL, NULL) where the window does not hold them all."""
+    """Return the positions of the first and last token of an answer.
+
+    The answer is the characters `start` to `end` of the context, without `end`. Returns (NULL, NULL) if the window does
+    not contain the whole answer.
+    """
     begins, ends = passage.spans[:, 0].tolist(), passage.spans[:, 1].tolist()
     if not begins or start < begins[0] or end > ends[-1]:
         return NULL, NULL
@@ -99,7 +106,10 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
 
 
 def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
-    """Of being the first and the last token of the answer: (T, 2) float32 on the CPU for each passage."""
+    """Return the logits of each token as first and last token of the answer.
+
+    The result has a float32 tensor (T, 2) on the CPU for each passage.
+    """
     logits: list[Tensor] = [torch.empty(0)] * len(passages)
     ids, segments = [p.ids for p in passages], [p.segments for p in passages]
     for i, output in outputs(model, compute, ids, model.config.pad, segments):
@@ -108,13 +118,16 @@ def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConf
 
 
 class FoundAnswer(NamedTuple):
-    """Characters `start` to `end` of the context; no text is no answer. The probability is among the n-best."""
+    """Answer with its characters `start` to `end` in the context. An empty text means "no answer".
+
+    The probability is normalized over the n-best answers.
+    """
 
     text: str
     probability: float
     start: int
     end: int
-    score: float  # sum of the two logits
+    score: float  # sum of the logits of the first and last token
 
 
 def likeliest(
@@ -125,9 +138,9 @@ def likeliest(
     max_answer: int,
     null_threshold: float | None,
 ) -> list[list[FoundAnswer]]:
-    """The n-best answers of each question, from those of all its windows; see `QuestionAnswerer.answer`."""
+    """Return the n-best answers of each question from all its windows; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
-    null = [float("inf")] * len(contexts)  # the score of no answer: of the window that is least sure of it
+    null = [float("inf")] * len(contexts)  # lowest "no answer" score over the windows of each question
     for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
         spans[i] += _spans(passage, pairs, contexts[i], nbest, max_answer)
@@ -136,11 +149,14 @@ def likeliest(
 
 
 def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
-    """The best spans of a window; logits (T, 2). A span belongs to the window that sees most around its first token,
-    as in the published code, whose n-best are of the n best starts and ends; here they are of all spans."""
+    """Return the best spans of a window, for logits (T, 2).
+
+    A span belongs to the window that has the most context around its first token, as in the published code. The n-best
+    here are taken from all spans; the published code takes them from the n best starts and ends.
+    """
     tokens = len(passage.spans)
     start, end = logits[passage.first : passage.first + tokens].unbind(1)  # (tokens,) each
-    scores = start[:, None] + end  # by first and last token: (tokens, tokens)
+    scores = start[:, None] + end  # scores by first and last token, (tokens, tokens)
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).triu().tril(max_answer - 1)
     allowed &= torch.from_numpy(passage.owned)[:, None]
     values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
@@ -152,9 +168,9 @@ def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answe
 
 
 def _ranked(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
-    """The n-best with their probabilities: a softmax of their scores, as in the published code."""
+    """Return the n-best answers with their probabilities, a softmax of the scores as in the published code."""
     ordered = sorted(spans, key=lambda answer: -answer.score)
-    texts = {answer.text: answer for answer in reversed(ordered)}  # the best of those that read the same
+    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer of those with identical text
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
         nothing = FoundAnswer("", 0.0, 0, 0, null)

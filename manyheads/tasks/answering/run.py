@@ -1,4 +1,4 @@
-"""Training a model that answers questions with spans of a text: questions -> model -> task, and its scores."""
+"""Training run for extractive question answering: questions, model, task and scores."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: AnsweringConfig) -> Bert:
-    """The model, without memory, where it starts from a published one."""
+    """Return the model on the meta device, for estimates. It stands for the model given by `--init`."""
     with torch.device("meta"):
         return build(fitted(config.preset, ("bert",), config.model, {"head": "question"}))

@@ -1,10 +1,10 @@
-"""What a GPT that classifies reads around its texts (Radford 2018, section 3.3 and figure 1).
+"""Special tokens around the input of a GPT classifier (Radford 2018, section 3.3 and figure 1).
 
-    start  text  extract                  a text
-    start  text  delimiter  text  extract a pair, in its order
+    start  text  extract                    for a single text
+    start  text  delimiter  text  extract   for a pair of texts, in its order
 
-The state of the last token, `extract`, is what the labels are read from. The three are new tokens with new embeddings,
-as in the paper: GPT-2's vocabulary, whose only special token ends a text, gets them, too.
+The classification head reads the state of the last token, `extract`. As in the paper, the three tokens are new and have
+new embeddings. They are also added to GPT-2's vocabulary, whose only special token marks the end of a text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ START, DELIMITER, EXTRACT = MARKS = ("<|start|>", "<|delimiter|>", "<|extract|>"
 
 
 def marked(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that puts the marks around texts and pairs, its new tokens behind all others; or what does so already."""
+    """Return a copy of the tokenizer that adds the special tokens to texts and pairs.
+
+    The new tokens get the ids after the existing ones. A tokenizer that already adds these tokens is returned
+    unchanged.
+    """
     if tokenizer.encode("").tokens == [START, EXTRACT]:
         return tokenizer
     copy = with_special_tokens(tokenizer, as_text=tokenizer.encode_special_tokens)

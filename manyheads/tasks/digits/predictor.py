@@ -1,4 +1,4 @@
-"""A run on strings of digits in use: a translator with tests of its own."""
+"""Predictor for models trained on strings of digits: a translator with its own evaluation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from manyheads.tasks.translation.predictor import Translator
 
 
 class DigitTranslator(Translator):
-    """What `manyheads.load` gives for a run whose result.json tells of digits."""
+    """Translator for strings of digits, as returned by `manyheads.load` for a run on such strings."""
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's digits, by length; on `data` as any translator."""
+        """Evaluate on the run's test strings by length, or translate and evaluate `data`."""
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))

@@ -1,4 +1,4 @@
-"""Training on strings of digits: strings -> model -> task, and how well longer strings come out."""
+"""Training run on strings of digits: strings, model, task, and the accuracy by length."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES = 3  # strings whose steps are shown
-VALIDATED = 200  # strings
+EXAMPLES = 3  # number of strings in steps.txt
+VALIDATED = 200  # number of validation strings
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
-    """Beside result.json the run holds lengths.png, the curve, and of a Universal Transformer steps.txt."""
-    run.refuse(("training.width",), "it is the width of the model, so leave it out")
-    run.refuse(("algorithm",), "each has a recipe: universal/copy, universal/reverse, universal/addition")
+    """Run the recipe. Besides result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
+    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
+    run.refuse(
+        ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
+    )
     if config.lengths[0] < SHORTEST[config.algorithm]:
         raise UserError(
-            f"lengths begins with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
+            f"lengths starts with {config.lengths[0]}: expected {SHORTEST[config.algorithm]} or more for"
+            f" {config.algorithm}"
         )
 
     source = DigitSource(
@@ -59,12 +62,13 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         tests = splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
-        if longest > model.config.max_positions:  # the longest text and its end
+        if longest > model.config.max_positions:  # length of the longest text with its end token
             raise UserError(
-                f"network.max_positions is {model.config.max_positions}: the longest of lengths needs {longest}"
+                f"network.max_positions is {model.config.max_positions}: expected {longest} or more for the longest"
+                " test input"
             )
         task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # by measure and length
+        curve: dict[str, dict[str, float]] = {}  # value of each metric by length
         examples: dict[str, Any] = {}
 
         def score(held: Pairs) -> Metrics:
@@ -76,7 +80,8 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
                 logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
-                if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
+                # lengths for which result.json has metrics
+                if length in (config.longest, 2 * config.longest, config.lengths[-1]):
                     metrics |= length_metrics(values, length, len(pairs))
             with drawing.optional():
                 draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
@@ -96,13 +101,16 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _model(config)
 
 
 def _model(config: DigitsConfig) -> Any:
-    """Both Transformers are equally wide, the plain one has four blocks a side; the LSTMs are twice as wide."""
+    """Build the model. Both Transformers have equal width, and the plain one has four layers on each side.
+
+    The LSTMs are twice as wide.
+    """
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}

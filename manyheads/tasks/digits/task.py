@@ -1,4 +1,4 @@
-"""Training on strings of digits, and how well longer ones come out than were trained on."""
+"""Training task on strings of digits, and metrics for longer strings than in training."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
-ROOM = 10  # tokens that an output may be longer than its input
-DECODED = 16_384  # source tokens that are decoded at once
+ROOM = 10  # maximum length of an output beyond its input length, in tokens
+DECODED = 16_384  # maximum number of source tokens decoded at once
 
 
 class _Shifted(Sequence[Batch]):
-    """The same batches, of which every row begins at a position of its own."""
+    """Batches in which every row starts at a random position."""
 
     def __init__(self, batches: Lazy[Batch], room: int, seed: int, epoch: int) -> None:
         self._batches, self._room, self._seed = batches, room, (seed, epoch)
@@ -50,8 +50,11 @@ class _Shifted(Sequence[Batch]):
 
 @dataclass(eq=False)
 class DigitTask(TranslationTask):
-    """Translation, where a text may begin at any of `room` positions while training (Dehghani 2018, section 4.4), so
-    that no position is new when longer ones are read. 0: it begins at the first, as published for the Transformer."""
+    """Translation task in which a training text may start at any of `room` positions (Dehghani 2018, section 4.4).
+
+    With random starts, all positions of longer test texts occur in training. If `room` is 0, every text starts at the
+    first position, as published for the Transformer.
+    """
 
     room: int = field(default=0, kw_only=True)
 
@@ -64,12 +67,12 @@ class DigitTask(TranslationTask):
 def measure(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[dict[str, float], list[str]]:
-    """How good the outputs (greedy) are, and the outputs themselves.
+    """Return the metrics of greedy decoding, and the outputs.
 
-    accuracy         of characters: those at their place, of all that were asked for
-    exact_match      of whole strings
-    forced_accuracy  of characters when those before are given, as tensor2tensor measures it
-    ..._steps        the mean steps of positions, of a model that may halt
+    accuracy         fraction of the target characters that are right at their position
+    exact_match      fraction of outputs that are right as a whole
+    forced_accuracy  fraction of right characters given the true characters before them, as in tensor2tensor
+    ..._steps        mean number of steps of a position, for a model with adaptive halting
     """
     model.eval()
     rows = max(1, DECODED // max(map(len, pairs.sources)))
@@ -82,7 +85,7 @@ def measure(
             hidden, thoughts = states_and_halting(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
             logits = model.project(hidden)
-            logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
+            logits[..., model.config.pad] = -torch.inf  # padding is never generated, and its logit is not trained
             forced = int(((logits.argmax(-1) == write) & right).sum())
             hypotheses = decode_batch(model, source, lengths, room=ROOM)
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
@@ -101,12 +104,12 @@ def measure(
 
 
 def _placed(output: str, target: str) -> int:
-    """Characters of the target that the output has at their place."""
+    """Return the number of target characters that the output has at the same position."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 
 def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metrics:
-    """Accuracy and exact matches, as `measure` gives them for `count` inputs of a length, under names of their own."""
+    """Return accuracy and exact match from `measure` for `count` inputs, under names that include the length."""
     signature = f"{count:,} inputs of {length} characters, greedy"
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
@@ -114,7 +117,10 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
 def digit_outcome(
     model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
 ) -> Outcome:
-    """On inputs of each length; the quality of an output is the share of its characters that are in place."""
+    """Evaluate the model on test inputs of each length.
+
+    The quality of an output is the fraction of its characters at the right position.
+    """
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
@@ -130,7 +136,11 @@ def digit_outcome(
 def _padded(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """source (B, Ts) with lengths (B,); what the decoder reads and should write (B, Tt), and which of it is real."""
+    """Return the padded batch.
+
+    It consists of the source (B, Ts) with lengths (B,), the decoder's input and target (B, Tt), and a mask of the
+    targets that are not padding (B, Tt).
+    """
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
     shifted = [[c.start, *target[:-1]] for target in targets]

@@ -1,7 +1,7 @@
-"""What a model's heads do between words: attention between tokens, merged into attention between words.
+"""Attention between words, merged from attention between tokens.
 
-Clark et al. 2019, section 4.1: attention to a word is summed over its tokens, attention from a word is the mean over
-them; special tokens are left out, so what goes to them goes nowhere.
+As in Clark et al. 2019, section 4.1, attention to a word is the sum over its tokens, and attention from a word is the
+mean over its tokens. Special tokens are dropped, so the weights of a word may sum to less than 1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import pondered
 
-BATCH_TOKENS = 1024  # padded tokens that are read at once
+BATCH_TOKENS = 1024  # maximum number of padded tokens in a batch
 
 
 class LoadedModel(Protocol):
-    """What is used here of what `manyheads.load` gives."""
+    """Interface of the model objects that this module needs; `manyheads.load` returns such objects."""
 
     model: Any
     tokenizer: Tokenizer
@@ -35,14 +35,14 @@ class LoadedModel(Protocol):
 
 
 class Words(NamedTuple):
-    """A text as words, and whether a space stands before each."""
+    """Text as a list of words, and for each word if a space precedes it."""
 
     words: Sequence[str]
     spaces: Sequence[bool]
 
 
 class WordMaps(NamedTuple):
-    """Of the text of that number: the maps (L, H, W, W) between its words, on the CPU; which words have tokens."""
+    """Attention maps between the words of a text, (L, H, W, W) on the CPU; `seen` is true for words with tokens."""
 
     number: int
     maps: Tensor
@@ -50,14 +50,14 @@ class WordMaps(NamedTuple):
 
 
 class WordReader:
-    """A model that reads texts given as words, and tells where its heads looked. An encoder-decoder reads the source.
+    """Reader that returns the attention maps of a model for texts given as words. An encoder-decoder reads the source.
 
-    room      tokens of a text, the special ones among them; None: any number
-    layers    names of what was recorded, one for each step of a layer that runs several times; known after reading
-    too_long  texts that the model has no room for, which were passed over
-    unseen    words that the tokenizer makes nothing of, in the texts that were read
+    room      maximum number of tokens in a text, special tokens included; None: no limit
+    layers    names of the recorded layers, one for each step of a layer that runs several times; known after reading
+    too_long  number of texts that were skipped because they exceed the limit
+    unseen    number of words without tokens in the texts that were read
 
-    Every word is tokenized by itself, with its space where the tokenizer heeds it, so that no token is in two words.
+    Every word is tokenized separately, with its space if the tokenizer uses it, so that no token spans two words.
     Raises UserError for a model that cannot read a text, or has no attention.
     """
 
@@ -65,9 +65,9 @@ class WordReader:
         tokenizer = getattr(loaded, "tokenizer", None)
         model: Any = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
-            raise UserError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
+            raise UserError(f"{loaded.path}: expected a model that reads texts, because a treebank consists of texts")
         if not tapped(model):
-            raise UserError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
+            raise UserError(f"{loaded.path}: {type(model).__name__} has no attention heads to probe")
         self.tokenizer, self.model, self.compute = tokenizer, model, loaded.compute
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
@@ -79,7 +79,7 @@ class WordReader:
         self.too_long = self.unseen = 0
 
     def pieces(self, text: Words) -> list[list[int]]:
-        """The tokens of each word."""
+        """Return the token ids of each word."""
         spelt = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
         new = [word for word in dict.fromkeys(spelt) if word not in self._pieces]
         for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
@@ -87,11 +87,14 @@ class WordReader:
         return [self._pieces[word] for word in spelt]
 
     def length(self, text: Words) -> int:
-        """In tokens, without the special ones."""
+        """Return the number of tokens in a text, without special tokens."""
         return sum(map(len, self.pieces(text)))
 
     def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
-        """The maps of every text that the model has room for, not in their order; `statistics` get those of tokens."""
+        """Yield the maps of every text within the model's limit, in any order.
+
+        `statistics` is updated from the token maps.
+        """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
         room = self.room or max(lengths, default=0)
@@ -104,7 +107,7 @@ class WordReader:
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """(W, V), without context: the mean of the embeddings of each word's tokens, in units of their deviation."""
+        """Return the mean token embedding of each word, (W, V), without context, in units of the standard deviation."""
         embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
         weight = embedding.weight.detach().float().cpu()
         means = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
@@ -132,15 +135,17 @@ class WordReader:
             yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
     def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
-        batch go on."""
+        """Return the token maps by layer and step, (B, H, T, T).
+
+        A halted position has weights of zero, even if other positions of the batch continue.
+        """
         tokens, model, config = padded.shape[1], self.model, self.model.config
         with torch.inference_mode(), self.compute.autocast(), pondered(model) as thoughts, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
-                model.start(ids, sizes, 1)  # reads the source
+                model.start(ids, sizes, 1)  # runs the encoder on the source
             else:
-                # without the head where there is a way, which may be larger than all the rest
+                # Skip the output head if possible, because it may be larger than the rest of the model.
                 forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
                 forward(ids, sizes)
         steps = getattr(config, "steps", 1)
@@ -148,7 +153,7 @@ class WordReader:
         for name, calls in maps.items():
             halts = next((ponder.steps.cpu() for stack, ponder in thoughts.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
-                # a text classifier reads its padding as a token more
+                # a text classifier reads its padding as one more token
                 shown = map[..., :tokens, :tokens].float().cpu()
                 shown = shown if halts is None else shown * (halts >= step)[:, None, :, None]
                 by_step[name if steps == 1 else f"{name} step {step}"] = shown
@@ -157,7 +162,7 @@ class WordReader:
         return by_step
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Where each of the tokenizer's special tokens stands, (B, T) by name."""
+        """Return a mask of the positions of each special token, (B, T), by token name."""
         at = torch.arange(padded.shape[1])
         places: dict[str, Tensor] = {}
         for place, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
@@ -169,6 +174,6 @@ class WordReader:
 
 
 def _pad_id(model: Any) -> int:
-    """Return the id that fills up texts: of an encoder-decoder its source's. 0 if the model has none."""
+    """Return the padding id: the source's for an encoder-decoder, and 0 for a model without padding."""
     candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
     return next((pad for pad in candidates if pad is not None), 0)

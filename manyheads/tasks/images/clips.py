@@ -1,4 +1,4 @@
-"""Training on clips: clips -> model -> task, and its scores."""
+"""Training run of a clip classifier: clips, model, task and scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: ClipConfig) -> NonLocalNet:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _model(config)
 

@@ -1,4 +1,4 @@
-"""Training a model that tells what is in an image, alone or from a teacher: images -> model -> task, and its scores."""
+"""Training run of an image classifier, with or without a teacher: images, model, task and scores."""
 
 from __future__ import annotations
 
@@ -36,9 +36,14 @@ logger = logging.getLogger(__name__)
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.teacher is None:
-        run.refuse(("distillation", "share", "temperature"), "without effect, as there is no teacher: give teacher=RUN")
+        run.refuse(
+            ("distillation", "share", "temperature"),
+            "has no effect without a teacher: give teacher=RUN, or leave it out",
+        )
     if config.data is None:
-        run.refuse(("names", "validation", "test"), "of the data, which are not given: name them with data=PATH")
+        run.refuse(
+            ("names", "validation", "test"), "applies to your own data: give them with data=PATH, or leave it out"
+        )
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
     _check_metric(config, TOP + 1)
@@ -88,7 +93,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:
-    """Raises UserError for a metric that the validation of a model of so many labels does not have."""
+    """Raise UserError if training.metric is not a validation metric of a model with this number of labels."""
     metric, names = config.training.metric, metric_names(labels)
     if metric not in (None, *names):
         reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
@@ -96,7 +101,7 @@ def _check_metric(config: ImageConfig, labels: int) -> None:
 
 
 def planned_model(config: ImageConfig) -> Any:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _new(config, config.names)[0]
 
@@ -110,11 +115,14 @@ def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessi
 
 
 def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
-    """The network of `--init` for these labels, or for its own, a ViT at the resolution that is asked for."""
-    run.refuse(("preset",), f"given by the model to start from, {run.init}; leave it out")
+    """Return the model given by `--init` and its preprocessing.
+
+    The settings can change labels and a ViT's image size.
+    """
+    run.refuse(("preset",), f"is fixed by the model to start from, {run.init}: leave it out")
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
     kinds = tuple(FAMILIES[family].model_class() for family in IMAGES)
-    model, loaded = start(run, kinds, "a model of images", **settings)
+    model, loaded = start(run, kinds, "an image model", **settings)
     names = ("mean", "std", "crop", "resample")
     preprocessing = preprocessing_of(loaded)
     own = {name: getattr(preprocessing, name) for name in (*names, "squash")}
@@ -124,13 +132,16 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
 
 def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, given: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
-        raise UserError("model.fused=none: the distillation token has no head that could learn from a teacher")
+        raise UserError(
+            "model.fused=none: expected another value, because the distillation token has no head to"
+            " learn from a teacher"
+        )
     labels = model.config.labels
     known = getattr(loaded.model.config, "labels", ())
     if known != labels:
         raise UserError(
-            f"{config.teacher}: the teacher tells apart {_few(known)}, the data have {_few(labels)}: a teacher needs "
-            "the same labels in the same order"
+            f"{config.teacher}: the teacher has {_few(known)}, but the data have {_few(labels)}. Use a teacher with "
+            "the same labels in the same order."
         )
     share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
     return Teacher(loaded.model, preprocessing_of(loaded), given, config.distillation, share, config.temperature)
@@ -141,7 +152,7 @@ def _few(labels: tuple[str, ...]) -> str:
 
 
 def _digest(model: torch.nn.Module) -> str:
-    """Of the weights: whether a model is still the same one."""
+    """Return a hash of the weights, which shows if a model has changed."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -149,13 +160,13 @@ def _digest(model: torch.nn.Module) -> str:
 
 
 def _beside(teacher: LabelOutcome, student: LabelOutcome) -> dict[str, Any]:
-    """How the teacher does on the same images, and how often both say the same."""
+    """Return the teacher's accuracy on the same images, and the fraction of images on which both agree."""
     same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
     return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
 
 
 def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
-    """How alike the two tokens of a DeiT are on these images; nothing of a model that has but one."""
+    """Return the similarity of a DeiT's class token and distillation token, or nothing for a model with one token."""
     if getattr(classifier.model, "distillation_token", None) is None:
         return {}
     loader = ImageLoader(held, classifier.labels, classifier.preprocessing, batch_items=SCORED)

@@ -1,4 +1,4 @@
-"""Training a language model: texts -> vocabulary -> model -> task, and its scores."""
+"""Training run of a language model: texts, vocabulary, model, task and scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from manyheads.training.record import Metrics
 logger = logging.getLogger(__name__)
 
 Model = GPT | UniversalSequence
-LEARNED_FROM = 2**26  # bytes of text that a vocabulary is learned from at most
+LEARNED_FROM = 2**26  # maximum number of bytes of text that a vocabulary is trained on
 
 
 def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
 def _task(
     config: LanguageModellingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
 ) -> LanguageModellingTask:
-    """Vocabulary and model: new ones, or those of the model to start from."""
+    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
     if run.init is None:
         tokenizer = _vocabulary(config, splits, run.out / "state" / "tokens")
         end = tokenizer.token_to_id(END_OF_TEXT)
@@ -72,7 +72,7 @@ def _task(
         end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
     cache = run.out / "state" / "tokens"
     train, validation = (TokenStream.of(texts, tokenizer, end, cache) for texts in (splits.train, splits.validation))
-    logger.info(f"{len(train):,} training tokens, {len(validation):,} of validation data")
+    logger.info(f"{len(train):,} training tokens, {len(validation):,} validation tokens")
     return LanguageModellingTask(
         model, tokenizer, train, validation, splits.validation.bytes, compute=compute, block=config.block,
         rows=config.rows, random=config.random, seed=config.training.seed,
@@ -80,9 +80,9 @@ def _task(
 
 
 def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
-    """Learned once, from no more than a sample of a large corpus."""
+    """Train the tokenizer, or load it from the cache. A large corpus is sampled."""
     if config.tokenizer == "character":
-        # of the test data too: a character without an id has no probability that could be scored
+        # The vocabulary includes the test data's characters: a character without an id could not be scored.
         return train_character(texts.facts.alphabet for texts in splits.known.values())
     train = splits.train
     path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(LEARNED_FROM)])}.json"
@@ -96,7 +96,7 @@ def _vocabulary(config: LanguageModellingConfig, splits: SplitData[Texts], cache
 
 
 def planned_model(config: LanguageModellingConfig) -> Model:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary, None))
 
@@ -104,7 +104,8 @@ def planned_model(config: LanguageModellingConfig) -> Model:
 def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | None) -> Any:
     if config.model.get("head", "decoder") != "decoder":
         raise UserError(
-            f"model.head is {config.model['head']!r}: a language model must not see what follows: expected decoder"
+            f"model.head is {config.model['head']!r}: expected 'decoder', because a language model must not see"
+            " later tokens"
         )
     families = ("gpt2", "gpt", "universal-sequence")
     settings = {"max_positions": config.block, **config.model}
@@ -112,12 +113,14 @@ def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | N
 
 
 def _started(run: Run) -> tuple[Model, Tokenizer]:
-    """The model of `--init`, with the dropout that the user asks for."""
+    """Return the model given by `--init`, with the dropout rates in the settings, and its tokenizer."""
     rates = dropouts(run)
-    loaded = opened(run, Model, "GPT's, GPT-2's or a Universal Transformer's weights")
+    loaded = opened(run, Model, "a GPT, a GPT-2 or a Universal Transformer")
     if isinstance(loaded.model, UniversalSequence):
         if loaded.model.config.head != "decoder":
-            raise UserError(f"{run.init}: an encoder, which sees what follows: {run.recipe} starts from a decoder")
+            raise UserError(
+                f"{run.init}: found an encoder, which sees later tokens; {run.recipe} starts from a decoder"
+            )
         model = adapted(run, loaded, **rates)
     else:
         model = adapted(run, loaded, head="language", labels=(), pad=None, **rates)

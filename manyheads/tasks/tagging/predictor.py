@@ -1,4 +1,4 @@
-"""A trained tagger in use: texts in, their words with tags and their entities out."""
+"""Predictor for tagging: words with their tags, and the entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
-    """A word of a text at the characters `start` to `end`; the probability is that of its tag."""
+    """Word with its characters `start` to `end` in the text, its tag, and the tag's probability."""
 
     text: str
     tag: str
@@ -29,7 +29,7 @@ class TaggedWord(NamedTuple):
 
 
 class FoundEntity(NamedTuple):
-    """The words of an entity, as characters of the text; the probability is the mean of its words'."""
+    """Entity with its characters `start` to `end` in the text. The probability is the mean over its words."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class FoundEntity(NamedTuple):
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text with the tag of each word; prints as word/TAG pairs."""
+    """Text with the tag of each word. It prints as word/TAG pairs."""
 
     text: str
     words: list[TaggedWord]
@@ -60,9 +60,10 @@ class TaggedText:
 
 
 class Tagger(TextPredictor):
-    """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
+    """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
-    reading  max_length: tokens of a window; None: as in training, else what the model takes
+    reading  max_length, the number of tokens in a window; None: the value of the training run, or else the model's
+             limit
     """
 
     verbs: ClassVar = ("tag", "attend", "evaluate")
@@ -79,10 +80,10 @@ class Tagger(TextPredictor):
     @overload
     def tag(self, texts: list[str] | list[list[str]]) -> list[TaggedText]: ...
     def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
-        """The words of every text with their tags, in their order. Texts may be of any length.
+        """Return the words of every text with their tags, in input order. Texts may have any length.
 
-        A text is split into words by `data.conll.words_of`: at spaces, marks at the ends of a word apart. It may be
-        given as a list of words instead; its characters are then counted in the words joined by spaces.
+        A text is split into words by `data.conll.words_of`: at spaces, with punctuation at the ends of a word split
+        off. It may be given as a list of words instead. Character positions then refer to the words joined by spaces.
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]
@@ -102,7 +103,7 @@ class Tagger(TextPredictor):
         return tagged
 
     def evaluate(self, tagged: Tagged) -> Outcome:
-        """Tag the sentences and score the tags against those given."""
+        """Tag the sentences, and compare the predicted tags with the tags in the data."""
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
         predicted = [[word.tag for word in text.words] for text in outputs]
@@ -121,13 +122,16 @@ class Tagger(TextPredictor):
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
+        """Evaluate on the run's test data, or on `data`.
+
+        `data` is a file in CoNLL's column format, or a directory with a test file.
+        """
         labels = self.model.config.labels
         return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 
 
 def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the words begin and end when joined by spaces."""
+    """Return the start and end character of each word in the words joined by spaces."""
     spans, at = [], 0
     for word in words:
         spans.append((at, at + len(word)))

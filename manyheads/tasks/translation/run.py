@@ -1,4 +1,4 @@
-"""Training a translator: corpus -> vocabulary -> model -> task, and its scores."""
+"""Training run of a translator: corpus, vocabulary, model, task and scores."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import Metrics
 
-FAMILIES = ("transformer", "universal")  # of presets
+FAMILIES = ("transformer", "universal")  # model families that have presets for translation
 Model = Transformer | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    run.refuse(("training.width",), "it is the width of the model, so leave it out")
+    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
     if run.init is not None:
         dropouts(run)
 
@@ -65,7 +65,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig) -> TranslationTask:
-    """Vocabularies and model: new ones, or those of the model to start from."""
+    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
         tokenizer, target_tokenizer = _vocabularies(config, splits.train)
@@ -87,7 +87,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
     if splits.test is not None:
-        # too long a sentence is told now, not after the training
+        # Report sentences that are too long now, not after the training.
         tokenized(splits.test, model.config.max_positions)
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
@@ -97,7 +97,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
 
 
 def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    """One for both sides, or two."""
+    """Train one tokenizer for both sides, or one for each side."""
     sizes = config.vocabularies
     with log_warnings():
         if config.tokenizer == "words":
@@ -120,7 +120,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
 
 
 def planned_model(config: TranslationConfig) -> Model:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     source, target = config.vocabularies
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
     with torch.device("meta"):
@@ -129,8 +129,8 @@ def planned_model(config: TranslationConfig) -> Model:
 
 
 def _started(run: Run) -> tuple[Model, directory.Loaded]:
-    """The model of `--init`, with the dropout that the user asks for, and what its directory holds."""
-    model, loaded = start(run, Model, "a translator's weights", **dropouts(run))
+    """Return the model given by `--init`, with the dropout rates in the settings, and the loaded directory."""
+    model, loaded = start(run, Model, "a translation model", **dropouts(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
-        raise UserError(f"{run.init} has no tokenizer, so training cannot continue from it")
+        raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")
     return model, loaded

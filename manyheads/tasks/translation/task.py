@@ -1,4 +1,4 @@
-"""Translation as a task: from pairs of sentences to a trained model."""
+"""Training task for translation: the batches, loss and validation for pairs of sentences."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Translating = Transformer | Universal | Seq2SeqLSTM
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sentences: source (B, Ts) with lengths (B,), what the decoder reads and what it should write (B, Tt)."""
+    """Padded sentence pairs: source (B, Ts) with lengths (B,), decoder input `read` and target `write` (B, Tt)."""
 
     source: Tensor
     source_lengths: Tensor
     read: Tensor
     write: Tensor
-    items: int  # real target tokens, the end tokens included
-    offset: Tensor | None = None  # (B,) the position that each row begins at; None: 0
+    items: int  # number of target tokens without padding, end tokens included
+    offset: Tensor | None = None  # first position of each row, (B,); None: 0
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Target tokens, and source tokens: what thinking costs is a mean over each."""
+        """Number of target tokens and of source tokens. The halting cost is a mean over each of them."""
         return self.items, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
@@ -60,14 +60,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenised pairs, every sentence with its end token, of which `limit` tokens are read (the end among them)."""
+    """Tokenized pairs. Sentences with their end token are cut to `limit` tokens when read."""
 
     sources: TokenStore
     targets: TokenStore
     limit: int
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
-        """Raises UserError where a sentence is longer than the limit, unless it may be cut."""
+        """Return the corpus. Raises UserError if a sentence is longer than the limit, unless `truncate` is true."""
         for side, store in enumerate((self.sources, self.targets)):
             over = np.flatnonzero(store.lengths > self.limit)
             if len(over):
@@ -75,14 +75,14 @@ class Corpus:
                 excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise UserError(
-                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
-                        "max_length, remove them, or cut them with truncate=true"
+                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}. Raise "
+                        "max_length, remove them, or cut them with truncate=true."
                     )
                 logger.info(f"{excess} and are cut")
         return self
 
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens that are read of each source and of each target."""
+        """Return the lengths of all sources and all targets after the cut."""
         return self.sources.lengths.clip(max=self.limit), self.targets.lengths.clip(max=self.limit)
 
     def mean_lengths(self) -> tuple[int, int]:
@@ -107,13 +107,13 @@ class Corpus:
 
 @dataclass(eq=False)
 class TranslationTask:
-    """What the training loop trains: the smoothed cross-entropy of the target given the source.
+    """Training task for translation, with the label-smoothed cross-entropy of the target given the source.
 
-    A Universal Transformer that may halt also pays, for every target token, what thinking costs.
+    For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token.
 
-    batch_tokens  padded tokens of a micro-batch, on the source and on the target side each
-    smoothing     of the labels; the validation's loss is unsmoothed
-    vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
+    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
+    smoothing     label smoothing in training; the validation loss is not smoothed
+    vocabulary    vocabulary files of the model given by `--init` (`directory.Loaded`), saved instead of the tokenizers
     """
 
     unit: ClassVar = "tokens"
@@ -157,12 +157,12 @@ class TranslationTask:
         return Loss(total + of_target, batch.items, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
-        """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
+        """Return the unsmoothed loss per target token, the perplexity, and the mean halting steps of each stack."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
         def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """The loss, the number of positions by stack, and their steps by stack."""
+            """Return the loss, the number of positions in each stack, and the halting steps in each stack."""
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
                 loss, thoughts = self._loss(batch, 0.0)
@@ -184,7 +184,8 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
-        # without the target's lengths, the mask is the plain triangle that fused kernels know; halting counts by them
+        # Without target lengths, the mask is a plain causal mask, for which fused kernels exist. Halting needs the
+        # lengths.
         target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
         hidden, thoughts = self._think(
             batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset

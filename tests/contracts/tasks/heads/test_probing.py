@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_told(treebank: Path) -> None:
     with pytest.raises(ValueError, match="models/x: this model reads no text"):
         probe(reader(model, None), treebank)
     lstm = sequence_baselines.SequenceBaseline(preset("sequence-baseline/lstm"))
-    with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention to look at"):
+    with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention layers"):
         probe(reader(lstm, tokenizer), treebank)
     small = bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=1, max_positions=5))
     with pytest.raises(ValueError, match="no word to score in 60 sentences: 60 are longer than the model takes"):

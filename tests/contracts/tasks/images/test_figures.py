@@ -166,12 +166,12 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
         (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
         (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
         (("draw", "channels", models / "se", image, "--out", "f.pdf"), "a name that ends in .png or .svg"),
-        (("draw", "centers", tmp_path / "gpt"), "use it with manyheads attend"),
+        (("draw", "centers", tmp_path / "gpt"), "For other models, use manyheads attend"),
         (("attend", models / "se", image, "--heads", 0), "channels have weights, and neither heads nor an axis"),
-        (("attend", models / "se", image, image), "manyheads draw channels MODEL IMAGE IMAGE takes more"),
-        (("attend", models / "se", image, "--words"), "--words is for attention maps"),
-        (("attend", models / "se", image, "--out", tmp_path / "a.html"), "channel weights are no page"),
-        (("attend", models / "plain", image), "plain has no attention to look at"),
+        (("attend", models / "se", image, image), "for several, use manyheads draw channels MODEL IMAGE IMAGE"),
+        (("attend", models / "se", image, "--words"), "--words applies to attention maps"),
+        (("attend", models / "se", image, "--out", tmp_path / "a.html"), "because channel weights have no page"),
+        (("attend", models / "plain", image), "plain has no attention layers"),
     ):  # fmt: skip
         status, out, error = typed(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1), (arguments, error)
