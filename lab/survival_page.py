@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from lab.records import records
-from manyheads.runs.planning import KEPT
+from manyheads.runs.planning import CPU_MEMORY_FACTOR
 
 
 def _of(kind: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def image_data() -> str:
 def plans() -> str:
     """`manyheads plan` beside what was measured."""
     rows = [[
-        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {KEPT}",
+        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {CPU_MEMORY_FACTOR}",
         "seconds planned", "measured", "",
     ]]  # fmt: skip
     rows += [["---", "---", *["--:"] * 8]]
@@ -167,7 +167,7 @@ def plans() -> str:
                 f"`{case['preset']}`, {items}, {case['precision']}",
                 "1" if case["processes"] == 1 else f"{case['processes']}, {spread}",
                 f"{size['planned'] / 2**30:.2f}", f"{size['measured'] / 2**30:.2f}", _apart(size),
-                f"{size['held'] / 2**30:.2f}", f"{KEPT * size['planned'] / size['held'] - 1:+.0%}",
+                f"{size['held'] / 2**30:.2f}", f"{CPU_MEMORY_FACTOR * size['planned'] / size['held'] - 1:+.0%}",
                 f"{seconds['planned']:.2f}", f"{seconds['measured']:.2f}", _apart(seconds),
             ])  # fmt: skip
     return _markdown(rows)

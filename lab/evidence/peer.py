@@ -22,8 +22,8 @@ from torch import Tensor
 from manyheads import cli
 from manyheads.core.runtime import prepare
 from manyheads.data.batching import token_batches
-from manyheads.data.readers.labelled import label_order
-from manyheads.data.sources.corpora import LabelledSource, TaggedSource
+from manyheads.data.readers.labeled import label_order
+from manyheads.data.sources.corpora import LabeledSource, TaggedSource
 from manyheads.files import replacing, write_json
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.recipes import ClassificationConfig
@@ -46,9 +46,7 @@ class Peer:
         self.by_text = isinstance(config, ClassificationConfig)
         where = {"data": config.data, "validation": config.validation, "test": config.test, "seed": seed}
         if self.by_text:
-            splits: Any = LabelledSource(
-                **where, names=config.names, columns=config.columns, sample=config.items
-            ).read()
+            splits: Any = LabeledSource(**where, names=config.names, columns=config.columns, sample=config.items).read()
             self.labels = config.names or label_order(splits.train.labels)
         else:
             splits = TaggedSource(**where).read()

@@ -51,7 +51,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
-        from manyheads.data.readers.labelled import Columns
+        from manyheads.data.readers.labeled import Columns
 
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":

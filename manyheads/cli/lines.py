@@ -45,7 +45,7 @@ def stdin() -> Iterator[list[str]]:
 def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
         raise UserError("standard input is closed: pass the texts as arguments")
-    from manyheads.data.readers.splits import LONGEST_LINE
+    from manyheads.data.readers.splits import MAX_LINE_BYTES
 
     # blocks of an incomplete line, their total bytes, and the number of complete lines
     begun, held, number = list[bytes](), 0, 0
@@ -53,8 +53,8 @@ def _read() -> Iterator[list[str]]:
         end, *more = block.split(b"\n")
         begun.append(end)
         held += len(end)
-        if held > LONGEST_LINE:
-            raise UserError(f"<stdin>:{number + 1}: line longer than {LONGEST_LINE:,} bytes: split it")
+        if held > MAX_LINE_BYTES:
+            raise UserError(f"<stdin>:{number + 1}: line longer than {MAX_LINE_BYTES:,} bytes: split it")
         if more:
             whole = [b"".join(begun), *more[:-1]]
             begun, held = [more[-1]], len(more[-1])

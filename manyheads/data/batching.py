@@ -16,7 +16,9 @@ from manyheads.errors import UserError
 R = TypeVar("R")
 B = TypeVar("B")
 
-_STRIP = 4  # minimum batches per strip; 2 to 6 differ little, 4 gives the minimum of padding (measured on Multi30k)
+_MIN_STRIP_BATCHES = (
+    4  # minimum batches per strip; 2 to 6 differ little, 4 gives the minimum of padding (measured on Multi30k)
+)
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
@@ -40,8 +42,8 @@ class Lazy(Sequence[B]):
     def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
         """Return the batch of one rank's rows, and True. A rank without rows gets the first row, and False."""
         rows = self._rows[index]
-        own = part_of(len(rows), rank, world)
-        return self._make(rows[own if len(own) else [0]]), len(own) > 0
+        local_rows = part_of(len(rows), rank, world)
+        return self._make(rows[local_rows if len(local_rows) else [0]]), len(local_rows) > 0
 
 
 def token_batches(
@@ -66,20 +68,20 @@ def token_batches(
         raise UserError(f"expected as many source lengths as target lengths, found {len(source):,} and {len(target):,}")
     longest = np.maximum(source, target)
     if len(longest) and longest.max() > budget:
-        worst = int(longest.argmax())
+        longest_index = int(longest.argmax())
         raise UserError(
-            f"sentence {worst + 1:,} has {longest[worst]:,} tokens, but a batch takes at most {budget:,}; "
-            "raise batch_tokens"
+            f"sentence {longest_index + 1:,} has {longest[longest_index]:,} tokens, but a batch takes at most "
+            f"{budget:,}; raise batch_tokens"
             " or shorten the sentence"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
     # Strips of target lengths contain about _STRIP batches, so that each batch covers a small range of source lengths.
     tokens = np.bincount(target, weights=longest)  # number of tokens for each target length
-    strips, held = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _STRIP * budget)
+    strips, strip_tokens = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _MIN_STRIP_BATCHES * budget)
     for length in range(1, len(tokens)):
-        full = held >= _STRIP * budget
+        full = strip_tokens >= _MIN_STRIP_BATCHES * budget
         strips[length] = strips[length - 1] + full
-        held = tokens[length] + (0 if full else held)
+        strip_tokens = tokens[length] + (0 if full else strip_tokens)
     strip = strips[target]
     upwards = (strip + random.integers(2)) % 2 == 0
     snake = np.lexsort((random.random(len(source)), np.where(upwards, source, -source), strip))

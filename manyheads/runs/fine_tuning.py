@@ -22,10 +22,10 @@ from manyheads.training.schedules import length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
 
-LAYERS_READ = {"last": 1, "last-four": 4}  # number of layers that a BiLSTM reads
+BILSTM_LAYERS = {"last": 1, "last-four": 4}  # number of layers that a BiLSTM reads
 LSTM_RATE = 1e-3
 # settings that the loaded model determines
-OF_THE_MODEL = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
+MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 
 
 def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
@@ -68,7 +68,7 @@ def tokenizer_of(loaded: Loaded) -> Tokenizer:
     return loaded.tokenizer
 
 
-def dropouts(run: Run) -> dict[str, Any]:
+def dropout_rates(run: Run) -> dict[str, Any]:
     """Return the dropout rates among the user's settings.
 
     Raises UserError for other model settings, because the loaded model determines them. This includes settings that
@@ -76,7 +76,7 @@ def dropouts(run: Run) -> dict[str, Any]:
     """
     rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
     others = tuple(f"model.{key}" for key in model_settings(run) if key not in rates)
-    run.refuse((*OF_THE_MODEL, *others), f"determined by the initial model, {run.init}; omit it")
+    run.refuse((*MODEL_SETTINGS, *others), f"determined by the initial model, {run.init}; omit it")
     return rates
 
 
@@ -92,7 +92,7 @@ def start_bert(
 
     rates  default dropout rates of the recipe; the user's settings take precedence
     """
-    settings = {**(rates or {}), **dropouts(run)}
+    settings = {**(rates or {}), **dropout_rates(run)}
     model, loaded = start(run, Bert, "BERT's weights", head=head, labels=labels, **settings)
     return model, tokenizer_of(loaded)
 
@@ -116,7 +116,8 @@ def start_tuned(
         return (Bert(model.config) if scratch else model), tokenizer
     bert, tokenizer = start_bert(run, "none", rates=rates)
     own = {
-        **asdict(bert.config), "head": head, "labels": labels, "read": LAYERS_READ[tuned], "hidden": bert.config.width,
+        **asdict(bert.config), "head": head, "labels": labels, "read": BILSTM_LAYERS[tuned],
+        "hidden": bert.config.width,
     }  # fmt: skip
     features = BertFeatures(BertFeaturesConfig(**own))
     if not scratch:

@@ -27,8 +27,8 @@ OTHER_NAMES = {  # names of settings in other tools
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
-LARGEST_FILE = 100_000  # in bytes
-DEEPEST = 50  # maximum levels of nesting
+MAX_BYTES = 100_000  # in bytes
+MAX_DEPTH = 50  # maximum levels of nesting
 _OPENING = (
     yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
 )  # fmt: skip
@@ -70,19 +70,17 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
 
 def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
     """Convert Python values, nested or with dotted keys, as in the arguments of `manyheads.train`."""
-    return [Setting(key, value) for key, value in leaves(_plain(values))]
+    return [Setting(key, value) for key, value in leaves(_to_plain(values))]
 
 
 def from_file(path: str | Path) -> list[Setting]:
     """Read a YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
     try:
         file = regular(Path(path))
-        if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
-            raise UserError(
-                f"{path}: expected at most {LARGEST_FILE:,} bytes of settings, found {file.stat().st_size:,}"
-            )
+        if file.stat().st_size > MAX_BYTES:  # PyYAML takes seconds per megabyte
+            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes of settings, found {file.stat().st_size:,}")
         text = file.read_text(encoding="utf-8")
-        if token := _endless(text):
+        if token := _find_unbounded(text):
             line = token.start_mark.line + 1
             if isinstance(token, yaml.AliasToken):
                 raise UserError(f"{path}:{line}: aliases (*{token.value}) are not supported; write the settings out")
@@ -105,7 +103,7 @@ def from_file(path: str | Path) -> list[Setting]:
     return list(_flatten(root, "", str(path)))
 
 
-def _endless(text: str) -> yaml.Token | None:
+def _find_unbounded(text: str) -> yaml.Token | None:
     """Return the first YAML alias, or the first bracket or block beyond the maximum nesting; None if there is neither.
 
     Aliases of aliases expand exponentially, and PyYAML's time is quadratic in the depth.
@@ -113,7 +111,7 @@ def _endless(text: str) -> yaml.Token | None:
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
-        if isinstance(token, yaml.AliasToken) or depth > DEEPEST:
+        if isinstance(token, yaml.AliasToken) or depth > MAX_DEPTH:
             return token
     return None
 
@@ -133,7 +131,7 @@ def as_dict(config: Any) -> Any:
     """Convert the configuration to plain nested data for JSON or YAML."""
     if is_dataclass(config) and not isinstance(config, type):
         return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
-    return _plain(config)
+    return _to_plain(config)
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -193,11 +191,11 @@ def _text(node: yaml.Node) -> Any:
     return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
@@ -238,24 +236,24 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
     """
     hints = get_type_hints(type(config))
     changes: dict[str, Any] = {}
-    mine: list[Setting] = []
+    applied: list[Setting] = []
     for f in fields(config):
         key = prefix + f.name
         value = getattr(config, f.name)
-        below = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
+        matching = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
         if (
             f.name == "model"
             and isinstance(value, dict)
             and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
         ):
             value = changes["model"] = {}  # another preset discards the recipe's settings for its model
-        if not below:
+        if not matching:
             continue
-        mine += below
+        applied += matching
         if is_dataclass(value):
-            changes[f.name] = _rebuild(value, f"{key}.", below)
+            changes[f.name] = _rebuild(value, f"{key}.", matching)
             continue
-        for setting in below:
+        for setting in matching:
             if setting.key == key:
                 value = _convert(setting, setting.value, hints[f.name])
             else:  # an entry of a dictionary
@@ -264,8 +262,8 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
     try:
         return replace(config, **changes)
     except UserError as error:
-        if len(mine) == 1 and not str(error).startswith(mine[0].key):
-            raise mine[0].error(str(error)) from error
+        if len(applied) == 1 and not str(error).startswith(applied[0].key):
+            raise applied[0].error(str(error)) from error
         raise UserError(
             f"{prefix[:-1]}: {error}" if prefix and not str(error).startswith(prefix) else str(error)
         ) from error
@@ -327,11 +325,11 @@ def _items(text: str) -> list[Any]:
             return words
     except ValueError:
         pass
-    inner = _inside(text, "[]", "()")
-    return [_inside(part, '""', "''") for part in inner.split(",")] if inner else []
+    inner = _strip_enclosing(text, "[]", "()")
+    return [_strip_enclosing(part, '""', "''") for part in inner.split(",")] if inner else []
 
 
-def _inside(text: str, *pairs: str) -> str:
+def _strip_enclosing(text: str, *pairs: str) -> str:
     """Return the text inside an enclosing pair of brackets or quotes, or the whole text.
 
     `(a) b (c)` has no such pair.
@@ -350,20 +348,20 @@ def _load(setting: Setting, value: Any) -> Any:
         return value
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without brackets
     try:
-        if len(text) <= LARGEST_FILE and not _endless(text):
-            return _numbers(yaml.safe_load(text))
+        if len(text) <= MAX_BYTES and not _find_unbounded(text):
+            return _parse_numbers(yaml.safe_load(text))
     except Exception as error:  # PyYAML may raise any exception for values that do not match their tags
         raise setting.error(f"failed to parse the value {value[:40]!r}") from error
-    bounds = f"at most {LARGEST_FILE:,} characters, {DEEPEST} levels of brackets and no aliases (*name)"
+    bounds = f"at most {MAX_BYTES:,} characters, {MAX_DEPTH} levels of brackets and no aliases (*name)"
     raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
-def _numbers(loaded: Any) -> Any:
+def _parse_numbers(loaded: Any) -> Any:
     """Convert numbers such as 1e-3, which YAML 1.1 reads as text."""
     if isinstance(loaded, dict):
-        return {key: _numbers(item) for key, item in loaded.items()}
+        return {key: _parse_numbers(item) for key, item in loaded.items()}
     if isinstance(loaded, list):
-        return [_numbers(item) for item in loaded]
+        return [_parse_numbers(item) for item in loaded]
     try:
         return float(loaded) if isinstance(loaded, str) else loaded
     except ValueError:

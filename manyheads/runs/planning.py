@@ -20,11 +20,11 @@ from manyheads.runs.simulation import Machine, Step, simulate
 FLOAT32 = 4  # bytes
 MOMENTS = 2
 # numbers read and written to update one weight: weight, gradient and two moments are read, all but the gradient written
-UPDATE = 7
+UPDATE_NUMBERS = 7
 # ratio of memory held by `train` on a CPU to memory needed, including the next step; measured: 1.04 to 1.32
-KEPT = 1.15
+CPU_MEMORY_FACTOR = 1.15
 # numbers read and written to shard one weight: gathered in the forward pass, in the backward pass, and its gradient
-COPIES = 6
+COPY_NUMBERS = 6
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def plan(
     memory held, the seconds per step by purpose, and the bottleneck. A single device requires neither; its key is
     "alone". Raises UserError if the cost of a step depends on the data.
     """
-    weights, narrow = sizes(model), precision == "bf16"
+    weights, is_bf16 = sizes(model), precision == "bf16"
 
     def step(narrow_blocks: bool) -> Step:
         return simulate(
@@ -86,7 +86,7 @@ def plan(
         )  # fmt: skip
 
     whole = step(False)
-    steps = {"alone": whole} if hardware.devices == 1 else {"ddp": whole, "fsdp": step(True) if narrow else whole}
+    steps = {"alone": whole} if hardware.devices == 1 else {"ddp": whole, "fsdp": step(True) if is_bf16 else whole}
     return {
         "parameters": weights.all // FLOAT32,
         "devices": hardware.devices,
@@ -95,30 +95,35 @@ def plan(
         "precision": precision,
         "accumulate": accumulate,
         "flops": accumulate * whole.flops * hardware.devices,
-        **{way: _way(way, weights, step, hardware, narrow, accumulate) for way, step in steps.items()},
+        **{
+            strategy: _strategy_plan(strategy, weights, step, hardware, is_bf16, accumulate)
+            for strategy, step in steps.items()
+        },
     }
 
 
-def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool, accumulate: int) -> dict[str, Any]:
-    sharded = way == "fsdp"
-    share = hardware.devices if sharded else 1
-    gathered = 0.5 if narrow else 1.0  # fraction of a block's bytes
+def _strategy_plan(
+    strategy: str, weights: Sizes, step: Step, hardware: Hardware, is_bf16: bool, accumulate: int
+) -> dict[str, Any]:
+    sharded = strategy == "fsdp"
+    shards = hardware.devices if sharded else 1
+    gathered_fraction = 0.5 if is_bf16 else 1.0  # fraction of a block's bytes
     purposes = {
-        "weights": weights.all / share,
-        "moments": MOMENTS * weights.all / share,
-        "gradients": weights.all / share,
-        "buckets": weights.all if way == "ddp" else 0,
-        "gathered": weights.outside + 2 * weights.block * gathered if sharded else 0,
+        "weights": weights.all / shards,
+        "moments": MOMENTS * weights.all / shards,
+        "gradients": weights.all / shards,
+        "buckets": weights.all if strategy == "ddp" else 0,
+        "gathered": weights.outside + 2 * weights.block * gathered_fraction if sharded else 0,
         "activations": step.activations,
         "taken before": hardware.taken,
     }
     needed = sum(purposes.values())
-    waiting = _waiting(way, weights, gathered, step, hardware, accumulate)
+    waiting = _communication_wait(strategy, weights, gathered_fraction, step, hardware, accumulate)
     parts = {
         "forward": accumulate * step.forward,
         "backward": accumulate * step.backward,
-        "update": UPDATE * weights.all / share / hardware.machine.bandwidth,
-        "copies": accumulate * COPIES * weights.all / hardware.machine.bandwidth if sharded else 0.0,
+        "update": UPDATE_NUMBERS * weights.all / shards / hardware.machine.bandwidth,
+        "copies": accumulate * COPY_NUMBERS * weights.all / hardware.machine.bandwidth if sharded else 0.0,
         "waiting for others": waiting,
     }
     products, whole = accumulate * step.products, sum(parts.values())
@@ -126,7 +131,7 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
     return {
         "bytes": {name: round(size) for name, size in purposes.items() if size},
         "needed": round(needed),
-        "held": round(needed if hardware.gpu else KEPT * needed),
+        "held": round(needed if hardware.gpu else CPU_MEMORY_FACTOR * needed),
         "fits": needed <= hardware.memory,
         "seconds": {name: seconds for name, seconds in parts.items() if seconds},
         "step": whole,
@@ -134,19 +139,21 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
     }
 
 
-def _waiting(way: str, weights: Sizes, gathered: float, step: Step, hardware: Hardware, accumulate: int) -> float:
+def _communication_wait(
+    strategy: str, weights: Sizes, gathered_fraction: float, step: Step, hardware: Hardware, accumulate: int
+) -> float:
     """Return the seconds for which a device waits for others.
 
     On a GPU, communication that overlaps with computation is free.
     """
-    if way == "alone" or hardware.interconnect is None:
+    if strategy == "alone" or hardware.interconnect is None:
         return 0.0
     # seconds per byte for one pass around the ring
     pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect
     hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
-    if way == "ddp":  # the gradients of the last micro-batch are all-reduced during its backward pass
+    if strategy == "ddp":  # the gradients of the last micro-batch are all-reduced during its backward pass
         return max(0.0, 2 * pass_on * weights.all - hidden_backward)
-    gather = pass_on * (weights.all - weights.outside) * gathered
+    gather = pass_on * (weights.all - weights.outside) * gathered_fraction
     forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)  # computation starts after the first gather
     backward = max(0.0, gather + pass_on * weights.all - hidden_backward)
     return accumulate * (forward + backward)

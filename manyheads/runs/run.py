@@ -113,9 +113,9 @@ class Data(Protocol[D]):
 
     def peek(self) -> Any: ...
 
-    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
+    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
 
-    def told(self, splits: SplitData[D]) -> list[str]: ...
+    def summary_lines(self, splits: SplitData[D]) -> list[str]: ...
 
     def report(self, splits: SplitData[D]) -> str: ...
 
@@ -153,7 +153,7 @@ def carry_out(
     plan: Callable[[], Plan],
     build: Callable[[SplitData[D], ComputeConfig], Job[D]],
     *,
-    beside: tuple[str, ...] = (),
+    may_change: tuple[str, ...] = (),
 ) -> dict[str, Any] | None:
     """Carry out the run of a recipe, from its settings to result.json. Returns its content; None if the run was
     stopped.
@@ -174,14 +174,14 @@ def carry_out(
         if run.init is None:
             plan()
         with ranks.rank_zero_first():
-            data, splits = data.read_as_before(_fingerprints(run.out) if run.resume else {})
+            data, splits = data.read_matching(_fingerprints(run.out) if run.resume else {})
             log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
         try:
-            identity = {**settings_of(config, beside), "init": run.init,
+            identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
             held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
             return _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
@@ -265,7 +265,7 @@ def _fingerprints(out: Path) -> dict[str, str]:
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Log the files of each split, the held-out data and the skipped items."""
-    for line in data.told(splits):
+    for line in data.summary_lines(splits):
         logger.info(line)
     # Keys name the file, so equal counts of the training and held-out data are reported once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
@@ -273,9 +273,9 @@ def log_splits(data: Data[D], splits: SplitData[D]) -> None:
         logger.info(f"skipped {count:,} {data.unit} of {reason}")
 
 
-def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:
+def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
     """Return the settings that identify a run. Paths of data and settings for the use of the result do not."""
-    apart = {"training", "threads", "scored", "data", "validation", "test", *beside}
+    apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
 
 

@@ -27,7 +27,7 @@ from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
 from manyheads.training.loss import at_least_float32, vocabulary_loss
 
-MASKED = 0.15  # fraction of the tokens that BERT predicts (Devlin 2018, section 3.1)
+MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts (Devlin 2018, section 3.1)
 ATEN = torch.ops.aten
 # operations that only allocate memory or create a view
 IDLE = {ATEN.empty, ATEN.empty_like, ATEN.empty_strided, ATEN.new_empty, ATEN._unsafe_view}
@@ -62,7 +62,7 @@ class Machine:
     bandwidth: float
     cached: float | None = None
 
-    def reading(self, size: int) -> float:
+    def transfer_seconds(self, size: int) -> float:
         """Return the seconds of an operation that reads and writes `size` bytes."""
         return size / (self.cached if self.cached and size <= CACHED else self.bandwidth)
 
@@ -87,7 +87,7 @@ class Step:
     peak: int
 
 
-class _Counted(TorchDispatchMode):
+class _CostCounter(TorchDispatchMode):
     """Dispatch mode that counts time and memory of the enclosed operations. `known`: existing tensors."""
 
     def __init__(self, machine: Machine, known: list[Tensor]) -> None:
@@ -114,21 +114,21 @@ class _Counted(TorchDispatchMode):
 
     def _take_time(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         touched = _tensors((args, kwargs, result))
-        reading = self._machine.reading(sum(t.numel() * t.element_size() for t in touched))
+        transfer_seconds = self._machine.transfer_seconds(sum(t.numel() * t.element_size() for t in touched))
         count = PRODUCTS.get(func.overloadpacket)
         flops = 0 if count is None else count(*args, **kwargs, out_val=result)
-        narrow = any(t.dtype == torch.bfloat16 for t in touched)
-        computing = flops / self._machine.products["bf16" if narrow else "float32"]
+        is_bf16 = any(t.dtype == torch.bfloat16 for t in touched)
+        computing = flops / self._machine.products["bf16" if is_bf16 else "float32"]
         self.flops += flops
-        self.seconds += max(computing, reading)
-        self.products += computing if computing > reading else 0.0
+        self.seconds += max(computing, transfer_seconds)
+        self.products += computing if computing > transfer_seconds else 0.0
 
     def _grow(self, by: int) -> None:
         self.alive += by
         self.peak = max(self.peak, self.alive)
         self.activations = max(self.activations, self.alive - self.gradients)
 
-    def learnt(self, parameter: Tensor) -> None:
+    def add_gradient(self, parameter: Tensor) -> None:
         """Count the gradient of a parameter, which stays in memory."""
         self.gradients += parameter.numel() * parameter.element_size()
 
@@ -163,27 +163,27 @@ def simulate(
         with FakeTensorMode(allow_non_fake_inputs=True):
             model.to_empty(device="cpu")
             inputs = costs.example(model, *lengths, rows=rows)
-            counted = _Counted(machine, [*model.parameters(), *model.buffers()])
+            counter = _CostCounter(machine, [*model.parameters(), *model.buffers()])
             for parameter in model.parameters():
-                parameter.register_post_accumulate_grad_hook(counted.learnt)
-            with counted:
+                parameter.register_post_accumulate_grad_hook(counter.add_gradient)
+            with counter:
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                     loss = step_loss(model, inputs)
-                forward = counted.seconds
+                forward = counter.seconds
                 loss.backward()
     except DataDependentOutputException:
         raise UserError(
             f"a step of {type(model).__name__} depends on its data (for example, its halting time) and cannot "
             "be planned"
         ) from None
-    return Step(forward, counted.seconds - forward, counted.products, counted.flops, counted.activations, counted.peak)
+    return Step(forward, counter.seconds - forward, counter.products, counter.flops, counter.activations, counter.peak)
 
 
 def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
     """Compute the loss like the model's task: over the vocabulary in chunks, and for BERT only at masked words."""
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)
-        words = model.transformed(states[: max(1, round(MASKED * len(states)))])
+        words = model.transformed(states[: max(1, round(MASKED_FRACTION * len(states)))])
         return _of_words(words, model.embedding.weight, model.output_bias)
     if hasattr(model, "hidden"):
         return _of_words(model.hidden(*inputs).flatten(0, 1), model.output_weight, getattr(model, "output_bias", None))

@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
-from manyheads.data.text.tokenizers import shortened
+from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
 from manyheads.generation.text import UNSURE
 
@@ -54,7 +54,7 @@ def tokenized(
             raise UserError(f"the {name} is empty after tokenization. Give a text with at least one token.")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
     whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
-    return whole.part(shortened(encoding.sequence_ids, room)) if truncate and room is not None else whole
+    return whole.part(truncated_positions(encoding.sequence_ids, room)) if truncate and room is not None else whole
 
 
 class DecodedTokens(NamedTuple):

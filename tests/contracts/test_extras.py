@@ -13,7 +13,7 @@ from manyheads.analysis import drawing
 from manyheads.analysis.figures import model_sizes
 from manyheads.data.embedded import shipped
 from manyheads.data.images.labeled_images import digits
-from manyheads.data.readers.compressed import opened
+from manyheads.data.readers.compressed import open_decompressed
 from manyheads.data.readers.rows import _parquet
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import MissingExtra, UserError, extra
@@ -50,7 +50,7 @@ def test_every_extra_that_an_error_names_is_one() -> None:
     ("module", "name", "use"),
     [
         ("pyarrow", "parquet", lambda folder: list(_parquet(folder / "a.parquet", ()))),
-        ("pyarrow", "parquet", lambda folder: opened(folder / "a.txt.zst")),
+        ("pyarrow", "parquet", lambda folder: open_decompressed(folder / "a.txt.zst")),
         ("sentencepiece", "sentencepiece", lambda _: train_unigram(["a b"], 10)),
         ("huggingface_hub", "hub", lambda _: directory.resolve("hub:a/b")),
         ("matplotlib", "analysis", lambda folder: model_sizes.draw([], folder / "a.png")),

@@ -100,7 +100,7 @@ def test_a_line_that_does_not_end_is_not_held_for_ever(
     long = b"x" * (3 * lines.CHUNK)
     stdin(b"one\n" + long + b"\nthree")
     assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
-    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 2 * lines.CHUNK)
+    monkeypatch.setattr("manyheads.data.readers.splits.MAX_LINE_BYTES", 2 * lines.CHUNK)
     stdin(long)
     assert "<stdin>:1: line longer than 131,072 bytes" in refused(capsys, "translate", "m")
 

@@ -32,19 +32,19 @@ def algorithmic_pairs(
 
     Raises UserError for lengths that are impossible for the algorithm.
     """
-    least = SHORTEST[algorithm]
-    shortest = least if shortest is None else shortest
-    if not least <= shortest <= longest:
+    minimum = SHORTEST[algorithm]
+    shortest = minimum if shortest is None else shortest
+    if not minimum <= shortest <= longest:
         raise UserError(
-            f"expected {algorithm} of {least} characters or more, minimum first; found {shortest} to {longest}"
+            f"expected {algorithm} of {minimum} characters or more, minimum first; found {shortest} to {longest}"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *split.encode()])))
     sources, targets = [], []
     for length in random.integers(shortest, longest, size=count, endpoint=True).tolist():
         digits = "".join(map(str, random.integers(10, size=length).tolist()))
         if algorithm == "addition":
-            at = int(random.integers(1, length - 1))
-            digits = f"{digits[:at]}+{digits[at + 1 :]}"
+            plus_index = int(random.integers(1, length - 1))
+            digits = f"{digits[:plus_index]}+{digits[plus_index + 1 :]}"
         sources.append(digits)
         targets.append(_output(algorithm, digits))
     return Pairs(sources, targets)

@@ -21,7 +21,7 @@ from manyheads.files import fingerprint
 
 LABELS = tuple(map(str, range(10)))
 DIGIT = 8  # side in pixels
-FASTEST = 2  # maximum speed in pixels per frame, in each direction
+MAX_SPEED = 2  # maximum speed in pixels per frame, in each direction
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Clips:
         return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
 
 
-MOST_PIXELS = 2**32  # maximum pixels of all clips together, which are in memory
+MAX_PIXELS = 2**32  # maximum pixels of all clips together, which are in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +64,18 @@ class ClipSource(Source[Clips]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least, most in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
-            if not isinstance(value := getattr(self, name), int) or not least <= value <= most:
-                raise UserError(f"{name} is {value!r}; expected {least} to {most:,}")
-        if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MOST_PIXELS:
-            raise UserError(f"expected at most {MOST_PIXELS:,} pixels in all clips together, found {pixels:,}")
+        for name, minimum, maximum in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
+            if not isinstance(value := getattr(self, name), int) or not minimum <= value <= maximum:
+                raise UserError(f"{name} is {value!r}; expected {minimum} to {maximum:,}")
+        if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MAX_PIXELS:
+            raise UserError(f"expected at most {MAX_PIXELS:,} pixels in all clips together, found {pixels:,}")
 
     def embedded(self) -> SplitData[Clips]:
-        written = digits(self.seed)
-        assert written.test is not None
+        digit_images = digits(self.seed)
+        assert digit_images.test is not None
         return SplitData(
-            self._drawn(written.train, self.size, 0), self._drawn(written.validation, self.tested, 1),
-            self._drawn(written.test, self.tested, 2),
+            self._generate(digit_images.train, self.size, 0), self._generate(digit_images.validation, self.tested, 1),
+            self._generate(digit_images.test, self.tested, 2),
         )  # fmt: skip
 
     def report(self, splits: SplitData[Clips]) -> str:
@@ -85,21 +85,21 @@ class ClipSource(Source[Clips]):
     def content(self, data: Clips, split: str) -> list[str]:
         return [fingerprint([data.pixels.tobytes()]), *data.labels]
 
-    def _drawn(self, written: ImageData, count: int, split: int) -> Clips:
+    def _generate(self, digit_images: ImageData, count: int, split: int) -> Clips:
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, split])))
         pixels = np.zeros((count, self.frames, self.side, self.side), dtype=np.uint8)
-        chosen = random.integers(len(written), size=count).tolist()
+        chosen = random.integers(len(digit_images), size=count).tolist()
         for clip, index in zip(pixels, chosen, strict=True):
-            digit = written.items[index].source
+            digit = digit_images.items[index].source
             assert isinstance(digit, np.ndarray)
             self._move(clip, digit, random)
-        return Clips(pixels, [written.labels[index] for index in chosen])
+        return Clips(pixels, [digit_images.labels[index] for index in chosen])
 
     def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
         """Draw the moving digit into the frames (T, Y, X); it is reflected at the borders."""
         room = self.side - DIGIT
         at = random.integers(0, room, 2, endpoint=True)
-        speed = random.integers(-FASTEST, FASTEST, 2, endpoint=True)
+        speed = random.integers(-MAX_SPEED, MAX_SPEED, 2, endpoint=True)
         for frame, slit in zip(clip, random.integers(0, DIGIT - self.slit, len(clip), endpoint=True), strict=True):
             y, x = at.tolist()
             columns = slice(int(slit), int(slit) + self.slit)

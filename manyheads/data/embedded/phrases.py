@@ -27,7 +27,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")
-_HELD = 0.05  # fraction of the fragments that is held out for validation, and for test
+_HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and for test
 # also removes direction marks
 PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")
 _TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not depend on the current date
@@ -67,8 +67,8 @@ def locale_of(name: str) -> Locale:
 
 
 def split_of(source: str) -> str:
-    share = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
-    return _SPLITS[(share < 2 * _HELD) + (share < _HELD)]
+    fraction = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
+    return _SPLITS[(fraction < 2 * _HELD_OUT_FRACTION) + (fraction < _HELD_OUT_FRACTION)]
 
 
 class Writer:
@@ -222,8 +222,8 @@ class Writer:
         for i in range(1000):
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(7, decimal=False))
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(5, decimal=True))
-            share = self._amount(3, decimal=i % 2 == 0) / 100
-            yield from self._both(("percent",), numbers.format_percent, share, decimal_quantization=False)
+            fraction = self._amount(3, decimal=i % 2 == 0) / 100
+            yield from self._both(("percent",), numbers.format_percent, fraction, decimal_quantization=False)
             scale, count = self.random.choice((10**6, 10**9, 10**12)), self._amount(2, decimal=True)
             needs = (f"compact {scale} {self._plural(count)}",)
             options: dict[str, Any] = {"format_type": "long", "fraction_digits": 1}

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import Data, SplitData
 from manyheads.errors import extra
@@ -35,11 +35,11 @@ def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]
     return cldr_pairs(source, target, seed=seed, size=size)
 
 
-def languages(*, seed: int, size: int) -> SplitData[Labelled]:
+def languages(*, seed: int, size: int) -> SplitData[Labeled]:
     """Return the corpus of `languages.cldr_languages`."""
     name = f"languages-seed{seed}-size{size}"
     if (columns := _read(name)) is not None:
-        return _splits(columns, Labelled)
+        return _splits(columns, Labeled)
     with _babel(name):
         from manyheads.data.embedded.languages import cldr_languages
     return cldr_languages(seed=seed, size=size)

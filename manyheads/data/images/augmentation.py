@@ -23,7 +23,7 @@ from manyheads.errors import UserError
 _ORDER, _ITEM, _BATCH = 1, 2, 3  # purpose of a generator: each purpose has a separate stream
 
 
-_Share = Annotated[float, Range(0, 1, above=True)]
+_Fraction = Annotated[float, Range(0, 1, above=True)]
 _Strength = Annotated[float, Range(0, 100)]  # 0 disables the operation
 
 
@@ -47,7 +47,7 @@ class Augmentation(Config):
 
     crop: Literal["none", "padded", "resized"] = "none"
     padding: Annotated[int, Range(0, 10_000)] = 4
-    scale: tuple[_Share, _Share] = (0.08, 1.0)
+    scale: tuple[_Fraction, _Fraction] = (0.08, 1.0)
     flip: Rate = 0.0
     jitter: Rate = 0.0
     randaugment: Annotated[int, Range(0, 100)] = 0
@@ -112,16 +112,16 @@ class Augmentation(Config):
         other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
-        share = float(random.beta(alpha, alpha))  # weight of the image itself
+        weight = float(random.beta(alpha, alpha))  # weight of the image itself
         if cut:
-            rows, columns = cutmix_box(images.shape[2], images.shape[3], share, random)
+            rows, columns = cutmix_box(images.shape[2], images.shape[3], weight, random)
             mixed = images.copy()
             mixed[:, :, rows, columns] = other_images[:, :, rows, columns]
-            share = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
+            weight = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
         else:
-            mixed = images * np.float32(share) + other_images * np.float32(1 - share)
-        certain = np.eye(classes, dtype=np.float32)
-        return mixed, certain[labels] * np.float32(share) + certain[other_labels] * np.float32(1 - share)
+            mixed = images * np.float32(weight) + other_images * np.float32(1 - weight)
+        one_hot = np.eye(classes, dtype=np.float32)
+        return mixed, one_hot[labels] * np.float32(weight) + one_hot[other_labels] * np.float32(1 - weight)
 
 
 # Defaults of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
@@ -171,22 +171,22 @@ def resized_crop_box(
     return left, top, left + wide, top + high
 
 
-def _sides(pixels: int, shares: tuple[float, float], longest: float, random: Generator) -> tuple[int, int]:
+def _sides(pixels: int, fractions: tuple[float, float], max_ratio: float, random: Generator) -> tuple[int, int]:
     """Return the sides of a random rectangle.
 
-    Its area is between `shares` of the pixels, its aspect ratio between 1 / `longest` and `longest`.
+    Its area is between `fractions` of the pixels, its aspect ratio between 1 / `max_ratio` and `max_ratio`.
     """
-    area = random.uniform(*shares) * pixels
-    proportion = math.exp(random.uniform(math.log(1 / longest), math.log(longest)))
+    area = random.uniform(*fractions) * pixels
+    proportion = math.exp(random.uniform(math.log(1 / max_ratio), math.log(max_ratio)))
     return round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
 
 
-def cutmix_box(height: int, width: int, share: float, random: Generator) -> tuple[slice, slice]:
-    """Return the rows and columns of a box with 1 - `share` of the area and a random center.
+def cutmix_box(height: int, width: int, weight: float, random: Generator) -> tuple[slice, slice]:
+    """Return the rows and columns of a box with 1 - `weight` of the area and a random center.
 
     The image may clip the box.
     """
-    side = math.sqrt(1 - share)
+    side = math.sqrt(1 - weight)
     spans = []
     for length in (height, width):
         cut, center = int(length * side), int(random.integers(length))
@@ -229,11 +229,11 @@ class Fill(NamedTuple):
 Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # (image, level from 0 to 1, sign, fill) -> image
 
 
-def _moved(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
+def _affine(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=fill.filter, fillcolor=fill.color)
 
 
-def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
     return lambda image, level, sign, fill: kind(image).enhance(max(0.1, 1 + sign * 0.9 * level))
 
 
@@ -259,12 +259,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _posterize,
     lambda image, level, sign, fill: ImageOps.solarize(image, 256 - min(256, int(256 * level))),
     _solarize_add,
-    _enhanced(ImageEnhance.Color),
-    _enhanced(ImageEnhance.Contrast),
-    _enhanced(ImageEnhance.Brightness),
-    _enhanced(ImageEnhance.Sharpness),
-    lambda image, level, sign, fill: _moved(image, (1, sign * 0.3 * level, 0, 0, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
+    _enhance(ImageEnhance.Color),
+    _enhance(ImageEnhance.Contrast),
+    _enhance(ImageEnhance.Brightness),
+    _enhance(ImageEnhance.Sharpness),
+    lambda image, level, sign, fill: _affine(image, (1, sign * 0.3 * level, 0, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
 )

@@ -23,15 +23,15 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labelled import label_name, number_fault, score_fault
-from manyheads.data.readers.splits import half_character
+from manyheads.data.readers.labeled import label_name, number_fault, score_fault
+from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-MOST_BYTES = 2**30  # maximum size of an image file; a link may lead to /proc/kcore, whose size is 2**47
-SMALL = 2**20  # maximum bytes of the pixels of an image that stays in memory
-_LISTED = 8  # maximum labels in an error message
-_AT_ONCE = 16  # images per task of a thread
+MAX_FILE_BYTES = 2**30  # maximum size of an image file; a link may lead to /proc/kcore, whose size is 2**47
+MAX_SMALL_BYTES = 2**20  # maximum bytes of the pixels of an image that stays in memory
+_MAX_NAMES = 8  # maximum labels in an error message
+_IMAGES_PER_TASK = 16  # images per task of a thread
 
 
 class Check(NamedTuple):
@@ -52,7 +52,7 @@ class Check(NamedTuple):
     pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image that stays in memory
 
 
-def remembered(file: Path) -> dict[str, Check]:
+def read_checks(file: Path) -> dict[str, Check]:
     """Read saved checks, by stamp. Damaged lines are ignored.
 
     The stamp of an image file depends on its path, size and modification time; that of a table cell is a hash of its
@@ -69,7 +69,7 @@ def remembered(file: Path) -> dict[str, Check]:
     return checks
 
 
-def remember(file: Path, checks: Iterable[Check]) -> None:
+def append_checks(file: Path, checks: Iterable[Check]) -> None:
     """Append checks to a file. Raises UserError if writing fails."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
@@ -79,7 +79,7 @@ def remember(file: Path, checks: Iterable[Check]) -> None:
         raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
 
 
-def checked(
+def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
     """Yield each entry with its check or its fault. A few images at a time are decoded in threads (Pillow releases
@@ -96,12 +96,12 @@ def checked(
         return [_check(entry, names, known, large, room) for entry in part]
 
     with ThreadPoolExecutor(threads) as pool:
-        while window := list(islice(rest, _AT_ONCE * threads)):
-            parts = [window[i : i + _AT_ONCE] for i in range(0, len(window), _AT_ONCE)]
+        while window := list(islice(rest, _IMAGES_PER_TASK * threads)):
+            parts = [window[i : i + _IMAGES_PER_TASK] for i in range(0, len(window), _IMAGES_PER_TASK)]
             for part, results in zip(parts, pool.map(check, parts), strict=True):
                 for entry, result in zip(part, results, strict=True):
                     if isinstance(result, Check):
-                        room = room - result.nbytes if result.nbytes <= SMALL else -1
+                        room = room - result.nbytes if result.nbytes <= MAX_SMALL_BYTES else -1
                         result = result if room >= 0 else result._replace(pixels=None)
                     yield entry, result
 
@@ -115,17 +115,17 @@ def _check(
         return check_pixels(entry.source, "L")
     assert entry.source is not None
     stamp = _stamp(entry.source)
-    if stamp in known and known[stamp].nbytes > min(SMALL, room):
+    if stamp in known and known[stamp].nbytes > min(MAX_SMALL_BYTES, room):
         return known[stamp]
     if stamp in large:
         return large[stamp]
-    outcome = _decoded(entry.source, entry.place, stamp)
+    outcome = _decode_checked(entry.source, entry.place, stamp)
     if stamp and (isinstance(outcome, ImageFault) or outcome.pixels is None):
         large[stamp] = outcome
     return outcome
 
 
-def _decoded(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
+def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
@@ -140,17 +140,17 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
     """Return the check of pixels (Y, X) or (Y, X, 3)."""
     digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
-    small = pixels if pixels.nbytes <= SMALL else None
+    small = pixels if pixels.nbytes <= MAX_SMALL_BYTES else None
     size = (pixels.shape[1], pixels.shape[0])
     return Check(digest.hexdigest(), size, mode, pixels.nbytes, list(notes), pixels=small)
 
 
 def open_image(
-    source: Stored | Path | Member | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
+    source: Stored | Path | Member | str | bytes | NDArray[np.uint8], max_pixels: int = MOST_PIXELS
 ) -> Image.Image:  # fmt: skip
     """Open an image from a file, from the bytes of a file, or from pixels. It is upright, in mode L or RGB.
 
-    Raises UserError; files of more than `most` pixels are rejected before they are decoded.
+    Raises UserError; files of more than `max_pixels` pixels are rejected before they are decoded.
     """
     if isinstance(source, Stored):
         source = source.image()
@@ -161,14 +161,14 @@ def open_image(
             raise UserError(f"the path {source!r} is empty; give the path of an image")
         source = Path(source)
     try:
-        return decode(content(source), most).image
+        return decode(content(source), max_pixels).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else f"{source.tar}: " if isinstance(source, Member) else ""
         raise UserError(f"{place}{error.fault}; {error.hint}") from None
 
 
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+def join_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
 
 def _stamp(source: bytes | Path | Member) -> str:
@@ -192,7 +192,7 @@ def content(source: bytes | Path | Member) -> bytes:
             return source.read()
         if source.exists() and not source.is_file() and not source.is_dir():
             raise ImageFault("not a regular file (a pipe or a device)", "give the path of an image")
-        if (size := source.stat().st_size) > MOST_BYTES:
+        if (size := source.stat().st_size) > MAX_FILE_BYTES:
             raise ImageFault(f"{size:,} bytes, too large for an image", "remove it")
         return source.read_bytes()
     except FileNotFoundError:
@@ -220,12 +220,13 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
         return ImageFault("the label -1 means unlabeled", "label or remove the image")
     if re.fullmatch(r"-\d+", str(label).strip()):
         return ImageFault(f"the label is {label!r}", "number labels from 0, or write names")
-    if half_character(str(label)) is not None:
+    if lone_surrogate(str(label)) is not None:
         return ImageFault(f"the label {label!r} is not valid Unicode", "correct it")
     if fault := number_fault(str(label).strip()):
         return ImageFault(*fault)
     if names and label_name(label, names) not in names:
         return ImageFault(
-            f"expected one of the labels {listed(names)} (0 to {len(names) - 1}), found {str(label)!r}", "correct it"
+            f"expected one of the labels {join_names(names)} (0 to {len(names) - 1}), found {str(label)!r}",
+            "correct it",
         )
     return None

@@ -29,17 +29,17 @@ from manyheads.errors import UserError
 # Maximum pixels (360 MB decoded); cameras produce up to 108 million. The header is checked before decoding, because a
 # file of a few bytes can claim a huge image.
 MOST_PIXELS = 120_000_000
-MOST_COMPOSED = 4 * MOST_PIXELS  # maximum pixels for a frame of an animation: Pillow renders all preceding frames
+MAX_COMPOSED_PIXELS = 4 * MOST_PIXELS  # maximum pixels for a frame of an animation: Pillow renders all preceding frames
 
 # not EPS, because decoding it runs a program
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-_REMEDY = "save the image again, or remove it"
+_DEFAULT_HINT = "save the image again, or remove it"
 
 
 class ImageFault(Exception):
     """Fault of an image, with a hint on how to correct it."""
 
-    def __init__(self, fault: str, hint: str = _REMEDY) -> None:
+    def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
         self.fault, self.hint = fault, hint
 
@@ -50,8 +50,8 @@ class Decoded(NamedTuple):
     notes: list[str]  # warnings of Pillow, for example for corrupt EXIF data
 
 
-def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
-    """Decode an image file of at most `most` pixels. Raises ImageFault."""
+def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
+    """Decode an image file of at most `max_pixels` pixels. Raises ImageFault."""
     if not data:
         raise ImageFault("the image is empty (0 bytes)")
     notes: list[str] = []
@@ -60,12 +60,12 @@ def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
             image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
-        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", most)) from None
+        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
     except MemoryError:  # not a fault of the image
         raise
     except Exception:  # for invalid data, a parser may raise any exception
-        raise _not_opened(data) from None
-    mode, plain = image.mode, _upright(image, notes, most)
+        raise _open_fault(data) from None
+    mode, plain = image.mode, _upright(image, notes, max_pixels)
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data, image.size):
         raise ImageFault("truncated or corrupt PNG image (it contains fewer rows than its header says)")
     return Decoded(plain, mode, notes)
@@ -79,22 +79,22 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
     first, notes = decode(data).image, list[str]()
     try:
         with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            numbers = choose(getattr(image, "n_frames", 1))
-            shown, pixels = [], 0
-            drawn = 0 if image.format == "TIFF" else (max(numbers) + 1) * image.width * image.height
-            if drawn > MOST_COMPOSED:
-                raise ImageFault(*_too_large(f"{drawn:,} pixels in all frames", MOST_COMPOSED))
-            for number in numbers:
-                image.seek(number)
+            indices = choose(getattr(image, "n_frames", 1))
+            frames, pixels = [], 0
+            rendered_pixels = 0 if image.format == "TIFF" else (max(indices) + 1) * image.width * image.height
+            if rendered_pixels > MAX_COMPOSED_PIXELS:
+                raise ImageFault(*_too_large(f"{rendered_pixels:,} pixels in all frames", MAX_COMPOSED_PIXELS))
+            for index in indices:
+                image.seek(index)
                 pixels += image.width * image.height  # frames may differ in size
                 if pixels > MOST_PIXELS:
                     raise ImageFault(*_too_large(f"{pixels:,} pixels in the selected frames", MOST_PIXELS))
-                shown.append(image.copy())
+                frames.append(image.copy())
     except (ImageFault, MemoryError):
         raise
     except Exception as error:  # any exception, as above
         raise ImageFault(f"truncated or corrupt frames ({error})") from None
-    return [_upright(frame, notes) if number else first for frame, number in zip(shown, numbers, strict=True)], numbers
+    return [_upright(frame, notes) if index else first for frame, index in zip(frames, indices, strict=True)], indices
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
@@ -108,11 +108,11 @@ def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
         raise UserError(f"{name}: {error.fault}; {error.hint}") from None
 
 
-def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> Image.Image:
+def _upright(image: Image.Image, notes: list[str], max_pixels: int = MOST_PIXELS) -> Image.Image:
     if 0 in image.size:
         raise ImageFault(f"expected an image, found {image.width} x {image.height} pixels")
-    if image.width * image.height > most:
-        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", most))
+    if image.width * image.height > max_pixels:
+        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", max_pixels))
     try:
         image.load()  # loads the first frame; raises if it is truncated
         with _warnings_into(notes):
@@ -126,19 +126,19 @@ def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> I
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
-_one_at_a_time = threading.Lock()  # Python's warning filters are shared by all threads
+_warnings_lock = threading.Lock()  # Python's warning filters are shared by all threads
 
 
 @contextmanager
 def _warnings_into(notes: list[str]) -> Iterator[None]:
-    with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
+    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is checked instead
         yield
     notes += [" ".join(str(warning.message).split()) for warning in caught]
 
 
-def _not_opened(data: bytes) -> ImageFault:
+def _open_fault(data: bytes) -> ImageFault:
     for kind in _FORMATS:
         accept = Image.OPEN[kind][1]
         if accept is not None and accept(data[:16]):
@@ -185,8 +185,8 @@ def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
         return True
 
 
-def _too_large(size: str, most: int) -> tuple[str, str]:
-    return f"{size} exceed the maximum of {most:,}", "reduce the size of the image"
+def _too_large(size: str, max_pixels: int) -> tuple[str, str]:
+    return f"{size} exceed the maximum of {max_pixels:,}", "reduce the size of the image"
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -207,8 +207,8 @@ def _plain(image: Image.Image) -> Image.Image:
             "floating-point pixels have an unknown black and white level", "save the image with 8 or 16 bits"
         )
     if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        grey = mode in ("L", "LA", "La")
+        is_grayscale = mode in ("L", "LA", "La")
         layer = image.convert("RGBA")
         flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer)
-        return flat.convert("L" if grey else "RGB")
+        return flat.convert("L" if is_grayscale else "RGB")
     return image.convert("RGB")

@@ -32,15 +32,15 @@ from numpy.typing import NDArray
 
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
-from manyheads.data.readers.compressed import kind
-from manyheads.data.readers.roles import NUMBERED, folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
 from manyheads.data.readers.rows import TABLES, table
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError, extra
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_LARGEST_IDX = 2**31  # maximum bytes of pixels
+_MAX_IDX_BYTES = 2**31  # maximum bytes of pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FILES = (*TABLES, ".tar")
 _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX file (...-images-idx3-ubyte)"
@@ -84,12 +84,12 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
         return _folders(file), ()
     if not file.is_file():
         raise UserError(f"{file}: not a regular file (a pipe or a device); give {_FORMS}")
-    if kind(file) in TABLES:
-        return _table(file, columns, images), _names_beside(file)
+    if format_suffix(file) in TABLES:
+        return _table(file, columns, images), _read_label_names(file)
     if file.suffix == ".tar":
-        return _tar(file, columns), _names_beside(file)
+        return _tar(file, columns), _read_label_names(file)
     if _is_idx(file.name):
-        return _idx(file, images), _names_beside(file)
+        return _idx(file, images), _read_label_names(file)
     raise UserError(f"{file}: unknown format; expected {_FORMS}; extract an archive first")
 
 
@@ -112,7 +112,7 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
         if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
             fault += f"; used as other splits: {', '.join(others)}; rename folders that are classes"
         raise FileNotFoundError(fault)
-    splits = splits.given(validation, test)
+    splits = splits.with_overrides(validation, test)
     if len(splits.test) > 1:
         raise UserError(f"{data}: found several test sets ({', '.join(splits.test)}); select one with test=PATH")
     return splits
@@ -120,15 +120,17 @@ def find_splits(data: str, *, validation: str | None = None, test: str | None = 
 
 def _splits_of(folder: Path) -> Splits:
     folders = folders_in(folder)
-    named = [path.name for path in split_folders(folders)]
+    split_names = [path.name for path in split_folders(folders)]
     files = [path.name for path in visible(folder) if not path.is_dir() and _is_corpus(path)]
-    if folders and not named and splits_among(folder, files, shards=NUMBERED) == (None, None, []):
+    if folders and not split_names and splits_among(folder, files, shards=NUMBERED) == (None, None, []):
         return Splits(str(folder), None, [])  # a folder of class folders
-    splits = splits_among(folder, [*files, *named], shards=None if named else NUMBERED)
+    splits = splits_among(folder, [*files, *split_names], shards=None if split_names else NUMBERED)
     if splits.train is not None and Path(splits.train).is_dir() and not folders_in(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
         raise UserError(f"{splits.train}: found no class folders; {expected}")
-    return splits.mapped(lambda path: str(within(Path(path))) if "," not in path and Path(path).is_dir() else path)
+    return splits.mapped(
+        lambda path: str(class_folders_in(Path(path))) if "," not in path and Path(path).is_dir() else path
+    )
 
 
 def _folders(folder: Path) -> Iterator[Entry]:
@@ -138,34 +140,36 @@ def _folders(folder: Path) -> Iterator[Entry]:
         if path.is_dir():
             yield from _class_folder(path, folder.resolve())
         elif not path.exists():
-            yield _broken(path)
+            yield _broken_entry(path)
         elif path.suffix.lower() in PICTURES:
-            yield _faulty(
-                _shown(path), "an image outside of the class folders", "move it into a class folder, or remove it"
+            yield _faulty_entry(
+                _printable(path), "an image outside of the class folders", "move it into a class folder, or remove it"
             )
 
 
-def _faulty(place: str, fault: str, hint: str) -> Entry:
+def _faulty_entry(place: str, fault: str, hint: str) -> Entry:
     return Entry(place, None, fault=ImageFault(fault, hint))
 
 
 def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
     label, real = folder.name, folder.resolve()
     if parent.is_relative_to(real):
-        yield _faulty(_shown(folder), f"the link leads to a parent folder, {real}", "remove it")
+        yield _faulty_entry(_printable(folder), f"the link leads to a parent folder, {real}", "remove it")
         return
-    if _shown(Path(label)) != label:
-        yield _faulty(_shown(folder.parent), f"the name of the class folder {label!r} is not UTF-8", "rename it")
+    if _printable(Path(label)) != label:
+        yield _faulty_entry(
+            _printable(folder.parent), f"the name of the class folder {label!r} is not UTF-8", "rename it"
+        )
         return
     empty = True
-    for entry in _below(folder, label, [real]):
+    for entry in _files_below(folder, label, [real]):
         yield entry
         empty = False
     if empty:
-        yield _faulty(str(folder), "the class folder is empty", "add images, or remove the folder")
+        yield _faulty_entry(str(folder), "the class folder is empty", "add images, or remove the folder")
 
 
-def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
+def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
     """Yield the files in a folder and its subfolders.
 
     `above` are the resolved parent folders, to detect link cycles.
@@ -174,20 +178,20 @@ def _below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
         if path.is_dir():
             real = path.resolve()
             if any(place.is_relative_to(real) for place in above):
-                yield _faulty(_shown(path), f"the link leads to a parent folder, {real}", "remove it")
+                yield _faulty_entry(_printable(path), f"the link leads to a parent folder, {real}", "remove it")
             else:
-                yield from _below(path, label, [*above, real])
+                yield from _files_below(path, label, [*above, real])
         elif path.is_file():
-            yield Entry(_shown(path), path, label)
+            yield Entry(_printable(path), path, label)
         else:
-            yield _broken(path)
+            yield _broken_entry(path)
 
 
-def _broken(path: Path) -> Entry:
-    return _faulty(_shown(path), "a broken link" if path.is_symlink() else "not a regular file", "remove it")
+def _broken_entry(path: Path) -> Entry:
+    return _faulty_entry(_printable(path), "a broken link" if path.is_symlink() else "not a regular file", "remove it")
 
 
-def _shown(path: Path) -> str:
+def _printable(path: Path) -> str:
     """Return a path as printable text, even if its bytes are not valid UTF-8."""
     return str(path).encode(errors="backslashreplace").decode()
 
@@ -203,19 +207,21 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
         try:
             exists = path.is_file()
         except (OSError, ValueError):  # for example, a name of a thousand characters or with a NUL byte
-            return _faulty(
+            return _faulty_entry(
                 place, f"{value[:40]!r}... is not the path of an image", "write the bytes or the path of an image"
             )
         return (
-            Entry(place, path, label) if exists else _faulty(place, f"{path}: no such image file", "correct the path")
+            Entry(place, path, label)
+            if exists
+            else _faulty_entry(place, f"{path}: no such image file", "correct the path")
         )
     if not images:
         return Entry(place, None, label)
     kind = "empty" if value == "" else type(value).__name__
-    return _faulty(place, f"expected an image, found {kind}", "write the bytes or the path of an image")
+    return _faulty_entry(place, f"expected an image, found {kind}", "write the bytes or the path of an image")
 
 
-def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
+def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
     """Return the names of the image column and the label column, or the name of a missing column."""
     image = columns.image or next((name for name in _IMAGES if name in names), "image")
     label = columns.label or "label"
@@ -225,25 +231,25 @@ def _chosen(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
 def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
     if file.stat().st_size == 0:  # a file without rows is valid
         return
-    label, form = columns.label or "label", kind(file)
-    wanted = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
-    for row in table(file, columns=wanted):
-        chosen = _chosen(columns, row.cells) if images or form != ".parquet" else ("", label)
+    label, form = columns.label or "label", format_suffix(file)
+    column_names = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
+    for row in table(file, columns=column_names):
+        selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
-            yield _faulty(row.place, row.fault, row.hint)
-        elif not isinstance(chosen, str):
-            image, label = chosen
+            yield _faulty_entry(row.place, row.fault, row.hint)
+        elif not isinstance(selected, str):
+            image, label = selected
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
         elif form == ".jsonl":
-            yield _faulty(row.place, f"the object has no {chosen!r}", 'write {"image": PATH, "label": NAME}')
+            yield _faulty_entry(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:
-            raise UserError(_without(file, chosen, next(table(file)).cells))  # names of all columns
+            raise UserError(_missing_column(file, selected, next(table(file)).cells))  # names of all columns
 
 
-def _without(place: object, column: str, names: Iterable[str]) -> str:
-    named = ", ".join(map(repr, names))
+def _missing_column(place: object, column: str, names: Iterable[str]) -> str:
+    found = ", ".join(map(repr, names))
     return (
-        f"{place}: expected a column {column!r}, found {named}; rename a column, or set columns.image= and "
+        f"{place}: expected a column {column!r}, found {found}; rename a column, or set columns.image= and "
         "columns.label="
     )
 
@@ -262,26 +268,28 @@ def _shards(
 
 
 def _is_corpus(file: Path) -> bool:
-    return kind(file) in TABLES or file.suffix == ".tar" or _is_idx(file.name)
+    return format_suffix(file) in TABLES or file.suffix == ".tar" or _is_idx(file.name)
 
 
 def _is_idx(name: str) -> bool:
     return "images" in name and "idx" in name
 
 
-def labels_beside(file: Path) -> Path:
+def idx_labels_path(file: Path) -> Path:
     """Return the path of the labels for the images of an MNIST data set."""
     return file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
 
 
 def _idx(file: Path, images: bool) -> Iterator[Entry]:
-    beside = labels_beside(file)
-    if not beside.is_file():
-        raise FileNotFoundError(f"{beside}: no such file; it should contain the labels of {file.name}")
-    labels = _idx_array(beside, 1)
+    labels_path = idx_labels_path(file)
+    if not labels_path.is_file():
+        raise FileNotFoundError(f"{labels_path}: no such file; it should contain the labels of {file.name}")
+    labels = _idx_array(labels_path, 1)
     pixels = _idx_array(file, 3) if images else labels
     if len(pixels) != len(labels):
-        raise UserError(f"{file}: contains {len(pixels):,} images, but {beside.name} contains {len(labels):,} labels")
+        raise UserError(
+            f"{file}: contains {len(pixels):,} images, but {labels_path.name} contains {len(labels):,} labels"
+        )
     for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
         yield Entry(f"{file}:{number}", image if images else None, int(label))
 
@@ -298,22 +306,22 @@ def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
             if len(header) < start or header[:4] != bytes((0, 0, 8, dimensions)):
                 raise UserError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; download it again")
             sizes = struct.unpack(f">{dimensions}I", header[4:])
-            named = f"{' x '.join(f'{size:,}' for size in sizes)} bytes"
-            if not 0 < math.prod(sizes) <= _LARGEST_IDX:
+            size_text = f"{' x '.join(f'{size:,}' for size in sizes)} bytes"
+            if not 0 < math.prod(sizes) <= _MAX_IDX_BYTES:
                 raise UserError(
-                    f"{file}: expected 1 to {_LARGEST_IDX:,} bytes, found {named} in the header; "
+                    f"{file}: expected 1 to {_MAX_IDX_BYTES:,} bytes, found {size_text} in the header; "
                     "download the file again"
                 )
             content = data.read(math.prod(sizes) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{file}: failed to read ({error}); download the file again") from None
     if len(content) != math.prod(sizes):
-        held = "more" if len(content) > math.prod(sizes) else f"{len(content):,} bytes"
-        raise UserError(f"{file}: expected {named}, found {held}; download the file again")
+        found_text = "more" if len(content) > math.prod(sizes) else f"{len(content):,} bytes"
+        raise UserError(f"{file}: expected {size_text}, found {found_text}; download the file again")
     return np.frombuffer(content, np.uint8).reshape(sizes)
 
 
-def _names_beside(file: Path) -> tuple[str, ...]:
+def _read_label_names(file: Path) -> tuple[str, ...]:
     path = file.with_name("labels.txt")
     if not path.is_file():
         return ()
@@ -341,10 +349,10 @@ def _hub(data: str, columns: Columns) -> tuple[Iterator[Entry], tuple[str, ...]]
     rows = _load(data)
     if isinstance(rows, dict):
         raise UserError(f"{data}: select one of the splits {', '.join(rows)}, for example {data}#train")
-    chosen = _chosen(columns, rows.features)
-    if isinstance(chosen, str):
-        raise UserError(_without(data, chosen, rows.features))
-    image, label = chosen
+    selected = _select_columns(columns, rows.features)
+    if isinstance(selected, str):
+        raise UserError(_missing_column(data, selected, rows.features))
+    image, label = selected
     if hasattr(rows.features[image], "decode"):
         import datasets
 

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.data.images import checking
-from manyheads.data.images.checking import checked, fault_of
+from manyheads.data.images.checking import check_images, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labelled import label_name, label_order
+from manyheads.data.readers.labeled import label_name, label_order
 from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
 
-KEPT_DECODED = 256 * 2**20  # maximum bytes of pixels for a corpus that stays decoded, if all its images are small
-_MEMORY = "checked.jsonl"  # file in the folder `kept`
+MAX_DECODED_BYTES = 256 * 2**20  # maximum bytes of pixels for a corpus that stays decoded, if all its images are small
+_CHECKS_FILE = "checked.jsonl"  # file in the folder `kept`
 
 
 class Item(NamedTuple):
@@ -110,25 +110,25 @@ def read_images(
     items, notes, skips = list[Item](), list[str](), Counter[str]()
     scratch = None if follows else kept
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
-    known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
+    known, new_checks = {} if kept is None else checking.read_checks(kept / _CHECKS_FILE), list[checking.Check]()
     try:
-        for entry, check in checked(islice(rows, limit), names, known, KEPT_DECODED):
+        for entry, check in check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES):
             if isinstance(check, ImageFault):
                 _skip_or_raise(path, entry, check, skips, skip_bad_lines)
                 continue
             if check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
             if check.stamp not in known:
-                fresh.append(check._replace(pixels=None))
+                new_checks.append(check._replace(pixels=None))
             assert entry.source is not None
             source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
         if kept is not None and not follows:
-            checking.remember(kept / _MEMORY, fresh)
+            checking.append_checks(kept / _CHECKS_FILE, new_checks)
     if not items:
-        raise _nothing(path, skips)
+        raise _no_images_error(path, skips)
     if len(pixels) == len(items):  # all images are small and fit into memory together
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
@@ -150,7 +150,7 @@ def read_labels(
         else:
             labels.append(label_name(entry.label, names))
     if not labels:
-        raise _nothing(path, skips)
+        raise _no_images_error(path, skips)
     return labels, names or label_order(labels)
 
 
@@ -161,7 +161,7 @@ def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Cou
     skips[f"{path}: {fault.fault}"] += 1
 
 
-def _nothing(path: str | Path, skips: Counter[str]) -> UserError:
+def _no_images_error(path: str | Path, skips: Counter[str]) -> UserError:
     first = next(iter(skips), "").removeprefix(f"{path}: ")
     skipped = f" (skipped {skips.total():,}, for example: {first})" if skips else ""
     return UserError(f"{path}: found no usable image{skipped}; give data with images")

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from manyheads.data.batching import part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
-from manyheads.data.images.checking import listed, open_image
+from manyheads.data.images.checking import join_names, open_image
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
 from manyheads.errors import UserError
 
-_AHEAD = 2  # batches that are prepared in advance for each worker
+_BATCHES_AHEAD = 2  # batches that are prepared in advance for each worker
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,20 @@ class _Maker:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
         return np.array_split(order, self.batches)  # batches of nearly equal size, so that none contains a single image
 
-    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
-        """Return the rows `own` of a batch. Other rows are decoded only if they are mixed with these."""
+    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
+        """Return the rows `local_rows` of a batch. Other rows are decoded only if they are mixed with these."""
         mixes = self.augmentation is not None and self.augmentation.mixes
-        partners = len(rows) - 1 - own
-        needed = np.union1d(own, partners) if mixes else own
+        partners = len(rows) - 1 - local_rows
+        needed = np.union1d(local_rows, partners) if mixes else local_rows
         decoded = np.stack([self._image(epoch, int(item), int(copy)) for item, copy in rows[needed]])  # (N, C, Y, X)
         labels = self.labels[rows[:, 0]]
         if self.augmentation is None or not mixes:
-            return ImageBatch(decoded, labels[own])
+            return ImageBatch(decoded, labels[local_rows])
         random = batch_random(self.seed, epoch, batch)
-        images, others = (decoded[np.searchsorted(needed, wanted)] for wanted in (own, partners))  # (B, C, Y, X)
-        mixed = self.augmentation.batch(images, labels[own], self.classes, random, (others, labels[partners]))
+        images, others = (
+            decoded[np.searchsorted(needed, indices)] for indices in (local_rows, partners)
+        )  # (B, C, Y, X)
+        mixed = self.augmentation.batch(images, labels[local_rows], self.classes, random, (others, labels[partners]))
         return ImageBatch(*mixed)
 
     def _image(self, epoch: int, item: int, copy: int) -> NDArray[np.float32]:
@@ -114,7 +116,7 @@ class ImageLoader:
         index = {label: i for i, label in enumerate(labels)}
         for i, label in enumerate(data.labels):
             if label not in index:
-                fault = f"{data.place(i)}: expected a label of the model ({listed(labels)}), found {label!r}"
+                fault = f"{data.place(i)}: expected a label of the model ({join_names(labels)}), found {label!r}"
                 raise UserError(f"{fault}; correct it, or remove the image")
         numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
         sources = [item.source for item in data.items]
@@ -128,7 +130,7 @@ class ImageLoader:
 
     def epoch(self, epoch: int = 0) -> Sequence[ImageBatch]:
         """Return the batches of an epoch. A batch is created when it is indexed; workers prepare the following ones."""
-        return _Epoch(self._maker, epoch, self._pool, _AHEAD * self._workers)
+        return _Epoch(self._maker, epoch, self._pool, _BATCHES_AHEAD * self._workers)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -150,20 +152,20 @@ class _Epoch(Sequence[ImageBatch]):
 
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
         """Return the part of a batch for one rank, like `Lazy.part`. One epoch must be used by one rank only."""
-        return self._made(index, rank, world), rank < len(self._order[index])
+        return self._load(index, rank, world), rank < len(self._order[index])
 
-    def _made(self, index: int, rank: int, world: int) -> ImageBatch:
+    def _load(self, index: int, rank: int, world: int) -> ImageBatch:
         def job(i: int) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
-            own = part_of(len(self._order[i]), rank, world)
-            return self._epoch, i, self._order[i], own if len(own) else np.zeros(1, dtype=np.int64)
+            local_rows = part_of(len(self._order[i]), rank, world)
+            return self._epoch, i, self._order[i], local_rows if len(local_rows) else np.zeros(1, dtype=np.int64)
 
         if self._pool is None:
             return self._maker(*job(index))
-        wanted = range(index, min(index + self._ahead, len(self)))
-        for unwanted in [i for i in self._pending if i not in wanted]:
-            self._pending.pop(unwanted).cancel()
+        needed_batches = range(index, min(index + self._ahead, len(self)))
+        for obsolete in [i for i in self._pending if i not in needed_batches]:
+            self._pending.pop(obsolete).cancel()
         try:
-            for i in wanted:
+            for i in needed_batches:
                 if i not in self._pending:
                     self._pending[i] = self._pool.submit(_make, *job(i))
             return self._pending.pop(index).result()
@@ -175,7 +177,7 @@ class _Epoch(Sequence[ImageBatch]):
             ) from None
 
 
-_maker_here: _Maker | None = None  # maker of the current worker process
+_worker_maker: _Maker | None = None  # maker of the current worker process
 
 
 def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
@@ -185,8 +187,8 @@ def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
 
 
 def _start(maker: _Maker) -> None:
-    global _maker_here
-    _maker_here = maker
+    global _worker_maker
+    _worker_maker = maker
     # separate process group: torchrun sends SIGTERM to the group of the training process, which still needs its workers
     os.setpgrp()
     # the training loop handles Ctrl-C and a closed terminal, and stops its workers
@@ -203,6 +205,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make(epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
-    assert _maker_here is not None
-    return _maker_here(epoch, batch, rows, own)
+def _make(epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
+    assert _worker_maker is not None
+    return _worker_maker(epoch, batch, rows, local_rows)

@@ -15,7 +15,7 @@ from PIL import Image
 from manyheads.core.config import Config, Range
 from manyheads.errors import UserError
 
-LARGEST_SIDE = 10_000  # in pixels; one image of this size takes 1.2 GB as float32
+MAX_SIDE = 10_000  # in pixels; one image of this size takes 1.2 GB as float32
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _FILE = "preprocessor_config.json"
 
@@ -35,7 +35,7 @@ class Preprocessing(Config):
     Raises UserError for values out of range.
     """
 
-    size: Annotated[int, Range(1, LARGEST_SIDE)]
+    size: Annotated[int, Range(1, MAX_SIDE)]
     crop: Annotated[float, Range(0, 1, above=True)] = 1.0
     mean: tuple[Annotated[float, Range(-100, 100)], ...] = (0.5, 0.5, 0.5)
     std: tuple[Annotated[float, Range(0, 100, above=True)], ...] = (0.5, 0.5, 0.5)
@@ -49,8 +49,8 @@ class Preprocessing(Config):
             raise UserError(
                 f"expected mean and std with {self.channels} values each, found mean {self.mean}, std {self.std}"
             )
-        if self.size / self.crop > LARGEST_SIDE:
-            fault = f"the shorter side would be resized to more than {LARGEST_SIDE:,} pixels"
+        if self.size / self.crop > MAX_SIDE:
+            fault = f"the shorter side would be resized to more than {MAX_SIDE:,} pixels"
             raise UserError(f"crop is {self.crop}: {fault}; expected a larger fraction")
 
     @classmethod
@@ -79,7 +79,7 @@ class Preprocessing(Config):
         return mean, std
 
     @property
-    def edge(self) -> int:
+    def resized_side(self) -> int:
         """Length of the shorter side after resizing, before the crop."""
         return int(self.size / self.crop + 1e-6)
 
@@ -89,9 +89,13 @@ class Preprocessing(Config):
         Only the visible part is resized, so that an extreme aspect ratio (20,000 x 1 pixels) does not exhaust memory.
         """
         image = image if image.mode == self.mode else image.convert(self.mode)
-        (width, height), edge, size = image.size, self.edge, self.size
+        (width, height), resized_side, size = image.size, self.resized_side, self.size
         short = min(width, height)
-        wide, high = (edge, edge) if self.squash else (int(edge * width / short), int(edge * height / short))
+        wide, high = (
+            (resized_side, resized_side)
+            if self.squash
+            else (int(resized_side * width / short), int(resized_side * height / short))
+        )
         left, top = (wide - size) // 2, (high - size) // 2
         if (wide, high) == (width, height) == (size, size):
             return image
@@ -115,12 +119,13 @@ class Preprocessing(Config):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of preprocessor_config.json, for equivalent preprocessing in transformers."""
-        edge, size = self.edge, {"height": self.size, "width": self.size}
-        cropped = {"do_center_crop": True, "crop_size": size} if edge > self.size or not self.squash else {}
+        resized_side, size = self.resized_side, {"height": self.size, "width": self.size}
+        cropped = {"do_center_crop": True, "crop_size": size} if resized_side > self.size or not self.squash else {}
         name = ("DeiTImageProcessor" if cropped else "ViTImageProcessor") if self.squash else "BitImageProcessor"
         return {
             "image_processor_type": name, "do_resize": True, "resample": int(self.filter),
-            "size": {"height": edge, "width": edge} if self.squash else {"shortest_edge": edge}, **cropped,
+            "size": {"height": resized_side, "width": resized_side} if self.squash else {"shortest_edge": resized_side},
+            **cropped,
             "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": list(self.mean),
             "image_std": list(self.std), "do_convert_rgb": self.channels == 3,
         }  # fmt: skip
@@ -136,17 +141,19 @@ class Preprocessing(Config):
             sides = set(value.values()) if isinstance(value, Mapping) else {value}
             if len(sides) != 1 or type(pixels := sides.pop()) is not int:
                 raise UserError(f"{_FILE}: the size {value} is not a square; only squares are supported")
-            if not 1 <= pixels <= LARGEST_SIDE:
-                raise UserError(f"{_FILE}: expected a size of 1 to {LARGEST_SIDE:,} pixels, found {value}")
+            if not 1 <= pixels <= MAX_SIDE:
+                raise UserError(f"{_FILE}: expected a size of 1 to {MAX_SIDE:,} pixels, found {value}")
             return pixels
 
         try:
-            edge = side(settings["size"])
+            resized_side = side(settings["size"])
             squash = not (isinstance(settings["size"], Mapping) and "shortest_edge" in settings["size"])
-            size = side(settings["crop_size"]) if settings.get("do_center_crop") else edge
+            size = side(settings["crop_size"]) if settings.get("do_center_crop") else resized_side
             if "crop_pct" in settings:  # ConvNext and ResNet: `size` is the size after the crop
-                squash = edge >= 384
-                edge = edge if squash or not settings["crop_pct"] else int(edge / settings["crop_pct"])
+                squash = resized_side >= 384
+                resized_side = (
+                    resized_side if squash or not settings["crop_pct"] else int(resized_side / settings["crop_pct"])
+                )
             resample = {2: "bilinear", 3: "bicubic"}[settings.get("resample", 2)]
             normalize = settings.get("do_normalize", True)
             mean = settings["image_mean"] if normalize else (0.0, 0.0, 0.0)
@@ -158,4 +165,4 @@ class Preprocessing(Config):
             raise UserError(f"{_FILE}: rescale_factor is {factor}; expected a number above 0, such as 1/255")
         white = 255 * factor  # value of white to which the file's mean and std refer; here, white is 1
         mean, std = (tuple(value / white for value in values) for values in (mean, std))
-        return cls(size, size / edge, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]
+        return cls(size, size / resized_side, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from manyheads.data.images.checking import listed
-from manyheads.data.images.files import Columns, find_splits, labels_beside
+from manyheads.data.images.checking import join_names
+from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.readers.labelled import with_labels
+from manyheads.data.readers.labeled import with_labels
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
 from manyheads.data.sources.report import Report
@@ -19,7 +19,7 @@ from manyheads.data.sources.source import HUB, ClassSource, check_labels
 
 HELD_OUT = 0.05  # fraction of the training images that is held out if there are no validation data
 
-LOOKED_AT = 16  # images that a dry run reads
+PEEK_IMAGES = 16  # images that a dry run reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     unit = "images"
     directories = True
-    of_every_label = False  # a label without images keeps its class index
+    requires_every_label = False  # a label without images keeps its class index
 
     columns: Columns = field(default_factory=Columns)
     kept: Path | None = None
@@ -73,7 +73,7 @@ class ImageSource(ClassSource[ImageData]):
         report.contradictions(train.keys, train.labels)
         known = set(train.labels)
         if without := [label for label in train.names if label not in known]:
-            report.warnings.append(f"found no training image for {listed(without)}")
+            report.warnings.append(f"found no training image for {join_names(without)}")
         if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):
             others = f" (and about {len(notes) - 1:,} more)" if len(notes) > 1 else ""
             report.warnings.append(f"Pillow warns about {notes[0]}{others}; using these images anyway")
@@ -85,9 +85,9 @@ class ImageSource(ClassSource[ImageData]):
     def files(self, corpus: str) -> list[Path]:
         """Return the files of a corpus, including the label files of MNIST images; for class folders, the folders."""
         files = super().files(corpus)
-        beside = [path for file in files if (path := labels_beside(file)) != file and path.is_file()]
+        label_files = [path for file in files if (path := idx_labels_path(file)) != file and path.is_file()]
         whole = same_place(corpus, self.data) and files[0].is_dir()
-        return folders_in(files[0]) if whole else [*files, *beside]
+        return folders_in(files[0]) if whole else [*files, *label_files]
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]
@@ -102,7 +102,7 @@ class ImageSource(ClassSource[ImageData]):
     def peek(self) -> ImageData | None:
         """Read the first training images, or return None for data of the Hub, which only training downloads."""
         train = None if (self.data or "").startswith(HUB) else self.splits().train
-        return None if train is None else replace(self, kept=None).read_one(train, limit=LOOKED_AT)
+        return None if train is None else replace(self, kept=None).read_one(train, limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the approximate number of training images and their labels in class order, for a plan.

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from manyheads.data.images.decoding import ImageFault
 from manyheads.errors import UserError
 
-_MOST = {"cls": 2**12, "json": 2**20}  # maximum bytes of a label file
-_LARGEST = 2**30  # maximum bytes of an image file
-_KEPT = (tarfile.REGTYPE, tarfile.AREGTYPE)  # regular files only: no links, devices or sparse files
+_MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum bytes of a label file
+_MAX_IMAGE_BYTES = 2**30  # maximum bytes of an image file
+_REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE)  # regular files only: no links, devices or sparse files
 
 
 class Member(NamedTuple):
@@ -81,15 +81,16 @@ def _sample(key: str, files: list[_File], pictures: tuple[str, ...], label: str)
     if len({file.kind for file in files}) < len(files):
         raise ImageFault("two files with the same name", "rename or remove one")
     images = [file.member for file in files if f".{file.kind.rpartition('.')[2]}" in pictures]
-    labels = {file.kind: file.member for file in files if file.kind in _MOST}
+    labels = {file.kind: file.member for file in files if file.kind in _MAX_LABEL_BYTES}
     if len(images) != 1:
         raise ImageFault(
             f"expected one image with this name, found {len(images) or 'none'}",
             "store one image and its label under the same name",
         )
-    if images[0].size > _LARGEST:
+    if images[0].size > _MAX_IMAGE_BYTES:
         raise ImageFault(
-            f"expected an image of at most {_LARGEST:,} bytes, found {images[0].size:,}", "reduce the size of the image"
+            f"expected an image of at most {_MAX_IMAGE_BYTES:,} bytes, found {images[0].size:,}",
+            "reduce the size of the image",
         )
     if not labels:
         raise ImageFault("no label", "add a .cls or .json file with the name of the image")
@@ -98,8 +99,8 @@ def _sample(key: str, files: list[_File], pictures: tuple[str, ...], label: str)
 
 def _label(labels: dict[str, Member], name: str) -> object:
     kind = "cls" if "cls" in labels else "json"
-    if labels[kind].size > _MOST[kind]:
-        raise ImageFault(f"expected a .{kind} file of at most {_MOST[kind]:,} bytes", "write only the label")
+    if labels[kind].size > _MAX_LABEL_BYTES[kind]:
+        raise ImageFault(f"expected a .{kind} file of at most {_MAX_LABEL_BYTES[kind]:,} bytes", "write only the label")
     content = labels[kind].read()
     try:
         if kind == "cls":
@@ -147,9 +148,9 @@ def _file(tar: Path, info: tarfile.TarInfo) -> _File | None:
         return None
     stem, _, kind = base.partition(".")
     fault = None
-    if info.type not in _KEPT or info.sparse is not None:
-        kept = "a link" if info.islnk() or info.issym() else "not a regular file"
-        fault = ImageFault(f"{kept} in a tar file", "store the file itself")
+    if info.type not in _REGULAR_TYPES or info.sparse is not None:
+        file_kind = "a link" if info.islnk() or info.issym() else "not a regular file"
+        fault = ImageFault(f"{file_kind} in a tar file", "store the file itself")
     elif name.startswith("/") or ".." in folder.split("/"):
         fault = ImageFault("the name leads out of the archive", "use a relative name")
     return _File(folder + slash + stem, kind.lower(), Member(tar, info.offset_data, info.size), fault)

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from manyheads.data.readers.roles import folders_in, split_folders, splits_among, visible, within
+from manyheads.data.readers.roles import class_folders_in, folders_in, split_folders, splits_among, visible
 from manyheads.data.readers.rows import Row, character_fault
-from manyheads.data.readers.splits import LONGEST, UTF8, Splits, half_character
+from manyheads.data.readers.splits import LONGEST, UTF8, Splits, lone_surrogate
 from manyheads.errors import UserError
 
-UNLABELLED = "unsup"
+UNLABELED = "unsup"
 _UTF8_BYTES = 4  # maximum bytes per character
 
 
@@ -27,7 +27,7 @@ def class_folder_splits(folder: Path) -> Splits:
     folders = folders_in(folder)
     if named := split_folders(folders):
         found = splits_among(folder, [path.name for path in named])
-        return found.mapped(lambda path: str(within(Path(path))))
+        return found.mapped(lambda path: str(class_folders_in(Path(path))))
     holds_texts = any(_is_text(path) for path in folders for path in path.iterdir())
     return Splits(str(folder) if holds_texts else None, None, [])
 
@@ -41,24 +41,24 @@ def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> I
     folders = folders_in(folder)
     if not folders:
         raise UserError(f"{folder}: found no class folders; expected {folder}/CLASS/*.txt")
-    share = None if limit is None else -(-limit // len(folders))
-    if beside := sum(_is_text(path) for path in visible(folder)):
-        skips[f"{folder}: texts outside of class folders"] += beside
+    per_folder = None if limit is None else -(-limit // len(folders))
+    if outside_count := sum(_is_text(path) for path in visible(folder)):
+        skips[f"{folder}: texts outside of class folders"] += outside_count
     for path in folders:
-        files = _below(path)
+        files = _files_below(path)
         texts = [file for file in files if _is_text(file)]
-        if path.name == UNLABELLED:
+        if path.name == UNLABELED:
             skips[f"{path}: texts without a label"] += len(texts)
             continue
         if others := len(files) - len(texts):
             skips[f"{path}: files that are not .txt"] += others
         named = f"class folder {path.name!r}"
-        if half_character(path.name):
+        if lone_surrogate(path.name):
             yield Row(folder, 1, ("", ""), "the folder name is not UTF-8", "rename it", named)
         elif not texts:
             yield Row(folder, 1, ("", ""), "contains no .txt file", "add texts, or remove the folder", named)
         else:
-            yield from (_read(file, path.name) for file in texts[:share])
+            yield from (_read(file, path.name) for file in texts[:per_folder])
 
 
 def _read(file: Path, label: str) -> Row[tuple[str, str]]:
@@ -85,7 +85,7 @@ def _is_text(path: Path) -> bool:
     return path.suffix.lower() == ".txt" and not path.is_dir()
 
 
-def _below(folder: Path) -> list[Path]:
+def _files_below(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, without hidden ones. Links to folders are not followed."""
     below = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
     return [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]

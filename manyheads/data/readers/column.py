@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from manyheads.files import WriteError
 
-HELD = 2**26  # maximum number of characters of a column in memory
-_WRITTEN = 2**20  # bytes per write
+MAX_CHARACTERS_IN_MEMORY = 2**26  # maximum number of characters of a column in memory
+WRITE_SIZE = 2**20  # bytes per write
 
 
 class Column(Sequence[str]):
@@ -43,7 +43,7 @@ class Column(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))
 
-    def chosen(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
+    def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
         """Return a column of the texts at the given rows, in that order."""
         rows = np.asarray(rows, np.int64)
         return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
@@ -63,7 +63,7 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Buffer for texts; if they exceed `HELD` characters in total, they are moved to a temporary file.
+    """Buffer for texts, which moves them to a temporary file if they exceed `MAX_CHARACTERS_IN_MEMORY`.
 
     folder  directory of the file; None: the system's directory for temporary files
     """
@@ -74,32 +74,32 @@ class SpillingTextBuffer:
         self._characters = 0
         self._file: BinaryIO | None = None
         self._ends = array("q", [0])
-        self._unwritten = bytearray()
+        self._pending = bytearray()
 
     def append(self, text: str) -> None:
         if self._file is None:
             self._texts.append(text)
             self._characters += len(text)
-            if self._characters > HELD:
-                self._file = self._opened()
+            if self._characters > MAX_CHARACTERS_IN_MEMORY:
+                self._file = self._open_file()
                 texts, self._texts = self._texts, []
-                for held in texts:
-                    self.append(held)
+                for earlier in texts:
+                    self.append(earlier)
         else:
             content = text.encode()
-            self._unwritten += content
+            self._pending += content
             self._ends.append(self._ends[-1] + len(content))
-            if len(self._unwritten) >= _WRITTEN:
+            if len(self._pending) >= WRITE_SIZE:
                 self._write(self._file)
 
-    def gathered(self) -> list[str] | Column:
+    def finish(self) -> list[str] | Column:
         """Return all appended texts. Nothing may be appended afterwards."""
         if self._file is None:
             return self._texts
         self._write(self._file)
         return Column(self._file, np.frombuffer(self._ends, np.int64))
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         try:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -109,11 +109,11 @@ class SpillingTextBuffer:
 
     def _write(self, file: BinaryIO) -> None:
         try:
-            file.write(self._unwritten)
+            file.write(self._pending)
             file.flush()
         except OSError as error:
             raise self._fault(error) from error
-        self._unwritten.clear()
+        self._pending.clear()
 
     def _fault(self, error: OSError) -> WriteError:
         folder = self._folder or tempfile.gettempdir()

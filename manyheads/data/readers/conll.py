@@ -19,18 +19,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.readers.compressed import kind
-from manyheads.data.readers.dataset import Dataset, leaving_out
+from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.rows import (
     TABLES,
     BadRow,
     Block,
     Cells,
     Row,
-    blocks,
     character_fault,
     filter_invalid,
-    parsed,
+    parse_rows,
+    split_blocks,
     table,
 )
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
@@ -92,20 +92,20 @@ class Tagged(Dataset):
             return self
         if not kept:
             raise UserError(f"{self.file}: every sentence has a tag that does not occur in the training data")
-        return leaving_out(self, kept, "tags not in the training data")
+        return keep_items(self, kept, "tags not in the training data")
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
     """Return the index of the first tag that violates IOB2, with its fault and a hint; None if there is no such tag."""
-    before = OUTSIDE
+    previous = OUTSIDE
     for i, tag in enumerate(tags):
         begins, kind = tag[:2], tag[2:]
         if tag != OUTSIDE and (begins not in ("B-", "I-") or not kind):
             return i, f"{tag!r} is not an IOB2 tag", "expected O, B-TYPE or I-TYPE"
-        if begins == "I-" and before[2:] != kind:
-            after = f"after {before}" if i else "at the start of a sentence"
+        if begins == "I-" and previous[2:] != kind:
+            after = f"after {previous}" if i else "at the start of a sentence"
             return i, f"{tag} {after} violates IOB2", f"expected B-{kind}; convert the tags from IOB1 to IOB2"
-        before = tag
+        previous = tag
     return None
 
 
@@ -157,9 +157,9 @@ def _is_mark(character: str) -> bool:
 
 def _is_table(file: Path) -> bool:
     """Return True for a table. A .tsv file is a table if its first line contains the column names."""
-    header = next(lines(file), None) or "" if kind(file) == ".tsv" else ""
+    header = next(lines(file), None) or "" if format_suffix(file) == ".tsv" else ""
     named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
-    return named or (kind(file) in TABLES and kind(file) != ".tsv")
+    return named or (format_suffix(file) in TABLES and format_suffix(file) != ".tsv")
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
@@ -183,7 +183,7 @@ def _columns(file: Path) -> Iterator[Row[Sentence]]:
             tags.append(columns[-1])
         return _checked(row, words, tags, step=1)
 
-    return parsed(blocks(file, lambda line: _split(line)[:1] in ([], [DOCUMENT])), sentence)
+    return parse_rows(split_blocks(file, lambda line: _split(line)[:1] in ([], [DOCUMENT])), sentence)
 
 
 def _split(line: str) -> list[str]:
@@ -197,7 +197,10 @@ def _split(line: str) -> list[str]:
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table, one per row."""
-    one_cell = kind(file) in (".csv", ".tsv")  # a cell contains all words or tags of a sentence, separated by spaces
+    one_cell = format_suffix(file) in (
+        ".csv",
+        ".tsv",
+    )  # a cell contains all words or tags of a sentence, separated by spaces
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
@@ -215,7 +218,7 @@ def _table(file: Path) -> Iterator[Row[Sentence]]:
             raise BadRow("found a blank word", _LISTS)
         return _checked(row, words, tags, step=0)
 
-    return parsed(table(file, columns=(*_WORDS, *_TAGS)), sentence)
+    return parse_rows(table(file, columns=(*_WORDS, *_TAGS)), sentence)
 
 
 def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> Sentence:

@@ -22,14 +22,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.compressed import AT_ONCE, kind, opened
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parsed, table
-from manyheads.data.readers.splits import SURROGATE, UTF8, half_character, parts_of
+from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
+from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
-PIECE = 2**20  # maximum characters in a piece
-FIRST = 2**20  # bytes read of a text file if only its first part is used
+MAX_PIECE = 2**20  # maximum characters in a piece
+FIRST_BYTES = 2**20  # bytes read of a text file if only its first part is used
 FORMAT = "corpus-1"  # version of the stored survey: change it when the survey's content changes
 
 
@@ -69,14 +69,14 @@ class Corpus:
     def of_file(self, number: int, text: int, skips: Counter[str]) -> Iterator[Piece]:
         """Yield all pieces of the file with index `number`; `text` is the index of its first text."""
         path = self.files[number]
-        if kind(path) in TABLES:
+        if format_suffix(path) in TABLES:
             rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
             for offset, row in enumerate(rows):
                 yield from (Piece(text + offset, piece) for piece in cut(row.cells))
         else:
-            for part in _whole(path) if self.limit is None else _first(path):
-                sound = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
-                yield Piece(text, None if sound is None else sound.cells[0])
+            for part in _whole_file(path) if self.limit is None else _first_part(path):
+                usable_row = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
+                yield Piece(text, None if usable_row is None else usable_row.cells[0])
 
     @property
     def state(self) -> list[list[Any]]:
@@ -137,14 +137,17 @@ class Survey:
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
             for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
-                digest, size, parts, sound, filled = blake2b(digest_size=8), 0, 0, True, False
+                digest, size, parts, usable_row, filled = blake2b(digest_size=8), 0, 0, True, False
                 for piece in pieces:
                     content = (piece.content or "").encode()
                     digest.update(content)
                     size, parts = size + len(content), parts + 1
-                    sound, filled = sound and piece.content is not None, filled or bool((piece.content or "").strip())
+                    usable_row, filled = (
+                        usable_row and piece.content is not None,
+                        filled or bool((piece.content or "").strip()),
+                    )
                 hashes.append(int.from_bytes(digest.digest()))
-                usable.append(sound and filled)
+                usable.append(usable_row and filled)
                 long += [(len(hashes) - 1, size)] if parts > 1 else []
                 count, used = count + parts, used + usable[-1]
                 if used == corpus.limit:
@@ -167,9 +170,11 @@ def files_of(path: str) -> list[Path]:
         if not name.is_file() and not name.is_dir():  # also rejects pipes, which would block
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
             raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of text files")
-        below = (file for file in sorted(name.rglob("*")) if file.is_file())
-        shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(name).parts)]
-        files += shown if name.is_dir() else [name]
+        all_files = (file for file in sorted(name.rglob("*")) if file.is_file())
+        visible_files = [
+            file for file in all_files if not any(part.startswith(".") for part in file.relative_to(name).parts)
+        ]
+        files += visible_files if name.is_dir() else [name]
     return [file.absolute() for file in files]
 
 
@@ -182,11 +187,11 @@ def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
             raise BadRow(
                 f"expected text in column {column!r}", f"rename the column to {column!r}, or train with column=NAME"
             )
-        if half_character(text):
+        if lone_surrogate(text):
             raise BadRow(f"{column!r} {SURROGATE[0]}", SURROGATE[1])
         return (text,)
 
-    return parsed(table(file, columns=(column,)), text_of)
+    return parse_rows(table(file, columns=(column,)), text_of)
 
 
 def cut(contents: Iterable[str]) -> Iterator[str]:
@@ -194,27 +199,27 @@ def cut(contents: Iterable[str]) -> Iterator[str]:
     rest = ""
     for content in contents:
         rest += content
-        while len(rest) > PIECE:
-            space, line = rest.rfind(" ", 0, PIECE), rest.rfind("\n", 0, PIECE)
+        while len(rest) > MAX_PIECE:
+            space, line = rest.rfind(" ", 0, MAX_PIECE), rest.rfind("\n", 0, MAX_PIECE)
             while (end := max(space, line)) > 0 and not rest[end - 1].isalnum():
                 if space == end:  # the last newline is still a candidate
                     space = rest.rfind(" ", 0, end)
                 else:
                     line = rest.rfind("\n", 0, end)
-            end = end if end > 0 else PIECE  # no boundary found
+            end = end if end > 0 else MAX_PIECE  # no boundary found
             yield rest[:end]
             rest = rest[end:]
     yield rest
 
 
-def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
+def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
     """Yield a file as one text, in pieces. If the file is not UTF-8, the last row has a fault."""
     decoder, line = getincrementaldecoder("utf-8")(), 1
 
     def decoded() -> Iterator[str]:
         nonlocal line
-        with opened(file) as content:
-            data = content.read(AT_ONCE).removeprefix(b"\xef\xbb\xbf")
+        with open_decompressed(file) as content:
+            data = content.read(READ_SIZE).removeprefix(b"\xef\xbb\xbf")
             while data:
                 pending = decoder.getstate()[0]
                 try:
@@ -223,7 +228,7 @@ def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
                     line += (pending + data).count(b"\n", 0, error.start)
                     raise
                 line += data.count(b"\n")
-                data = content.read(AT_ONCE)
+                data = content.read(READ_SIZE)
         yield decoder.decode(b"", final=True)
 
     try:
@@ -233,13 +238,13 @@ def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
         yield Row(file, line, ("",), *UTF8)
 
 
-def _first(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield the first `FIRST` bytes of a file, cut after the last newline.
+def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
+    """Yield the first `FIRST_BYTES` bytes of a file, cut after the last newline.
 
     If they contain no newline, they are cut after the last complete character.
     """
-    with opened(file) as content:
-        data = content.read(FIRST).removeprefix(b"\xef\xbb\xbf")
+    with open_decompressed(file) as content:
+        data = content.read(FIRST_BYTES).removeprefix(b"\xef\xbb\xbf")
         whole = not content.read(1)
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data

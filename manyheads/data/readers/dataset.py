@@ -60,7 +60,7 @@ class Dataset:
                 cells.setdefault(name, []).append(cell)
         if not lines:
             raise UserError(f"{path}: {missing} ({skips.total():,} skipped){hint and f'; {hint}'}")
-        columns = {**cells, **{name: texts.gathered() for name, texts in large.items()}}
+        columns = {**cells, **{name: texts.finish() for name, texts in large.items()}}
         return cls(**columns, file=Path(path), lines=lines, skips=dict(skips))
 
     def __len__(self) -> int:
@@ -69,13 +69,13 @@ class Dataset:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} {self.columns[0]}, {self.file})"
 
-    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> Self:
+    def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         parts: dict[str, Any] = {}
         for name in self.columns:
             entries = getattr(self, name)
             if entries:  # an optional column is empty (single texts have no second texts)
-                parts[name] = entries.chosen(chosen) if isinstance(entries, Column) else [entries[i] for i in chosen]
-        lines = array("q", [self.lines[i] for i in chosen]) if self.lines else self.lines
+                parts[name] = entries.select(indices) if isinstance(entries, Column) else [entries[i] for i in indices]
+        lines = array("q", [self.lines[i] for i in indices]) if self.lines else self.lines
         return replace(self, **parts, lines=lines)
 
     def place(self, index: int) -> str:
@@ -83,7 +83,7 @@ class Dataset:
         return f"{self.file}:{self.lines[index]}" if self.lines else f"item {index + 1:,}"
 
 
-def leaving_out(data: D, kept: Sequence[int], reason: str) -> D:
+def keep_items(data: D, kept: Sequence[int], reason: str) -> D:
     """Return a data set of texts or images with the kept items only; the others are counted in `skips`."""
     skips = {**data.skips, f"{data.file}: {reason}": len(data) - len(kept)}
     return replace(data.subset(kept), skips=skips)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from manyheads.data.batching import Lazy
-from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.corpus import text_rows
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, Row, blocks, filter_invalid
+from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
 Document = list[str]  # list of sentences
@@ -78,7 +78,7 @@ def read_documents(
             if not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
+            texts = text_rows(file, column) if format_suffix(file) in TABLES else _paragraphs(file)
             for row in filter_invalid(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
                     yield Row(file, row.number, ("\n".join(document),))
@@ -99,10 +99,10 @@ def document_files(data: str) -> list[Path]:
 
 
 def is_document_file(path: Path) -> bool:
-    return kind(path) in SUFFIXES
+    return format_suffix(path) in SUFFIXES
 
 
 def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:
-    for block in blocks(file):
+    for block in split_blocks(file):
         yield from (Row(file, number, ("",), *UTF8) for number, line in block.cells if line is None)
         yield Row(file, block.number, ("\n".join(line for _, line in block.cells if line is not None),))

@@ -22,9 +22,9 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.readers.compressed import COMPRESSED, kind
+from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parsed, table
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parse_rows, table
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
 
@@ -59,12 +59,12 @@ def read_parallel(
     for file in files:
         if file.stat().st_size == 0:
             raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
-    tables = kind(files[0]) in TABLES
+    tables = format_suffix(files[0]) in TABLES
     rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
     def usable() -> Iterator[Row[Sides]]:
-        checked = parsed(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
+        checked = parse_rows(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
         for row in filter_invalid(checked, skips, skip=skip_bad_lines):
             if any(row.cells):
                 yield row
@@ -81,7 +81,7 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
     plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
     prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
-    tables = {name for name in names if kind(name) in TABLES}
+    tables = {name for name in names if format_suffix(name) in TABLES}
     corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in plain})
     for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
         if not corpora and one in names:
@@ -95,10 +95,10 @@ def locate(path: str, source: str, target: str) -> list[Path]:
     Raises FileNotFoundError if one is missing.
     """
     parts = parts_of(path)
-    if all(kind(part) in TABLES for part in parts):
+    if all(format_suffix(part) in TABLES for part in parts):
         for part in parts:
             if not part.is_file():
-                raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
+                raise FileNotFoundError(f"{part}: no such file; give an existing {format_suffix(part)} file")
         return parts
     if len(parts) == 1 and parts[0].is_dir():
         raise UserError(f"{parts[0]}: is a directory; give one corpus in it, such as {parts[0] / 'train'}")
@@ -150,7 +150,7 @@ def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
         fault = f"expected texts under {source!r} and {target!r} (or 'source' and 'target')"
         raise BadRow(fault, "name the two texts by their language codes")
 
-    return parsed(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
+    return parse_rows(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
 
 
 def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:

@@ -27,12 +27,28 @@ _WORDS: dict[str, Role] = {
     **dict.fromkeys(("eval", "evaluation"), "evaluation"),  # validation data, unless other validation data exist
     **dict.fromkeys(("test", "testing", "testset", "testb", "tst", "t10k"), "test"),
 }  # fmt: skip
-_ABOUT = {"readme", "notes", "changelog", "log", "config"}  # words in the names of files that are not data
-_UNLABELLED = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
+_NOT_DATA = {"readme", "notes", "changelog", "log", "config"}  # words in the names of files that are not data
+_UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
 # In a folder of source or documentation files, a file named `train` or `test` is usually not a split.
-_PAGES = (".md", ".rst", ".html", ".py", ".ipynb", ".sh", ".r", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go", ".rs")
-_LIKE = re.compile("train|valid|test", re.IGNORECASE)
-_SHOWN = 4  # maximum number of names in a message
+_SOURCE_SUFFIXES = (
+    ".md",
+    ".rst",
+    ".html",
+    ".py",
+    ".ipynb",
+    ".sh",
+    ".r",
+    ".js",
+    ".ts",
+    ".c",
+    ".h",
+    ".cpp",
+    ".java",
+    ".go",
+    ".rs",
+)
+_SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
+_MAX_NAMES = 4  # maximum number of names in a message
 
 
 def role_of(name: str) -> Role | None:
@@ -41,14 +57,14 @@ def role_of(name: str) -> Role | None:
     roles = {_WORDS[word] for word in words if word in _WORDS}
     if roles == {"validation", "evaluation"}:
         return "validation"
-    return roles.pop() if len(roles) == 1 and not _ABOUT.intersection(words) else None
+    return roles.pop() if len(roles) == 1 and not _NOT_DATA.intersection(words) else None
 
 
 def roles_of(names: Iterable[str]) -> dict[str, Role]:
     """Return the roles of all names in a directory that have a role."""
     names = list(names)
     roles = {name: role for name in names if (role := role_of(name)) is not None}
-    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_PAGES):
+    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_SOURCE_SUFFIXES):
         pages = [name for name in names if Path(name).suffix.lower() == suffix]
         if not all(name in roles and len(_words(Path(name).stem)) == 1 for name in pages):
             roles = {name: role for name, role in roles.items() if name not in pages}
@@ -84,7 +100,7 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
     return Splits(first[0], first[1], [path(name) for name in tests])
 
 
-def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
+def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
     """Return the splits of a directory of texts. If no name has a role, all texts are training data.
 
     Raises UserError if validation or test data exist and the training data are ambiguous.
@@ -98,10 +114,10 @@ def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Call
         return Splits(data, None, [])
     if splits.train is not None:
         return splits
-    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
-    if len(others := [name for name in names if name not in held]) == 1:
+    held_names = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
+    if len(others := [name for name in names if name not in held_names]) == 1:
         return Splits(str(folder / others[0]), splits.validation, splits.test)
-    found = f"{shown(held)} as validation and test data, and {shown(others) or 'nothing'} as other files"
+    found = f"{shown(held_names)} as validation and test data, and {shown(others) or 'nothing'} as other files"
     raise UserError(
         f"{folder}: no training data; found {found}. Give the training data a name that contains `train`, or select "
         "the files: data=FILE validation=FILE test=FILE"
@@ -110,9 +126,9 @@ def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Call
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
     """Return the corpora of one role. Names that differ only in their shard numbers are joined by commas."""
-    names = [name for name in names if not _UNLABELLED.intersection(_words(name))] or names
-    alike = shards is not None and len({shards.sub("", name) for name in names}) == 1
-    return [",".join(names)] if alike and not any("," in name for name in names) else names
+    names = [name for name in names if not _UNLABELED_WORDS.intersection(_words(name))] or names
+    same_structure = shards is not None and len({shards.sub("", name) for name in names}) == 1
+    return [",".join(names)] if same_structure and not any("," in name for name in names) else names
 
 
 def split_folders(folders: Sequence[Path]) -> list[Path]:
@@ -122,10 +138,10 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
     UserError if the names are ambiguous.
     """
     named = [folder for folder in folders if role_of(folder.name)]
-    inside = {folder: {path.name for path in folders_in(folder)} for folder in folders}
-    if any(inside[folder] for folder in named):
+    inner = {folder: {path.name for path in folders_in(folder)} for folder in folders}
+    if any(inner[folder] for folder in named):
         if {role_of(folder.name) for folder in named} == {"train"}:
-            classes = [f.name for f in folders if f not in named and inside[f] - inside[named[0]]]
+            classes = [f.name for f in folders if f not in named and inner[f] - inner[named[0]]]
             if classes:
                 names = ", ".join(folder.name for folder in named)
                 raise UserError(
@@ -137,8 +153,8 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
     if named and len(named) == len(folders):  # splits without class folders: the reader reports the fault
         apart = len({role_of(folder.name) for folder in named}) == len(named)
         return named if apart or all(_words(folder.name)[0] in _WORDS for folder in named) else []
-    alike = len(folders) > 1 and len(inside[folders[0]]) > 1 and len({*map(frozenset, inside.values())}) == 1
-    if alike and any(_LIKE.search(folder.name) for folder in folders):
+    same_structure = len(folders) > 1 and len(inner[folders[0]]) > 1 and len({*map(frozenset, inner.values())}) == 1
+    if same_structure and any(_SPLIT_LIKE.search(folder.name) for folder in folders):
         raise UserError(
             f"{folders[0].parent}: {shown([folder.name for folder in folders])} look like splits and contain the same "
             "folders; rename them to train, validation, test"
@@ -146,10 +162,10 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
     return []
 
 
-def within(folder: Path) -> Path:
+def class_folders_in(folder: Path) -> Path:
     """Return the folder that contains the class folders of a split: the inner one of `seg_train/seg_train/CLASS`."""
-    while len(inside := folders_in(folder)) == 1 and role_of(inside[0].name) == role_of(folder.name):
-        (folder,) = inside
+    while len(inner := folders_in(folder)) == 1 and role_of(inner[0].name) == role_of(folder.name):
+        (folder,) = inner
     return folder
 
 
@@ -157,7 +173,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
     """Raise UserError if files of a directory that is read as a whole are splits of one corpus."""
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
-        if (role := role_of(file.name)) and file.suffix.lower() not in _PAGES:
+        if (role := role_of(file.name)) and file.suffix.lower() not in _SOURCE_SUFFIXES:
             pattern = "".join("*" if word.lower() in _WORDS else word for word in re.split(r"([\W_]+)", file.name))
             groups.setdefault((file.parent, pattern), {})[role] = file
     for (folder, _), roles in groups.items():
@@ -166,7 +182,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
             raise UserError(f"{folder}: {names} look like splits; give their directory: data={folder}")
 
 
-def log_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
+def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
     """Return a line that lists the files or folders of each split, and the unused entries of the directory."""
     parts, used = [], set[str]()
     for role, paths in corpora.items():
@@ -185,8 +201,8 @@ def log_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
 
 def shown(names: Sequence[str]) -> str:
     """Return a comma-separated list of the first names, and the number of further ones."""
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def visible(folder: Path) -> list[Path]:

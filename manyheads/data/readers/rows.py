@@ -19,8 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.readers.compressed import MOST_EXPANDED, UNCHECKED, kind
-from manyheads.data.readers.splits import LONGEST, LONGEST_LINE, SURROGATE, UTF8, half_character, lines
+from manyheads.data.readers.compressed import MAX_EXPANSION, UNCHECKED_BYTES, format_suffix
+from manyheads.data.readers.splits import LONGEST, MAX_LINE_BYTES, SURROGATE, UTF8, lines, lone_surrogate
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
@@ -30,9 +30,9 @@ Fault = tuple[str, str]  # (fault, hint on how to correct it)
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 NUL = ("contains a NUL byte", "remove it")
-_BATCH = 64  # rows of a Parquet file in memory at a time: they may be photographs
+_BATCH_ROWS = 64  # rows of a Parquet file in memory at a time: they may be photographs
 # Parquet files usually expand to at most 20 times their size. If a file expands more, its rows are read one by one.
-_USUAL = 20
+_USUAL_EXPANSION = 20
 _UNDECODED = "\ud800"  # placeholder for a line that is not UTF-8: decoded text never contains it
 
 
@@ -69,21 +69,21 @@ class BadRow(Exception):
         self.fault, self.hint, self.file, self.line = fault, hint, file, line
 
 
-def parsed(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
+def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
     """Yield each row with the result of `parse` as its cells. If `parse` raises BadRow, the row gets its fault."""
     for row in rows:
-        made: Any = None
+        result: Any = None
         fault = (row.fault, row.hint)
         file, number = row.file, row.number
         if not row.fault:
             try:
-                made = parse(row)
+                result = parse(row)
             except BadRow as bad:
                 fault, file, number = (bad.fault, bad.hint), bad.file or file, bad.line or number
-        yield Row(file, number, made, *fault, row.name)
+        yield Row(file, number, result, *fault, row.name)
 
 
-def blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
+def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
     """Yield blocks of consecutive lines. Lines for which `separates` is true (default: blank lines) end a block."""
     block: Block = []
     for number, line in enumerate(chain(lines(file), [""]), 1):
@@ -95,7 +95,7 @@ def blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.
 
 
 def filter_invalid(
-    rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines", whole: Path | None = None
+    rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines", corpus: Path | None = None
 ) -> Iterator[Row[T]]:
     """Yield the rows without a fault.
 
@@ -109,7 +109,7 @@ def filter_invalid(
         if not row.fault:
             yield row
         elif skip:
-            skips[f"{whole or row.file}: {row.fault.partition(': ')[0]}"] += 1
+            skips[f"{corpus or row.file}: {row.fault.partition(': ')[0]}"] += 1
         else:
             raise UserError(f"{row.place}: {row.fault}; {row.hint}, or skip such {unit} with --skip-bad-lines")
 
@@ -126,15 +126,15 @@ def table(
     Raises FileNotFoundError, or UserError for a file that cannot be read as a table.
     """
     file = Path(file)
-    if kind(file) not in TABLES:
+    if format_suffix(file) not in TABLES:
         raise UserError(f"{file}: unknown table format; expected a {', '.join(TABLES)} file")
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give an existing {kind(file)} file")
+        raise FileNotFoundError(f"{file}: no such file; give an existing {format_suffix(file)} file")
     if file.stat().st_size == 0:
         raise UserError(f"{file}: the file is empty; expected a header line or one JSON object per line")
     if file.suffix == ".parquet":  # Parquet has its own compression
         return _parquet(file, columns)
-    return _jsonl(file) if kind(file) == ".jsonl" else _delimited(file, headers)
+    return _jsonl(file) if format_suffix(file) == ".jsonl" else _delimited(file, headers)
 
 
 def text_fault(value: Any, name: str) -> Fault | None:
@@ -152,7 +152,7 @@ def character_fault(text: str, name: str) -> Fault | None:
         return f"{name} is longer than {LONGEST:,} characters: it has {len(text):,}", "split it into several texts"
     if "\0" in text:
         return NUL
-    return (f"{name} {SURROGATE[0]}", SURROGATE[1]) if half_character(text) else None
+    return (f"{name} {SURROGATE[0]}", SURROGATE[1]) if lone_surrogate(text) else None
 
 
 def _jsonl(file: Path) -> Iterator[Row[Cells]]:
@@ -186,11 +186,11 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
         content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]
-        rows = 1 if _expansion(file, content.metadata) > _USUAL else _BATCH
+        rows = 1 if _expansion(file, content.metadata) > _USUAL_EXPANSION else _BATCH_ROWS
         # one row group at a time: otherwise pyarrow keeps all of them in memory
         for group in range(content.num_row_groups if chosen else 0):
             for batch in content.iter_batches(rows, [group], columns=chosen):
-                for cells, fault in _python(batch):
+                for cells, fault in _python_rows(batch):
                     number += 1
                     yield Row(file, number, cells, *fault)
         pyarrow.default_memory_pool().release_unused()
@@ -211,30 +211,30 @@ def _expansion(file: Path, metadata: Any) -> float:
     are read: pyarrow terminates the process if the metadata of a column are damaged.
     """
     size = max(1, file.stat().st_size)
-    whole = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if whole > max(UNCHECKED, MOST_EXPANDED * size):
+    corpus = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if corpus > max(UNCHECKED_BYTES, MAX_EXPANSION * size):
         raise UserError(
-            f"{file}: expands to {whole:,} bytes, more than {MOST_EXPANDED} times its size: it is damaged; write it "
+            f"{file}: expands to {corpus:,} bytes, more than {MAX_EXPANSION} times its size: it is damaged; write it "
             "again"
         )
-    return float(whole / size)
+    return float(corpus / size)
 
 
-def _python(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
+def _python_rows(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
     """Yield rows with Python values. A row with an unrepresentable value (a date in the year 100,000) has a fault."""
     try:
         yield from ((cells, ()) for cells in batch.to_pylist())
     except (ValueError, OverflowError) as error:
         if len(batch) > 1:
             for row in range(len(batch)):
-                yield from _python(batch.slice(row, 1))
+                yield from _python_rows(batch.slice(row, 1))
         else:
             fault = f"unreadable value: {' '.join(str(error).split())[:100]}"
             yield {}, UTF8 if isinstance(error, UnicodeDecodeError) else (fault, "write it as text")
 
 
 def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:
-    tabs = kind(file) == ".tsv"
+    tabs = format_suffix(file) == ".tsv"
     header: Sequence[str] = ()
     hint = "separate cells with one tab" if tabs else "quote cells that contain a comma"
     for number, cells in _tsv(file) if tabs else _csv(file):
@@ -247,8 +247,10 @@ def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cel
             if not headers or any(set(names) <= set(cells) for names in headers):
                 header = cells
                 if repeated := sorted(name for name, count in Counter(header).items() if count > 1):
-                    named = ", ".join(map(repr, repeated))
-                    raise UserError(f"{file}:{number}: the header contains {named} more than once; rename the columns")
+                    names_text = ", ".join(map(repr, repeated))
+                    raise UserError(
+                        f"{file}:{number}: the header contains {names_text} more than once; rename the columns"
+                    )
                 expected = f"expected {len(header)} columns as in the header"
                 continue
             header, hint = headers[0], f"{hint}, or name the columns in a header line"
@@ -268,7 +270,7 @@ def _tsv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
 
 
 def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True)
     while True:
         number = reader.line_num + 1  # a quoted cell may contain several lines
@@ -279,8 +281,8 @@ def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
         except csv.Error as error:
             yield number, (f"invalid CSV ({error})", 'quote cells as "...", and write a quote inside a cell as ""')
             continue
-        whole = "".join(cells)
-        if _UNDECODED in whole or "\0" in whole:
-            yield number, UTF8 if _UNDECODED in whole else NUL
+        corpus = "".join(cells)
+        if _UNDECODED in corpus or "\0" in corpus:
+            yield number, UTF8 if _UNDECODED in corpus else NUL
         elif cells:
             yield number, cells

@@ -12,13 +12,13 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.compressed import opened
+from manyheads.data.readers.compressed import open_decompressed
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # (fault, hint)
-LONGEST_LINE = 2**26  # maximum bytes per line: a line is read into memory
+MAX_LINE_BYTES = 2**26  # maximum bytes per line: a line is read into memory
 # maximum characters per text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000
 SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
@@ -31,7 +31,7 @@ class Splits(NamedTuple):
     validation: str | None
     test: list[str]
 
-    def given(self, validation: str | None, test: str | None) -> Splits:
+    def with_overrides(self, validation: str | None, test: str | None) -> Splits:
         """Return the splits with the paths given by the user in place of the detected ones."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
@@ -145,7 +145,7 @@ def held_out(
     The hash of the key alone decides, so all copies of a key are in the same part, independent of the other items and
     of their order. At least one key is held out, and at least one is not.
     """
-    held = below_share(hashes_of(keys), fraction, what=what)
+    held = lowest_fraction_mask(hashes_of(keys), fraction, what=what)
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -159,7 +159,7 @@ def hash_of(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
-def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
+def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
     """Return a mask (N,) of the 64-bit hashes in the lowest `fraction` of the range.
 
     The mask contains at least the lowest hash, and never the highest. Raises UserError if all hashes are equal.
@@ -175,7 +175,7 @@ def lines(file: Path) -> Iterator[str | None]:
     """Yield the lines of a UTF-8 file; None for a line that is not valid UTF-8.
 
     Only \\n and \\r\\n end a line: str.splitlines also splits at U+2028, U+000B and U+0085, so its line numbers would
-    differ from those in an editor. Raises UserError for a line that exceeds `LONGEST_LINE` bytes, and for a damaged
+    differ from those in an editor. Raises UserError for a line that exceeds `MAX_LINE_BYTES` bytes, and for a damaged
     compressed file.
     """
     for line in _lines(file):
@@ -191,15 +191,15 @@ def count_lines(file: Path) -> int:
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    with opened(file) as content:
+    with open_decompressed(file) as content:
         number = 0
-        while line := content.readline(LONGEST_LINE + 1):
+        while line := content.readline(MAX_LINE_BYTES + 1):
             number += 1
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            if len(line) > LONGEST_LINE:
+            if len(line) > MAX_LINE_BYTES:
                 raise UserError(
-                    f"{file}:{number}: the line is longer than {LONGEST_LINE:,} bytes; split it into several lines"
+                    f"{file}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; split it into several lines"
                 )
             yield line
 
@@ -209,7 +209,7 @@ def lines_of(file: Path) -> list[str | None]:
     return list(lines(file)) or [""]
 
 
-def half_character(text: str) -> int | None:
+def lone_surrogate(text: str) -> int | None:
     """Return the position of the first lone surrogate in a text, counted from 1; None if there is none.
 
     JSON may contain lone surrogates, and arguments that are not UTF-8 are decoded to them, but no tokenizer accepts

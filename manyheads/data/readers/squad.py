@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.rows import (
     TABLES,
@@ -32,7 +32,7 @@ from manyheads.data.readers.rows import (
     Row,
     character_fault,
     filter_invalid,
-    parsed,
+    parse_rows,
     table,
     text_fault,
 )
@@ -104,15 +104,15 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         ids.add(question.id)
         return (question,)
 
-    entries = table(file, columns=_COLUMNS) if kind(file) in TABLES else _entries(file, _json(file))
+    entries = table(file, columns=_COLUMNS) if format_suffix(file) in TABLES else _entries(file, _json(file))
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    rows = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
     return Questions.collect(islice(rows, limit), file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:
     try:
-        with opened(file) as content:
+        with open_decompressed(file) as content:
             return parse_json(content.read())
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: invalid UTF-8 at byte {error.start:,}; save the file as UTF-8") from None
@@ -162,8 +162,8 @@ def _question(row: Row[Cells]) -> Question:
     )  # fmt: skip
     if fault:
         raise BadRow(*fault)
-    given = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
-    return Question(str(cells.get("id") or row.number), str(question), str(context), given, title)
+    answer_tuple = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
+    return Question(str(cells.get("id") or row.number), str(question), str(context), answer_tuple, title)
 
 
 def _answers(cells: Cells) -> Any:
@@ -194,9 +194,9 @@ def _answers_fault(answers: Any, context: str) -> Fault | None:
         if start < 0 or context[start : start + len(text)] != text:
             at = context.find(text)
             hint = f"the answer begins at {at}" if at >= 0 else "the context does not contain the answer"
-            there = context[max(0, start) : max(0, start + len(text))]
+            found_text = context[max(0, start) : max(0, start + len(text))]
             return (
-                f"the answer's offset does not match its context: expected {text!r} at {start}, found {there!r}",
+                f"the answer's offset does not match its context: expected {text!r} at {start}, found {found_text!r}",
                 f"correct answer_start ({hint})",
             )
     return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import BadRow, Block, Row, blocks, filter_invalid, parsed
+from manyheads.data.readers.rows import BadRow, Block, Row, filter_invalid, parse_rows, split_blocks
 from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # head of a root word
@@ -101,7 +101,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None
         document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in row.cells)
         return _sentence(row.cells, document, counts)
 
-    return parsed(blocks(file), sentence)
+    return parse_rows(split_blocks(file), sentence)
 
 
 def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
@@ -121,17 +121,17 @@ def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | N
     if not words and not tokens:
         return None
     heads = _heads(words)
-    free = 1
+    next_free = 1
     for token in tokens:
         if token.last > len(words):
             raise token.bad(
                 f"expected a token of at most {len(words)} words as in the sentence, found a range up to {token.last}",
                 "correct the range",
             )
-        if token.first < free:
-            fault = f"expected a range that starts at word {free} or later, found {token.first}-{token.last}"
+        if token.first < next_free:
+            fault = f"expected a range that starts at word {next_free} or later, found {token.first}-{token.last}"
             raise token.bad(fault, "correct the range")
-        free = token.last + 1
+        next_free = token.last + 1
     counts["multiword"] += len(tokens)
     counts["empty"] += empty
     return Sentence(
@@ -148,8 +148,8 @@ def _heads(words: Sequence[_Word]) -> list[int]:
             raise word.bad(f"expected word {expected}, found word {word.first}", "number the words from 1")
         if word.head is None or not 0 <= word.head <= len(words) or word.head == expected:
             head = "_" if word.head is None else word.head
-            others = f"expected another word of 1 to {len(words)}, or 0"
-            raise word.bad(f"the head of word {expected} is {head}", others)
+            hint_text = f"expected another word of 1 to {len(words)}, or 0"
+            raise word.bad(f"the head of word {expected} is {head}", hint_text)
         if word.head == 0 and ROOT in heads:
             root = heads.index(ROOT) + 1
             raise word.bad(f"words {expected} and {root} are both roots", "expected one")
@@ -191,14 +191,14 @@ def _word(number: int, line: str) -> _Word:
         )
     if "" in columns:
         raise BadRow(f"column {columns.index('') + 1} is empty", "write _ for an empty column", line=number)
-    place = _NUMBER.fullmatch(columns[0])
-    if place is None or (place[2] and int(place[2]) >= int(place[3])):
+    match = _NUMBER.fullmatch(columns[0])
+    if match is None or (match[2] and int(match[2]) >= int(match[3])):
         raise BadRow(f"{columns[0]!r} is not a word number", "expected a number such as 1, 1-2 or 1.1", line=number)
-    first, last = (int(place[single] or place[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
+    first, last = (int(match[single] or match[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
     head = columns[6]
-    if place[1] and head != "_" and not re.fullmatch("[0-9]+", head):
+    if match[1] and head != "_" and not re.fullmatch("[0-9]+", head):
         raise BadRow(f"the head is {head!r}", "expected a word number, or 0", line=number)
-    heads = int(head) if place[1] and head != "_" else None
+    heads = int(head) if match[1] and head != "_" else None
     return _Word(number, first, last, columns[1], columns[3], heads, columns[7], columns[9].split("|"))
 
 

@@ -11,9 +11,9 @@ from manyheads.data.embedded import shipped
 from manyheads.data.readers import conll, squad
 from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
-from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labelled import Columns, Labelled, read_labelled, with_labels
+from manyheads.data.readers.labeled import Columns, Labeled, read_labeled, with_labels
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
     PARTS,
@@ -27,12 +27,12 @@ from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
-    labelled_report,
+    labeled_report,
     parallel_report,
     question_report,
     tag_report,
 )  # fmt: skip
-from manyheads.data.sources.source import FIRST, ClassSource, Source
+from manyheads.data.sources.source import PEEK_ITEMS, ClassSource, Source
 from manyheads.errors import UserError
 
 
@@ -86,19 +86,19 @@ class ParallelSource(Source[Pairs]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledSource(ClassSource[Labelled]):
+class LabeledSource(ClassSource[Labeled]):
     """Source of labeled texts. Without data, `size` generated phrases in 60 languages are used."""
 
     kind = "labelled"
     directories = True
-    report = staticmethod(labelled_report)
+    report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels), self.skip_bad_lines
-        data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     def splits_in(self, folder: Path) -> Splits:
@@ -111,13 +111,13 @@ class LabelledSource(ClassSource[Labelled]):
         files = super().files(corpus)
         return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
 
-    def peek(self) -> Labelled | None:
+    def peek(self) -> Labeled | None:
         """Read the first part of the training data.
 
         Also checks that there are at least two labels, if all labels are in this part (class folders and small tables).
         """
         first = super().peek()
-        if first is not None and (first.files or len(first) < FIRST):
+        if first is not None and (first.files or len(first) < PEEK_ITEMS):
             self.check_training(first)
         return first
 
@@ -131,13 +131,13 @@ class LabelledSource(ClassSource[Labelled]):
     def expected(self) -> str:
         return f"{super().expected}, or train/CLASS/*.txt"
 
-    def embedded(self) -> SplitData[Labelled]:
+    def embedded(self) -> SplitData[Labeled]:
         return shipped.languages(seed=self.seed, size=self.size)
 
-    def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
+    def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
-    def fitting(self, data: Labelled, train: Labelled) -> Labelled:
+    def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Return data whose labels all occur in the training data. Pairs and single texts must not be mixed."""
         if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(
@@ -146,10 +146,10 @@ class LabelledSource(ClassSource[Labelled]):
             )
         return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
 
-    def content(self, data: Labelled, split: str) -> list[str]:
+    def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]
 
-    def describe(self, splits: SplitData[Labelled]) -> dict[str, Any]:
+    def describe(self, splits: SplitData[Labeled]) -> dict[str, Any]:
         """Describe the splits for result.json, including whether the texts are pairs."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
@@ -176,7 +176,7 @@ class TaggedSource(Source[Tagged]):
         The name of a split is also a valid suffix (CoNLL-2003: eng.train).
         """
         files = [path for path in visible(folder) if path.is_file()]
-        return [path.name for path in files if kind(path) in self.suffixes or role_of(kind(path))]
+        return [path.name for path in files if format_suffix(path) in self.suffixes or role_of(format_suffix(path))]
 
     def embedded(self) -> SplitData[Tagged]:
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)

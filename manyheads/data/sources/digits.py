@@ -10,10 +10,10 @@ from typing import get_args
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import MOST, Source
+from manyheads.data.sources.source import MAX_ITEMS, Source
 from manyheads.errors import UserError
 
-MOST_CHARACTERS = 10**8  # maximum characters of all strings together
+MAX_CHARACTERS = 10**8  # maximum characters of all strings together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,24 +42,24 @@ class DigitSource(Source[Pairs]):
         object.__setattr__(self, "lengths", tuple(self.lengths))
         if self.algorithm not in get_args(Algorithm):
             raise UserError(f"expected algorithm in {get_args(Algorithm)}, found {self.algorithm!r}")
-        if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
+        if not all(isinstance(length, int) and 0 < length <= MAX_ITEMS for length in self.lengths):
             raise UserError(f"expected lengths in characters, found {self.lengths}")
-        if not isinstance(self.validated, int) or not 1 <= self.validated <= MOST:
-            raise UserError(f"expected validated in 1 to {MOST:,}, found {self.validated!r}")
+        if not isinstance(self.validated, int) or not 1 <= self.validated <= MAX_ITEMS:
+            raise UserError(f"expected validated in 1 to {MAX_ITEMS:,}, found {self.validated!r}")
         characters = (self.size + self.validated) * self.longest + self.tested * sum(self.lengths)
-        if characters > MOST_CHARACTERS:
+        if characters > MAX_CHARACTERS:
             raise UserError(
-                f"expected at most {MOST_CHARACTERS:,} characters in all strings together, found up to {characters:,}"
+                f"expected at most {MAX_CHARACTERS:,} characters in all strings together, found up to {characters:,}"
             )
 
     def report(self, splits: SplitData[Pairs]) -> str:
         return f"{len(splits.train):,} strings"
 
     def embedded(self) -> SplitData[Pairs]:
-        def drawn(split: str, count: int) -> Pairs:
+        def generate(split: str, count: int) -> Pairs:
             return algorithmic_pairs(self.algorithm, count, self.longest, seed=self.seed, split=split)
 
-        return SplitData(drawn("train", self.size), drawn("validation", self.validated), self.tests())
+        return SplitData(generate("train", self.size), generate("validation", self.validated), self.tests())
 
     def tests(self) -> Pairs:
         groups = [

@@ -10,8 +10,8 @@ from manyheads.core.config import checked
 from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
-from manyheads.data.readers.labelled import Columns
-from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.readers.labeled import Columns
+from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.digits import DigitSource
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
@@ -21,12 +21,12 @@ from manyheads.errors import UserError
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
-        ParallelSource, LabelledSource, TaggedSource, QuestionSource, TextSource, DocumentSource, DigitSource,
+        ParallelSource, LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource, DigitSource,
         ImageSource, ClipSource,
     )
 }  # fmt: skip
 # Earlier records do not name the kind. The first of these keys that is present identifies it.
-_FORMERLY = {
+_KIND_BY_KEY = {
     "algorithm": "digits", "source": "parallel", "columns": "labelled", "sentences": "tagged", "locale": "tagged",
     "questions": "questions", "share": "texts", "rules": "documents", "items": "images",
 }  # fmt: skip
@@ -39,13 +39,13 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
     """
     try:
         data = record.get("data") or {}
-        kind = data.get("kind") or next((kind for key, kind in _FORMERLY.items() if key in data), None)
+        kind = data.get("kind") or next((kind for key, kind in _KIND_BY_KEY.items() if key in data), None)
         if kind is None:
             return None
         if kind not in KINDS:
             raise ValueError(f"expected kind in {', '.join(KINDS)}, found {kind!r}")
         source = KINDS[kind]
-        values = dict(data) if "kind" in data else _former(kind, data, record)
+        values = dict(data) if "kind" in data else _convert_old_record(kind, data, record)
         if "columns" in values:
             values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
             checked(values["columns"])
@@ -54,15 +54,15 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         values.setdefault("whole", "kind" in data)  # such a record names the file or folder of each split
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
-        made = source(**{name: value for name, value in values.items() if name in known})
-        checked(made)
-        return made
+        restored = source(**{name: value for name, value in values.items() if name in known})
+        checked(restored)
+        return restored
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"result.json is damaged and does not describe the run's data ({error}); give data with --data "
                          "PATH") from None  # fmt: skip
 
 
-def _former(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_old_record(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a record without a kind to the current format of `describe`."""
     values = {**data, "seed": record.get("seed", 0)}
     if kind == "digits":

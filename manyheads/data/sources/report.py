@@ -18,14 +18,16 @@ from rich.table import Table
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.labeled import Labeled, label_order
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts
 
-_OUTLIER = 3.0  # A pair is an outlier if its length ratio differs from the median ratio by more than this factor.
-_SHOWN = 6  # maximum number of labels in separate rows
+_OUTLIER_FACTOR = (
+    3.0  # A pair is an outlier if its length ratio differs from the median ratio by more than this factor.
+)
+_MAX_LABELS = 6  # maximum number of labels in separate rows
 
 
 class Counted(Protocol):
@@ -57,9 +59,9 @@ class Report(Generic[S]):
     def row(self, name: str, value: Callable[[S], object]) -> None:
         self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
 
-    def share(self, name: str, count: Callable[[S], int]) -> None:
+    def count_row(self, name: str, count: Callable[[S], int]) -> None:
         """Add a row of counts, each with its percentage of the split's items."""
-        self.row(name, lambda split: _share(count(split), len(split)))
+        self.row(name, lambda split: _count_with_percentage(count(split), len(split)))
 
     def lengths(self, name: str, lengths: Callable[[S], Sequence[int] | NDArray[np.int64]]) -> None:
         """Add a row with the mean, the 99th percentile and the maximum of the lengths."""
@@ -68,10 +70,10 @@ class Report(Generic[S]):
     def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
         """Add a row for each of the first labels, and one row for the remaining labels together."""
         counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
-        for label in order[:_SHOWN]:
-            self.share(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
-        if others := order[_SHOWN:]:
-            self.share(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
+        for label in order[:_MAX_LABELS]:
+            self.count_row(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
+        if others := order[_MAX_LABELS:]:
+            self.count_row(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add a row of duplicates within each split and a row of items that also occur in the training data.
@@ -91,8 +93,8 @@ class Report(Generic[S]):
         self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, what or self.unit)
 
     def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
-        self.share(f"duplicate {what}", repeated)
-        cells = [_share(count, len(self.splits[name])) for name, count in overlap.items()]
+        self.count_row(f"duplicate {what}", repeated)
+        cells = [_count_with_percentage(count, len(self.splits[name])) for name, count in overlap.items()]
         self._table.add_row(f"{what} of the training data", "", *cells)
         for name, count in overlap.items():
             if count:
@@ -115,7 +117,7 @@ class Report(Generic[S]):
         return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
 
 
-def _share(count: int, items: int) -> str:
+def _count_with_percentage(count: int, items: int) -> str:
     return f"{count:,} ({count / max(items, 1):.1%})"
 
 
@@ -130,7 +132,7 @@ def _words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-class _Measured:
+class _PairStatistics:
     """Statistics of sentence pairs, collected in one pass because pairs may exceed memory."""
 
     def __init__(self, pairs: Pairs) -> None:
@@ -150,7 +152,7 @@ class _Measured:
         # + 1, so that a pair of one and two characters is not an outlier
         ratios = np.log((targets + 1) / (sources + 1))
         self.ratio = float(np.median(ratios))  # logarithm of the median ratio
-        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER)).sum())
+        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER_FACTOR)).sum())
         self.copied = int(self.of["copied"].sum())
         self.repeated = len(self) - len(np.unique(self.of["pair"]))
 
@@ -160,16 +162,16 @@ class _Measured:
 
 def parallel_report(splits: SplitData[Pairs]) -> str:
     """Return a report on parallel text, including pairs of very different lengths and pairs with identical sides."""
-    measured = {name: _Measured(pairs) for name, pairs in splits.known.items()}
-    report = Report(measured, "pairs")
+    statistics = {name: _PairStatistics(pairs) for name, pairs in splits.known.items()}
+    report = Report(statistics, "pairs")
     for lengths in ("source words", "target words", "source characters", "target characters"):
         report.lengths(lengths, lambda pairs, name=lengths: pairs.of[name])  # type: ignore[misc]
     report.row("target characters per source character (median)", lambda pairs: f"{math.exp(pairs.ratio):.2f}")
-    report.share("ratio outliers", lambda pairs: pairs.outliers)
-    report.share("copied", lambda pairs: pairs.copied)
-    report.share("duplicate pairs", lambda pairs: pairs.repeated)
+    report.count_row("ratio outliers", lambda pairs: pairs.outliers)
+    report.count_row("copied", lambda pairs: pairs.copied)
+    report.count_row("duplicate pairs", lambda pairs: pairs.repeated)
     report.repeated_hashes(lambda pairs: pairs.of["source"], "sources")
-    train = measured["train"]
+    train = statistics["train"]
     for count, fault in ((train.outliers, "differ greatly in length"), (train.copied, "have identical sides")):
         if count > 0.05 * len(train):
             report.warnings.append(
@@ -180,7 +182,7 @@ def parallel_report(splits: SplitData[Pairs]) -> str:
     return str(report)
 
 
-def labelled_report(splits: SplitData[Labelled]) -> str:
+def labeled_report(splits: SplitData[Labeled]) -> str:
     """Return a report on labeled texts or pairs of texts."""
     train = splits.train
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
@@ -206,7 +208,7 @@ def tag_report(splits: SplitData[Tagged]) -> str:
 def question_report(splits: SplitData[Questions]) -> str:
     """Return a report on questions about texts, with a warning if an article occurs in two splits."""
     report = Report(splits.known, "questions")
-    report.share("without an answer", lambda questions: questions.impossible)
+    report.count_row("without an answer", lambda questions: questions.impossible)
     report.row("articles", lambda questions: f"{questions.articles:,}")
     report.lengths("words of a question", lambda questions: _words([item.question for item in questions.items]))
     report.lengths("words of a context", lambda questions: _words([item.context for item in questions.items]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
-from manyheads.data.readers.roles import visible, whole_or_splits
+from manyheads.data.readers.roles import find_text_splits, visible
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
@@ -85,7 +85,7 @@ class TextSource(Source[Texts]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """Find the splits of a corpus. A directory without splits is training data as a whole."""
-        return whole_or_splits(data, self.corpora, self.below).given(validation, test)
+        return find_text_splits(data, self.corpora, self.below).with_overrides(validation, test)
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
@@ -138,7 +138,7 @@ class DocumentSource(Source[Documents]):
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """Find the splits of a corpus, without test data. A directory without splits is training data as a whole."""
-        found = whole_or_splits(data, self.corpora, self.below)
+        found = find_text_splits(data, self.corpora, self.below)
         return Splits(found.train, validation or found.validation, [])
 
     def files(self, corpus: str) -> list[Path]:
@@ -146,5 +146,5 @@ class DocumentSource(Source[Documents]):
 
     def test_in(self, data: str) -> str:
         """Return the test corpus of a directory with splits, or else its validation corpus. Otherwise return `data`."""
-        found = whole_or_splits(data, self.corpora, self.below)
+        found = find_text_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from manyheads.data.readers.compressed import kind
-from manyheads.data.readers.roles import log_roles, splits_among
+from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.roles import describe_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
@@ -24,12 +24,12 @@ from manyheads.files import fingerprint
 
 D = TypeVar("D", bound=Any)
 
-FIRST = 1000  # items that `peek` reads
-MUCH = 0.2  # a larger held-out fraction of the training data is probably unintended
-MOST = 10_000_000  # maximum items of an embedded corpus
+PEEK_ITEMS = 1000  # items that `peek` reads
+LARGE_FRACTION = 0.2  # a larger held-out fraction of the training data is probably unintended
+MAX_ITEMS = 10_000_000  # maximum items of an embedded corpus
 HUB = "hub:"
 UNRECORDED = ("recorded", "whole", "by_number", "kept", "follows")  # fields that do not describe the data
-DIGITS = 16  # hexadecimal digits of a fingerprint in a record
+FINGERPRINT_DIGITS = 16  # hexadecimal digits of a fingerprint in a record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,8 @@ class Source(ABC, Generic[D]):
             if not isinstance(getattr(self, name, None), str | None):
                 raise UserError(f"{name} is {getattr(self, name)!r}; expected a text")
         for name in ("size", "tested", "longest"):
-            if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MOST:
-                raise UserError(f"{name} is {value!r}; expected 1 to {MOST:,}")
+            if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MAX_ITEMS:
+                raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")
         if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
             raise UserError(
                 f"seed is {self.seed!r}, skip_bad_lines is {self.skip_bad_lines!r}; expected an integer of 0 "
@@ -102,9 +102,11 @@ class Source(ABC, Generic[D]):
 
     def held_out(self, splits: SplitData[D]) -> str:
         """Describe the held-out training data in one line."""
-        share = splits.held_out / (splits.held_out + len(splits.train))
-        few = "; give validation data: validation=PATH" if share > MUCH else ""
-        return f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({share:.1%}){few}"
+        fraction = splits.held_out / (splits.held_out + len(splits.train))
+        hint = "; give validation data: validation=PATH" if fraction > LARGE_FRACTION else ""
+        return (
+            f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%}){hint}"
+        )
 
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
@@ -120,7 +122,7 @@ class Source(ABC, Generic[D]):
         return fingerprint(self.content(data, split))
 
     def corpora(self, folder: Path) -> list[str]:
-        return [path.name for path in folder.iterdir() if path.is_file() and kind(path) in self.suffixes]
+        return [path.name for path in folder.iterdir() if path.is_file() and format_suffix(path) in self.suffixes]
 
     def splits_in(self, folder: Path) -> Splits:
         """Find the splits of a directory by the names of its corpora."""
@@ -157,7 +159,7 @@ class Source(ABC, Generic[D]):
                 )
         for corpus in filter(None, (None if folder else data, validation, test)):
             self.check_exists(corpus)
-        return splits.given(validation, test)
+        return splits.with_overrides(validation, test)
 
     # Methods common to all sources.
 
@@ -166,10 +168,12 @@ class Source(ABC, Generic[D]):
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
-            given = [name for name in ("validation", "test") if getattr(self, name) is not None]
-            if given and not self.mixes:
-                raise UserError(f"{' and '.join(given)} without data: give the training data, too, with data=PATH")
-            return Splits(None, None, []).given(self.validation, self.test)
+            named_splits = [name for name in ("validation", "test") if getattr(self, name) is not None]
+            if named_splits and not self.mixes:
+                raise UserError(
+                    f"{' and '.join(named_splits)} without data: give the training data, too, with data=PATH"
+                )
+            return Splits(None, None, []).with_overrides(self.validation, self.test)
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
             raise FileNotFoundError(f"{self.data}: found no training data; expected {self.expected}")
@@ -193,20 +197,20 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
 
-    def readings(self) -> list[Self]:
+    def reading_variants(self) -> list[Self]:
         """Return this source and variants that read the data like earlier versions.
 
         Earlier versions recognized fewer names of splits, and held out other items.
         """
         return [self, replace(self, by_number=True), replace(self, by_number=True, whole=True)]
 
-    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
+    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
         """Return the first variant of this source whose splits have these fingerprints, and the splits.
 
         If no variant matches, the current one is returned.
         """
         first: SplitData[D] | None = None
-        for source in self.readings() if fingerprints and self.data is not None else [self]:
+        for source in self.reading_variants() if fingerprints and self.data is not None else [self]:
             try:
                 splits = source.read()
             except (UserError, FileNotFoundError):
@@ -215,7 +219,7 @@ class Source(ABC, Generic[D]):
                 continue
             first = first or splits
             now = {name: source.fingerprint(data, name) for name, data in splits.known.items()}
-            if all(now.get(name, "").startswith(old[:DIGITS]) for name, old in fingerprints.items()):
+            if all(now.get(name, "").startswith(old[:FINGERPRINT_DIGITS]) for name, old in fingerprints.items()):
                 return source, splits
         assert first is not None
         return self, first
@@ -226,7 +230,7 @@ class Source(ABC, Generic[D]):
         Returns None for an embedded corpus.
         """
         train = self.splits().train
-        return None if train is None else self.read_one(train, limit=FIRST)
+        return None if train is None else self.read_one(train, limit=PEEK_ITEMS)
 
     def test_in(self, data: str) -> str:
         """Return the corpus for evaluation that the user named: `data`, or the test data of the directory `data`."""
@@ -243,7 +247,7 @@ class Source(ABC, Generic[D]):
         """Return the files or folders of a corpus."""
         return parts_of(corpus)
 
-    def told(self, splits: SplitData[D]) -> list[str]:
+    def summary_lines(self, splits: SplitData[D]) -> list[str]:
         """Return lines that list the files of each split, and the amount of held-out training data."""
         lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
         return [*lines, self.held_out(splits)] if splits.held_out else lines
@@ -252,7 +256,7 @@ class Source(ABC, Generic[D]):
         train, validation, tests = self.splits()
         corpora = {"train": train, "validation": validation, "test": tests[0] if tests else None}
         files = {role: self.files(corpus) for role, corpus in corpora.items() if corpus}
-        return log_roles(folder_of(data), files)
+        return describe_roles(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """Describe the splits for result.json: options to read them again, and fingerprints to verify them."""
@@ -263,7 +267,9 @@ class Source(ABC, Generic[D]):
             "kind": self.kind,
             **settings,
             **{name: path if path is None or path.startswith(HUB) else absolute(path) for name, path in paths.items()},
-            "fingerprints": {name: self.fingerprint(data, name)[:DIGITS] for name, data in splits.known.items()},
+            "fingerprints": {
+                name: self.fingerprint(data, name)[:FINGERPRINT_DIGITS] for name, data in splits.known.items()
+            },
             "items": {name: len(data) for name, data in splits.known.items()},
         }
 
@@ -283,10 +289,14 @@ class Source(ABC, Generic[D]):
                     f"the run's data are {path}, which is not downloaded automatically; request it with --data {path}"
                 )
             self.check_exists(path)
-        readings = [self] if corpus or self.data is None else self.readings()
-        for source in readings:
+        reading_variants = [self] if corpus or self.data is None else self.reading_variants()
+        for source in reading_variants:
             data = self.read_one(corpus, labels) if corpus else source.read().known.get(split)
-            if data is not None and len(expected) >= DIGITS and self.fingerprint(data, split).startswith(expected):
+            if (
+                data is not None
+                and len(expected) >= FINGERPRINT_DIGITS
+                and self.fingerprint(data, split).startswith(expected)
+            ):
                 return data
         name = corpus or self.data or "the embedded corpus"
         raise UserError(
@@ -302,7 +312,7 @@ class ClassSource(Source[D]):
     sample  number of training items to use, drawn at random; None: all
     """
 
-    of_every_label: ClassVar[bool] = True  # True if a sample must contain every label
+    requires_every_label: ClassVar[bool] = True  # True if a sample must contain every label
 
     names: tuple[str, ...] = ()
     sample: int | None = None
@@ -316,14 +326,14 @@ class ClassSource(Source[D]):
         splits = super().read()
         if self.sample is None:
             return splits
-        drawn = splits.sampled(self.sample, self.seed)
-        lost = sorted({*splits.train.labels}.difference(drawn.train.labels))
-        if lost and (self.of_every_label or len({*drawn.train.labels}) < 2):
-            more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        sampled = splits.sampled(self.sample, self.seed)
+        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
+        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UserError(
-                f"items={self.sample:,}: the sample has no item with the label {lost[0]!r}{more}; use more items"
+                f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
             )
-        return drawn
+        return sampled
 
     def check_training(self, train: D) -> None:
         check_labels(train.labels, train.file or self.data)

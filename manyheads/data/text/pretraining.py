@@ -25,9 +25,9 @@ from manyheads.errors import UserError
 
 MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
 BLANK = "Ġ"  # space before a word in byte-level BPE
-TRIES = 10  # attempts to draw a different document for a random next sentence
+MAX_ATTEMPTS = 10  # attempts to draw a different document for a random next sentence
 # Random numbers below 0.8 select [MASK], those below 0.9 the original token, and the rest a random token.
-MASKED, KEPT = 0.8, 0.9
+MASK_BELOW, KEEP_BELOW = 0.8, 0.9
 
 
 class Special(NamedTuple):
@@ -79,9 +79,9 @@ class Rules:
     copies: int | None = None
 
     def __post_init__(self) -> None:
-        least = 5 if self.next_sentence else 3
-        if self.length < least:
-            raise UserError(f"length is {self.length}; expected at least {least} tokens per example")
+        minimum = 5 if self.next_sentence else 3
+        if self.length < minimum:
+            raise UserError(f"length is {self.length}; expected at least {minimum} tokens per example")
         if not 0 < self.share < 1:
             raise UserError(f"share is {self.share}; expected a fraction of the tokens, between 0 and 1")
         if self.predictions is not None and self.predictions < 1:
@@ -193,7 +193,7 @@ class Epoch(Sequence[Example]):
         self.spans = Spans(places)
         a, middle, b, end = (data.tokens_before[places[:, column]] for column in range(4))
         tokens = middle - a + end - b
-        self.lengths: NDArray[np.int64] = np.minimum(tokens, data.room) + data.rules.length - data.room
+        self.lengths: NDArray[np.int64] = np.minimum(tokens, data.capacity) + data.rules.length - data.capacity
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -226,7 +226,7 @@ class PretrainingData:
             )
         self.documents, self.rules, self.special, self.vocabulary = documents, rules, special, vocabulary
         self.seed, self.inner = seed, inner
-        self.room = rules.length - (3 if rules.next_sentence else 2)
+        self.capacity = rules.length - (3 if rules.next_sentence else 2)
         self.tokens_before: NDArray[np.int64] = np.concatenate([[0], np.cumsum(documents.lengths)])
 
     def epoch(self, number: int) -> Epoch:
@@ -242,13 +242,13 @@ class PretrainingData:
 
     def places(self, epoch: int) -> NDArray[np.int32]:
         """Return the spans of an epoch as an array (N, 5): a, middle, b, end, follows (1 or 0; -1 for None)."""
-        draw, numbers = self.random(epoch), array("i")
+        rng, numbers = self.random(epoch), array("i")
         for document in range(len(self.documents)):
-            for span in self._spans_of(document, draw):
+            for span in self._spans_of(document, rng):
                 numbers.extend((*span[:4], -1 if span.follows is None else span.follows))
         return np.frombuffer(numbers, np.int32).reshape(-1, 5)
 
-    def _spans_of(self, document: int, draw: Random) -> list[Span]:
+    def _spans_of(self, document: int, rng: Random) -> list[Span]:
         """Split a document into the spans of its examples.
 
         Sentences are collected into a chunk until it reaches the target length or the document ends. A is the
@@ -257,9 +257,9 @@ class PretrainingData:
         """
         begin, end = self.documents.starts[document : document + 2].tolist()
         before = self.tokens_before[begin : end + 1].tolist()
-        least = 2 if self.rules.next_sentence else 1
-        short = draw.random() < self.rules.short
-        target = draw.randint(least, self.room) if short else self.room
+        minimum = 2 if self.rules.next_sentence else 1
+        short = rng.random() < self.rules.short
+        target = rng.randint(minimum, self.capacity) if short else self.capacity
         spans = []
         first = last = begin
         while first < end:
@@ -270,51 +270,51 @@ class PretrainingData:
                 spans.append(Span(first, last, last, last, None))
                 first = last
                 continue
-            middle = draw.randint(first + 1, last - 1) if last - first > 1 else last
-            if middle < last and draw.random() >= 0.5:
+            middle = rng.randint(first + 1, last - 1) if last - first > 1 else last
+            if middle < last and rng.random() >= 0.5:
                 spans.append(Span(first, middle, middle, last, True))
                 first = last
             else:
                 wanted = target - (before[middle - begin] - before[first - begin])
-                spans.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
+                spans.append(Span(first, middle, *self._random_sentences(document, wanted, rng), False))
                 first = last = middle  # the unused sentences are returned to the next chunk
         return spans
 
-    def _elsewhere(self, document: int, wanted: int, draw: Random) -> tuple[int, int]:
+    def _random_sentences(self, document: int, wanted: int, rng: Random) -> tuple[int, int]:
         """Return consecutive sentences of a random other document.
 
         They have at least `wanted` tokens in total, unless the document ends before.
         """
         other = document
-        for _ in range(TRIES):
-            other = draw.randrange(len(self.documents))
+        for _ in range(MAX_ATTEMPTS):
+            other = rng.randrange(len(self.documents))
             if other != document:
                 break
         begin, end = self.documents.starts[other : other + 2].tolist()
-        first = draw.randrange(begin, end)
-        enough = self.tokens_before[first] + wanted
-        last = int(np.searchsorted(self.tokens_before[first + 1 : end], enough)) + first + 1
+        first = rng.randrange(begin, end)
+        target = self.tokens_before[first] + wanted
+        last = int(np.searchsorted(self.tokens_before[first + 1 : end], target)) + first + 1
         return first, last
 
-    def example(self, span: Span, draw: Random) -> Example:
+    def example(self, span: Span, rng: Random) -> Example:
         a, b = self._read(span.a, span.middle), self._read(span.b, span.end)
-        a, b = truncated(a, b, self.room, draw)
+        a, b = truncate_pair(a, b, self.capacity, rng)
         start, separator, _ = self.special
         tokens = [start, *a, separator]
         segments = [0] * len(tokens)
         if span.follows is not None:
             tokens += [*b, separator]
             segments += [1] * (len(b) + 1)
-        positions = self._chosen(tokens, draw)
+        positions = self._select_positions(tokens, rng)
         answers = [tokens[at] for at in positions]
         for at in positions:
-            tokens[at] = self._replacement(tokens[at], draw)
+            tokens[at] = self._replacement(tokens[at], rng)
         return Example(tokens, segments, positions, answers, span.follows)
 
     def _read(self, first: int, last: int) -> list[int]:
         return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
 
-    def _chosen(self, tokens: list[int], draw: Random) -> list[int]:
+    def _select_positions(self, tokens: list[int], rng: Random) -> list[int]:
         """Select positions to predict: random words until the required number is reached; never [CLS] or [SEP]."""
         words: list[list[int]] = []
         for at, token in enumerate(tokens):
@@ -324,7 +324,7 @@ class PretrainingData:
                 words[-1].append(at)
             else:
                 words.append([at])
-        draw.shuffle(words)
+        rng.shuffle(words)
         count = self.rules.wanted(len(tokens))
         chosen: list[int] = []
         for word in words:
@@ -332,22 +332,22 @@ class PretrainingData:
                 chosen += word
         return sorted(chosen or words[0])  # if every word has more tokens than the limit, select one word
 
-    def _replacement(self, token: int, draw: Random) -> int:
-        chance = draw.random()
-        if chance < MASKED:
+    def _replacement(self, token: int, rng: Random) -> int:
+        roll = rng.random()
+        if roll < MASK_BELOW:
             return self.special.mask
-        return token if chance < KEPT else draw.randrange(self.vocabulary)
+        return token if roll < KEEP_BELOW else rng.randrange(self.vocabulary)
 
 
-def truncated(a: list[int], b: list[int], room: int, draw: Random) -> tuple[list[int], list[int]]:
-    """Truncate both spans to `room` tokens together.
+def truncate_pair(a: list[int], b: list[int], capacity: int, rng: Random) -> tuple[list[int], list[int]]:
+    """Truncate both spans to `capacity` tokens together.
 
     Tokens are removed one by one from the longer span (B if equal), randomly at its front or back.
     """
     cut = {"a": [0, len(a)], "b": [0, len(b)]}
-    while sum(end - begin for begin, end in cut.values()) > room:
+    while sum(end - begin for begin, end in cut.values()) > capacity:
         longer = cut["a" if cut["a"][1] - cut["a"][0] > cut["b"][1] - cut["b"][0] else "b"]
-        if draw.random() < 0.5:
+        if rng.random() < 0.5:
             longer[0] += 1
         else:
             longer[1] -= 1

@@ -44,15 +44,15 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         self.path = path
         try:
             with path.open("rb") as file:
-                count, wide = _stated(file)
-                offsets = np.frombuffer(file.read(count * wide.itemsize), wide).astype(np.int64)
-                length, dtype = _stated(file)
+                count, offset_dtype = _read_header(file)
+                offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
+                length, dtype = _read_header(file)
                 start = file.tell()
         except (ValueError, EOFError) as error:
             raise UserError(f"{path}: not a token store ({error}); delete the file, and it will be rebuilt") from None
         size, expected = path.stat().st_size, start + length * dtype.itemsize
-        whole = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
-        if size != expected or not whole or (np.diff(offsets) < 0).any():
+        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
+        if size != expected or not complete or (np.diff(offsets) < 0).any():
             raise UserError(
                 f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
             )
@@ -87,32 +87,34 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         identity  key for a tokenizer that cannot be serialized as tokenizer.json
         """
         path = cache / f"{fingerprint(chain([_FORMAT, identity or tokenizer.to_str()], texts))}.tokens"
-        if (kept := _kept(cls, path)) is not None:
+        if (kept := _open_existing(cls, path)) is not None:
             return kept
         largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps
         dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
-        ends, waiting = np.zeros(len(texts) + 1, np.int64), iter(texts)
+        ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, 0))  # header of its final size
+            file.write(
+                _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0)
+            )  # header of its final size
             row = 0
-            while sequences := encode_all(tokenizer, list(islice(waiting, _CHUNK))):
+            while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
                 after = row + len(sequences)
                 ends[row + 1 : after + 1] = ends[row] + np.cumsum([len(ids) for ids in sequences])
                 file.write(np.fromiter(chain.from_iterable(sequences), dtype).tobytes())
                 row = after
             assert row == len(texts)
             file.seek(0)
-            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, int(ends[-1])))
+            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, int(ends[-1])))
         return cls(path)
 
 
-def _kept(opened: Callable[[Path], T], path: Path) -> T | None:
+def _open_existing(open_file: Callable[[Path], T], path: Path) -> T | None:
     """Open an existing file. Return None if it does not exist, or, with a warning, if it is damaged."""
     if not path.exists():
         return None
     try:
-        return opened(path)
+        return open_file(path)
     except ValueError as error:
         warnings.warn(f"{error} (rebuilding it now)", stacklevel=3)
         return None
@@ -126,7 +128,7 @@ class TokenStream:
         self.path = path
         try:
             with path.open("rb") as file:
-                self._length, self._dtype = _stated(file)
+                self._length, self._dtype = _read_header(file)
                 self._start = file.tell()
         except (ValueError, EOFError) as error:
             raise UserError(f"{path}: not a token stream ({error}); delete the file, and it will be rebuilt") from None
@@ -165,7 +167,7 @@ class TokenStream:
             texts.facts.fingerprint,
         ]
         path = cache / f"{fingerprint(settings)}.tokens"
-        if (kept := _kept(cls, path)) is not None:
+        if (kept := _open_existing(cls, path)) is not None:
             return kept
         cache.mkdir(parents=True, exist_ok=True)
         try:
@@ -194,8 +196,8 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
             arrays += [begin, encoded] if part.first else [encoded]
         return np.concatenate(arrays)
 
-    header = _header(dtype, 0)
-    size, after = _written(journal, partial) or (len(header), 0)
+    header = _header_bytes(dtype, 0)
+    size, after = _journal_position(journal, partial) or (len(header), 0)
     with partial.open("ab") as file, journal.open("a") as log, ThreadPoolExecutor(1) as thread:
         file.truncate(size)
         if size == len(header):
@@ -211,10 +213,10 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
                 log.write(f"{size} {pending[1]}\n")
                 log.flush()
             pending = submitted
-    with partial.open("r+b") as whole:
-        whole.write(_header(dtype, (size - len(header)) // dtype.itemsize))
-        whole.flush()
-        os.fsync(whole.fileno())
+    with partial.open("r+b") as complete:
+        complete.write(_header_bytes(dtype, (size - len(header)) // dtype.itemsize))
+        complete.flush()
+        os.fsync(complete.fileno())
     partial.replace(path)
     journal.unlink()
 
@@ -232,19 +234,19 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
+def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
     """Return the last journal entry that the partial file has reached. An incomplete last line is removed."""
     if not journal.is_file() or not partial.is_file():
         return None
     content = journal.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    os.truncate(journal, whole)  # otherwise the next entry would be appended to the incomplete line
-    places = [line.split() for line in content[:whole].decode().splitlines()]
-    reached = partial.stat().st_size
-    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= reached), None)
+    complete = content.rfind(b"\n") + 1
+    os.truncate(journal, complete)  # otherwise the next entry would be appended to the incomplete line
+    places = [line.split() for line in content[:complete].decode().splitlines()]
+    partial_size = partial.stat().st_size
+    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= partial_size), None)
 
 
-def _stated(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
+def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
     """Read the .npy header of an integer array and return its length and dtype.
 
     Raises UserError for other arrays, and if the file is too short for the array. No memory is allocated for it.
@@ -261,7 +263,7 @@ def _stated(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
     return shape[0], dtype
 
 
-def _header(dtype: np.dtype[Any], length: int) -> bytes:
+def _header_bytes(dtype: np.dtype[Any], length: int) -> bytes:
     """Return an .npy header; its size is the same for every length."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manyheads.data.readers.splits import LONGEST, SURROGATE, half_character
+from manyheads.data.readers.splits import LONGEST, SURROGATE, lone_surrogate
 from manyheads.errors import UserError
 
 CHARACTERS = 1000  # maximum characters per token; the longest tokens of GPT-2's vocabulary have 128
@@ -33,7 +33,7 @@ def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> st
         return f"has {len(text):,} characters, but the model takes {room:,} tokens: {hint}"
     if len(text) > LONGEST:
         return f"has {len(text):,} characters; give at most {LONGEST:,}"
-    if (position := half_character(text)) is not None:
+    if (position := lone_surrogate(text)) is not None:
         return f"{SURROGATE[0]} at position {position}; give valid UTF-8"
     return None
 

@@ -73,7 +73,7 @@ def train_wordpiece(
         show_progress=False,
     )
     tokenizer.train_from_iterator(pieces, trainer)
-    _check(
+    _check_size(
         tokenizer.get_vocab_size(), vocabulary, "special tokens and all characters, at the start of a word and inside,"
     )
     # The trainer makes "##a" a special token, which decoding would omit. A new tokenizer avoids that.
@@ -87,7 +87,7 @@ def train_wordpiece(
         special_tokens=[(token, trained.token_to_id(token)) for token in (start, separator)],
     )
     trained.decoder = decoders.WordPiece()
-    return _text_is_text(trained)
+    return _special_tokens_as_text(trained)
 
 
 def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -108,8 +108,8 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
     )
     tokenizer.train_from_iterator(_Texts(texts), trainer)
     tokenizer.add_special_tokens([END_OF_TEXT])
-    _check(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
-    return _text_is_text(tokenizer)
+    _check_size(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
+    return _special_tokens_as_text(tokenizer)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -129,8 +129,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     tokenizer.train_from_iterator(_Texts(texts), trainer)
     tokenizer.add_special_tokens([PAD])
     characters = f"three special tokens and {tokenizer.get_vocab_size() - 3:,} distinct characters"
-    _check(tokenizer.get_vocab_size(), vocabulary, characters)
-    return _text_is_text(tokenizer)
+    _check_size(tokenizer.get_vocab_size(), vocabulary, characters)
+    return _special_tokens_as_text(tokenizer)
 
 
 def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -148,7 +148,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     )
     needed = len(set().union(*words)) + 3
     if needed > vocabulary:
-        _check(needed, vocabulary, "three special tokens and all characters")
+        _check_size(needed, vocabulary, "three special tokens and all characters")
     trained = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=(f"{word}\t{count}" for word, count in words.items()), input_format="tsv",
@@ -162,8 +162,8 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
     tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # only <pad> is a new token
-    _check(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
-    return _text_is_text(tokenizer)
+    _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
+    return _special_tokens_as_text(tokenizer)
 
 
 def train_character(texts: Iterable[str]) -> Tokenizer:
@@ -182,7 +182,7 @@ def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokeni
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(list(special))
-    return _text_is_text(tokenizer)
+    return _special_tokens_as_text(tokenizer)
 
 
 def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
@@ -199,8 +199,8 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
         vocab_size=max(vocabulary, 3), special_tokens=list(BERT_TOKENS[:2]), show_progress=False
     )
     tokenizer.train_from_iterator(_Texts(texts), trainer)
-    _check(tokenizer.get_vocab_size(), vocabulary, "two special tokens and one word")
-    return _text_is_text(tokenizer)
+    _check_size(tokenizer.get_vocab_size(), vocabulary, "two special tokens and one word")
+    return _special_tokens_as_text(tokenizer)
 
 
 def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: bool) -> Tokenizer:
@@ -215,12 +215,12 @@ def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: 
     """
     trained = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     trained.normalizer = NORMALIZER
-    trained.pre_tokenizer = _words_of(language)
+    trained.pre_tokenizer = _word_splitter(language)
     trainer = trainers.WordLevelTrainer(
         vocab_size=max(vocabulary, len(WORD_TOKENS) + 1), special_tokens=list(WORD_TOKENS), show_progress=False
     )
     trained.train_from_iterator(_Texts(texts), trainer)
-    _check(trained.get_vocab_size(), vocabulary, "four special tokens and one word")
+    _check_size(trained.get_vocab_size(), vocabulary, "four special tokens and one word")
     return word_tokenizer(trained.get_vocab(), language, begin=begin)
 
 
@@ -228,7 +228,7 @@ def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool)
     """Return the tokenizer of `train_words` for a given vocabulary, which includes the four special tokens."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=UNKNOWN))
     tokenizer.normalizer = NORMALIZER
-    tokenizer.pre_tokenizer = _words_of(language)
+    tokenizer.pre_tokenizer = _word_splitter(language)
     tokenizer.add_special_tokens(list(WORD_TOKENS))
     start, end = WORD_TOKENS[2:]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -238,10 +238,10 @@ def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool)
     hyphens = [decoders.Replace(Regex(r"(?<=\w) - (?=\w)"), "-")] * (language == "en")
     words = [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]  # join words with spaces
     tokenizer.decoder = decoders.Sequence([*words, decoders.Replace(Regex(_BLANKS), ""), *hyphens])
-    return _text_is_text(tokenizer)
+    return _special_tokens_as_text(tokenizer)
 
 
-def _words_of(language: str) -> pre_tokenizers.PreTokenizer:
+def _word_splitter(language: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(_WORDS.get(language, _OTHER_WORDS)), "removed", invert=True)
 
 
@@ -294,14 +294,16 @@ def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [f"a{character}"]
 
 
-def _check(size: int, vocabulary: int, held: str) -> None:
+def _check_size(size: int, vocabulary: int, required: str) -> None:
     if size > vocabulary:  # trainers keep all required tokens, even beyond the requested size
-        raise UserError(f"vocabulary={vocabulary}: {held} require at least {size:,} ids; request a larger vocabulary")
+        raise UserError(
+            f"vocabulary={vocabulary}: {required} require at least {size:,} ids; request a larger vocabulary"
+        )
     if size < vocabulary:
         warnings.warn(f"vocabulary={vocabulary}: the texts yield only {size:,} ids", stacklevel=3)
 
 
-def _text_is_text(tokenizer: Tokenizer) -> Tokenizer:
+def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -317,7 +319,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write the file again") from None
-    return _text_is_text(tokenizer)  # the file does not store the flag
+    return _special_tokens_as_text(tokenizer)  # the file does not store the flag
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -332,7 +334,7 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     return copy
 
 
-def shortened(sequences: Sequence[int | None], limit: int) -> list[int]:
+def truncated_positions(sequences: Sequence[int | None], limit: int) -> list[int]:
     """Return the positions of the `limit` tokens that remain after truncation.
 
     sequences  `Encoding.sequence_ids` of the tokens
@@ -342,10 +344,10 @@ def shortened(sequences: Sequence[int | None], limit: int) -> list[int]:
     all their combinations, which takes gigabytes for two long texts.
     """
     counts = Counter(sequences)
-    room = max(0, limit - counts[None])
+    available = max(0, limit - counts[None])
     shorter, longer = (1, 0) if counts[0] > counts[1] else (0, 1)
-    of_shorter = min(counts[shorter], room // 2)
-    left = {None: counts[None], shorter: of_shorter, longer: room - of_shorter}
+    shorter_count = min(counts[shorter], available // 2)
+    left = {None: counts[None], shorter: shorter_count, longer: available - shorter_count}
     places = []
     for place, sequence in enumerate(sequences):
         if left[sequence] > 0:

@@ -104,8 +104,8 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
     all_windows: list[WordWindow] = []
     # in byte-level BPE, a word inside a text begins with a space
     blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
-    spelt = [[blank + word for word in sentence] for sentence in sentences]
-    encodings = tokenizer.encode_batch(spelt, is_pretokenized=True, add_special_tokens=False)
+    spelled = [[blank + word for word in sentence] for sentence in sentences]
+    encodings = tokenizer.encode_batch(spelled, is_pretokenized=True, add_special_tokens=False)
     for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
         pieces: list[list[int]] = [[] for _ in sentence]
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.readers.labelled import Columns, Labelled
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.readers.labeled import Columns, Labeled
+from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
@@ -117,7 +117,7 @@ class Classifier(TextPredictor):
         ranked = likeliest(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
-    def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
+    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelOutcome:
         """Classify the texts, and compare the predicted labels with the labels in `data`."""
         truth = label_ids(data, self.labels)
         model, compute = self.compiled
@@ -153,10 +153,10 @@ class Classifier(TextPredictor):
             raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
+    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         settings: dict[str, Any] = {} if columns is None else {"columns": columns}
-        labelled: Labelled = scored_data(
-            self.path, data, LabelledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
+        labelled: Labeled = scored_data(
+            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
         )
         if data is not None and labelled.numbered:
             pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])

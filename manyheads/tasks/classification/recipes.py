@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Range, Vocabulary
-from manyheads.data.readers.labelled import Columns
+from manyheads.data.readers.labeled import Columns
 from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig

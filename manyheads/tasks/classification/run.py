@@ -14,9 +14,9 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.language_codes import LANGUAGES
-from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.labeled import Labeled, label_order
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
@@ -24,7 +24,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted, full_name
 from manyheads.models.tfidf import Tfidf
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
+from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
@@ -42,7 +42,7 @@ FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     _refuse_idle(config, run)
 
-    source = LabelledSource(
+    source = LabeledSource(
         **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
     )
 
@@ -51,7 +51,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             return Plan(planned_model(config), config.batch_tokens)
         return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
-    def build(splits: SplitData[Labelled], compute: ComputeConfig) -> Job[Labelled]:
+    def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
@@ -65,7 +65,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
             )
 
-        def score(held: Labelled) -> Metrics:
+        def score(held: Labeled) -> Metrics:
             return Classifier(directory.load(run.out), compute).evaluate(held, truncate=config.truncate).metrics
 
         record = {"truncate": config.truncate}
@@ -90,7 +90,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, beside=("auxiliary",))
+    return carry_out(run, config, source, plan, build, may_change=("auxiliary",))
 
 
 def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
@@ -112,7 +112,7 @@ def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) ->
         # a token that the classifier's input never ends with
         "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
-    model = adapted(run, loaded, **settings, **{**rates, **dropouts(run)})
+    model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
     return (GPT(model.config) if config.scratch else model), tokenizer
 
 
@@ -142,7 +142,7 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
             raise UserError(f"{', '.join(idle)}: {reason}")
 
 
-def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
+def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
     """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
         raise UserError(
@@ -157,7 +157,7 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> Non
 
 
 def _fitting(
-    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labelled
+    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
 ) -> Callable[[], Summary]:
     """Return a function that fits TF-IDF, for use instead of the training loop."""
 
@@ -171,7 +171,7 @@ def _fitting(
     return fit
 
 
-def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _new(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
         raise UserError(
             f"{config.data}: found pairs of texts, which need a pretrained model: give one with --init MODEL"

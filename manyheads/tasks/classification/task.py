@@ -24,9 +24,9 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
-from manyheads.data.text.tokenizers import shortened
+from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
@@ -98,7 +98,7 @@ def encode(
             if limit is not None and len(tokens) > limit:
                 longer.append((first + i, len(tokens)))
                 if truncate:
-                    places = shortened(encoding.sequence_ids, limit)
+                    places = truncated_positions(encoding.sequence_ids, limit)
                     tokens, kinds = tokens[places], kinds[places]
             ids.append(tokens)
             segments.append(kinds)
@@ -143,8 +143,8 @@ class ClassificationTask:
 
     model: Any
     tokenizer: Tokenizer
-    train: Labelled
-    validation: Labelled
+    train: Labeled
+    validation: Labeled
     _: KW_ONLY
     compute: ComputeConfig
     batch_tokens: int
@@ -161,7 +161,7 @@ class ClassificationTask:
         self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
         self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
 
-    def _encoded(self, data: Labelled) -> Encoded:
+    def _encoded(self, data: Labeled) -> Encoded:
         texts = encode(
             self.tokenizer, data.texts, data.second_texts, self.max_length, truncate=self.truncate, where=data.place
         )
@@ -230,7 +230,7 @@ def padding_of(model: Any) -> int:
     return getattr(model.config, "pad", None) or 0
 
 
-def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
+def label_ids(data: Labeled, labels: Sequence[str]) -> Tensor:
     """Return the label indices, (N,).
 
     Raises UserError with the place in the data for a label that the model does not have.

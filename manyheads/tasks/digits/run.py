@@ -17,7 +17,7 @@ from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.digits import DigitSource, by_length
-from manyheads.data.sources.source import DIGITS
+from manyheads.data.sources.source import FINGERPRINT_DIGITS
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
@@ -93,11 +93,11 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         source_length, written = task.train.mean_lengths()
         flops = costs.flops(task.model, source_length, written)["training"] / written
         training = replace(config.training, width=task.model.config.width)
-        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
+        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:FINGERPRINT_DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}
         return Job(task.model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, beside=("tested",))
+    return carry_out(run, config, source, plan, build, may_change=("tested",))
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:

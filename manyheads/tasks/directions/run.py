@@ -76,10 +76,10 @@ class _Corpus:
     def peek(self) -> None:
         pass
 
-    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
+    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
         return self, self.splits
 
-    def told(self, splits: SplitData[Tagged]) -> list[str]:
+    def summary_lines(self, splits: SplitData[Tagged]) -> list[str]:
         """Return no lines, because the run logs them once for all three encoders."""
         return []
 

@@ -41,7 +41,7 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
 
         return Job(model, config.training, score, task)
 
-    return carry_out(run, config, source, plan, build, beside=("tested",))
+    return carry_out(run, config, source, plan, build, may_change=("tested",))
 
 
 def planned_model(config: ClipConfig) -> NonLocalNet:

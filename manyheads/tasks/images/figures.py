@@ -18,7 +18,7 @@ from manyheads.analysis.figures.attention_centers import Centers, learned_center
 from manyheads.analysis.figures.channel_weights import squeezes
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
-from manyheads.data.images.clips import evenly, read_clip
+from manyheads.data.images.clips import evenly_spaced, read_clip
 from manyheads.data.images.files import PICTURES
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
@@ -71,7 +71,7 @@ def draw_arrows(
         raise UserError(f"{inputs[0]} is {what}, found {','.join(map(str, place))}")
     with encoder.compute.autocast():
         strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), place, layer=layer)
-    arrows.draw(strongest, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
+    arrows.draw(strongest, out, numbers=clip.indices, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
 
 
 def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
@@ -183,7 +183,7 @@ def _read(
         arrays = (torch.from_numpy(encoder.preprocessing.array(open_image(name)))[None] for name in inputs)
         return arrays, tuple(names), list(range(len(names))), len(names)
     data = read_images(ImageSource().test_in(inputs[0]))
-    data = data.subset(evenly(len(data), most))
+    data = data.subset(evenly_spaced(len(data), most))
     present = tuple(name for name in data.names if name in set(data.labels))
     loader = ImageLoader(data, present, encoder.preprocessing, batch_items=SCORED)
     batches = (torch.from_numpy(batch.images) for batch in loader.epoch())

@@ -24,7 +24,7 @@ from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
-from manyheads.data.readers.labelled import distinct_names
+from manyheads.data.readers.labeled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT

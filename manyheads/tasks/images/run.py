@@ -89,7 +89,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    return carry_out(run, config, source, plan, build, beside=("workers", "columns"))
+    return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:

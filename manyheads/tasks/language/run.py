@@ -24,7 +24,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, fitted
 from manyheads.models.universal import UniversalSequence
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import adapted, dropouts, opened, tokenizer_of
+from manyheads.runs.fine_tuning import adapted, dropout_rates, opened, tokenizer_of
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModellingConfig
@@ -56,7 +56,7 @@ def train(config: LanguageModellingConfig, run: Run) -> dict[str, Any] | None:
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
 
-    return carry_out(run, config, source, plan, build, beside=("stride", "column"))
+    return carry_out(run, config, source, plan, build, may_change=("stride", "column"))
 
 
 def _task(
@@ -114,7 +114,7 @@ def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | N
 
 def _started(run: Run) -> tuple[Model, Tokenizer]:
     """Return the model given by `--init`, with the dropout rates in the settings, and its tokenizer."""
-    rates = dropouts(run)
+    rates = dropout_rates(run)
     loaded = opened(run, Model, "a GPT, a GPT-2 or a Universal Transformer")
     if isinstance(loaded.model, UniversalSequence):
         if loaded.model.config.head != "decoder":

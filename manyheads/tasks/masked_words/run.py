@@ -50,7 +50,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
             identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
         )  # fmt: skip
 
-    return carry_out(run, config, source, plan, build, beside=("column",))
+    return carry_out(run, config, source, plan, build, may_change=("column",))
 
 
 def planned_model(config: PretrainingConfig) -> Bert:

@@ -24,7 +24,7 @@ from manyheads.models.presets import build, fitted
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import dropouts, start
+from manyheads.runs.fine_tuning import dropout_rates, start
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
@@ -38,7 +38,7 @@ Model = Transformer | Universal
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
     if run.init is not None:
-        dropouts(run)
+        dropout_rates(run)
 
     source = ParallelSource(
         **located(config, run), source=config.source, target=config.target, size=config.size,
@@ -61,7 +61,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
 
-    return carry_out(run, config, source, plan, build, beside=("beam", "alpha"))
+    return carry_out(run, config, source, plan, build, may_change=("beam", "alpha"))
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig) -> TranslationTask:
@@ -130,7 +130,7 @@ def planned_model(config: TranslationConfig) -> Model:
 
 def _started(run: Run) -> tuple[Model, directory.Loaded]:
     """Return the model given by `--init`, with the dropout rates in the settings, and the loaded directory."""
-    model, loaded = start(run, Model, "a translation model", **dropouts(run))
+    model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")
     return model, loaded

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import lab.records
-from manyheads.data.readers.labelled import Columns
-from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.readers.labeled import Columns
+from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
@@ -46,11 +46,11 @@ def parallel(folder: Path, skip: bool = False) -> ParallelSource:
     return ParallelSource(source="de", target="en", skip_bad_lines=skip, data=data)
 
 
-def labelled(folder: Path, skip: bool = False) -> LabelledSource:
+def labelled(folder: Path, skip: bool = False) -> LabeledSource:
     tests = "body,mark,id\nx,1,9\n" + "z,9,3\nnone of them,7,3\n,0,3\n" * skip
     data = write(folder, train_csv="body,mark,id\n" + rows(30, "text {0},0,1\nmore {0},1,2\n"), test_csv=tests)
     columns = Columns(text="body", label="mark")
-    return LabelledSource(columns=columns, names=("no", "yes"), skip_bad_lines=skip, data=data)
+    return LabeledSource(columns=columns, names=("no", "yes"), skip_bad_lines=skip, data=data)
 
 
 def tagged(folder: Path, skip: bool = False) -> TaggedSource:
@@ -240,7 +240,7 @@ def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
             source_of({"data": {"kind": kind, **settings}})
 
 
-@pytest.mark.parametrize("kind", [ParallelSource, LabelledSource, TaggedSource])
+@pytest.mark.parametrize("kind", [ParallelSource, LabeledSource, TaggedSource])
 def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
     tmp_path: Path, kind: Callable[..., Source[Any]]
 ) -> None:
@@ -287,10 +287,10 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
 def test_a_sample_has_an_item_of_every_label(tmp_path: Path) -> None:
     labels = "".join(f"text {i},{'rare' if i == 7 else 'ab'[i % 2]}\n" for i in range(200))
     data = write(tmp_path, train_csv="text,label\n" + labels, val_csv="text,label\nx,a\n") + "/"
-    assert len(LabelledSource(data=data, sample=199, seed=1).read().train) == 199
+    assert len(LabeledSource(data=data, sample=199, seed=1).read().train) == 199
     with pytest.raises(ValueError, match="^items=3: the sample has no item with the label 'rare'; use more items"):
-        LabelledSource(data=data, sample=3).read()
+        LabeledSource(data=data, sample=3).read()
     with pytest.raises(
         ValueError, match="^items=1: the sample has no item with the label '.*' and 1 more; use more items"
     ):
-        LabelledSource(data=data, sample=1).read()
+        LabeledSource(data=data, sample=1).read()

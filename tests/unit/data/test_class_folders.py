@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from manyheads import cli
-from manyheads.data.readers.labelled import Columns, Labelled, read_labelled
+from manyheads.data.readers.labeled import Columns, Labeled, read_labeled
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 
 IMDB = ("negative", "positive")
 
@@ -37,8 +37,8 @@ def acl(folder: Path, **more: str | bytes) -> Path:
     return write(folder / "aclImdb", {**files, **packed, **unlabelled, **more})
 
 
-def read(data: Path, **settings: Any) -> SplitData[Labelled]:
-    return LabelledSource(data=str(data), **settings).read()
+def read(data: Path, **settings: Any) -> SplitData[Labeled]:
+    return LabeledSource(data=str(data), **settings).read()
 
 
 def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ def test_class_folders_alone_are_cut_by_the_usual_rule(tmp_path: Path) -> None:
     assert splits.train.skips == {
         f"{data}: texts outside of class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
     }  # fmt: skip
-    assert len(LabelledSource().named(str(data))) == 180
-    assert len(LabelledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
+    assert len(LabeledSource().named(str(data))) == 180
+    assert len(LabeledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
 def test_a_record_finds_its_texts_again(tmp_path: Path) -> None:
-    source = LabelledSource(data=str(acl(tmp_path)), names=IMDB)
+    source = LabeledSource(data=str(acl(tmp_path)), names=IMDB)
     told = source.describe(source.read())
     keys = ("data", "validation", "test")
     assert [Path(told[key]).name for key in keys] == ["train", "val", "test"]
-    again = LabelledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
+    again = LabeledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
     assert again.again("test").texts == source.read().test.texts  # type: ignore[union-attr]
     write(tmp_path / "aclImdb", {"test/pos/0_0.txt": "another"})
     with pytest.raises(ValueError, match="the test data changed since the run"):
@@ -130,7 +130,7 @@ def test_faults_are_named_by_file_and_skipped_on_request(
 def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "train.tsv"
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))
-    assert LabelledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
+    assert LabeledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(20)))
     assert cli.main(["train", "text-classification", f"data={tmp_path}", "--dry-run"]) == 2
     assert capsys.readouterr().err == f"manyheads: {table}: found only one label, 'good'; expected at least two\n"
@@ -141,7 +141,7 @@ def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"one/train: found only one label, 'pos'; expected at least two"):
         read(tmp_path / "one")
     with pytest.raises(ValueError, match=r"one/train: found only one label, 'pos'"):
-        LabelledSource(data=str(tmp_path / "one")).peek()
+        LabeledSource(data=str(tmp_path / "one")).peek()
     write(tmp_path / "flat", {"train/1.txt": "text"})
     with pytest.raises(ValueError, match=r"flat/train: found no class folders; expected .*flat/train/CLASS/\*\.txt"):
         read(tmp_path / "flat")
@@ -152,7 +152,7 @@ def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"untrained: found no training data; expected .*train/CLASS"):
         read(tmp_path / "untrained")
     with pytest.raises(ValueError, match="class folders have no columns"):
-        read_labelled(acl(tmp_path), Columns(text="review"))
+        read_labeled(acl(tmp_path), Columns(text="review"))
 
 
 def test_tables_come_before_folders(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_tables_come_before_folders(tmp_path: Path) -> None:
 
 def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
     data = write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in "01" for i in range(2)})
-    labelled = read_labelled(data, names=IMDB)
+    labelled = read_labeled(data, names=IMDB)
     assert (labelled.labels, labelled.numbered) == (
         ["negative"] * 2 + ["positive"] * 2, {"0": "negative", "1": "positive"},
     )  # fmt: skip
@@ -170,10 +170,10 @@ def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
 
 def test_folders_hold_what_the_table_held(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
     """A part of IMDB, unpacked."""
-    table = read_labelled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
+    table = read_labeled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
     files = {
         f"{label[:3]}/{i:03}.txt": text for i, (text, label) in enumerate(zip(table.texts, table.labels, strict=True))
     }
-    unpacked = read_labelled(write(tmp_path, dict(files)), names=IMDB)
+    unpacked = read_labeled(write(tmp_path, dict(files)), names=IMDB)
     pairs = [sorted(zip(data.texts, data.labels, strict=True)) for data in (table, unpacked)]
     assert pairs[0] == pairs[1]

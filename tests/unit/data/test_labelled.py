@@ -10,15 +10,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.labelled import Columns, Labelled, label_order, read_labelled
+from manyheads.data.readers.labeled import Columns, Labeled, label_order, read_labeled
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
 
 
-def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labelled]:
-    return LabelledSource(data=str(data), **settings).read()
+def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labeled]:
+    return LabeledSource(data=str(data), **settings).read()
 
 
 def write(file: Path, text: str | bytes) -> Path:
@@ -49,7 +49,7 @@ def as_parquet(folder: Path) -> Path:
 
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
 def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
-    labelled = read_labelled(form(tmp_path))
+    labelled = read_labeled(form(tmp_path))
     assert (labelled.texts, labelled.labels, labelled.second_texts, labelled.skips) == (TEXTS, LABELS, None, {})
     assert labelled.inputs == TEXTS
 
@@ -65,14 +65,14 @@ def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path])
 )
 def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
-    labelled = read_labelled(file, columns, names=("no", "yes"))
+    labelled = read_labeled(file, columns, names=("no", "yes"))
     assert (labelled.texts, labelled.second_texts, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
     assert labelled.inputs == ["a b\tc", "d\te"]
 
 
 def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) -> None:
     file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
-    labelled = read_labelled(file)
+    labelled = read_labeled(file)
     assert labelled.texts == ["two\nlines", "last"]
     assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
@@ -80,13 +80,13 @@ def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) 
 def test_a_number_of_too_many_digits_is_no_label(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", f"text\tlabel\na\t1\nb\t{'9' * 5000}\n")
     with pytest.raises(ValueError, match=r"c\.tsv:3: label 9{20}\.\.\. has 5,000 digits"):
-        read_labelled(file)
-    assert read_labelled(file, skip_bad_lines=True).labels == ["1"]
+        read_labeled(file)
+    assert read_labeled(file, skip_bad_lines=True).labels == ["1"]
 
 
 def test_numbers_are_labels(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "c.parquet")
-    assert read_labelled(tmp_path / "c.parquet").labels == ["1", "0"]
+    assert read_labeled(tmp_path / "c.parquet").labels == ["1", "0"]
     assert label_order(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert label_order(["b", "10", "a"]) == ("10", "a", "b")
 
@@ -95,11 +95,11 @@ def test_a_missing_number_does_not_make_the_others_strange(tmp_path: Path) -> No
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [0.0, None, 1.0]}), file)
     with pytest.raises(ValueError, match=r"a\.parquet:2: expected a label in 'label', found None"):
-        read_labelled(file)
-    assert read_labelled(file, skip_bad_lines=True).labels == ["0", "1"]
+        read_labeled(file)
+    assert read_labeled(file, skip_bad_lines=True).labels == ["0", "1"]
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [0.5]}), file)
     with pytest.raises(ValueError, match=r"a\.parquet:1: 'label' is a score, not a label: 0\.5"):
-        read_labelled(file)
+        read_labeled(file)
 
 
 SCORED = [(f"text {i}", score) for i, score in enumerate(("5.000", "3.52", "0.0", ".25", "1e-3"))]
@@ -126,21 +126,21 @@ def test_scores_are_no_classes(tmp_path: Path, form: str) -> None:
         match=rf"{file.name}:{line}: 'label' is a score, not a label: 3\.52 is not an integer; only "
         r"classification .*columns\.label=NAME",
     ):
-        read_labelled(file)
+        read_labeled(file)
     with pytest.raises(ValueError, match=rf"{file.name}:{line}: 3 labels are not integers; only classification"):
-        read_labelled(file, skip_bad_lines=True)
+        read_labeled(file, skip_bad_lines=True)
 
 
 @pytest.mark.parametrize("labels", [("0.0", "1.0"), ("v1.5", "v2.5"), ("1.2.3", "1.2.4"), ("10", "9"), ("3,5", "x")])
 def test_whole_numbers_and_names_with_digits_are_classes(tmp_path: Path, labels: tuple[str, str]) -> None:
     file = write(tmp_path / "c.tsv", f"text\tlabel\na\t{labels[0]}\nb\t{labels[1]}\n")
-    assert read_labelled(file).labels == [*labels]
+    assert read_labeled(file).labels == [*labels]
 
 
 def test_semicolons_are_seen(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text;label\na;1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="the cells seem to be separated by ';'; separate them with ','"):
-        read_labelled(tmp_path / "a.csv")
+        read_labeled(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
 ) -> None:
     file = write(tmp_path / name, content)
     with pytest.raises(ValueError, match=message + ".*--skip-bad-lines") as error:
-        read_labelled(file)
+        read_labeled(file)
     assert "\n" not in str(error.value)
     more = {"c.tsv": "z\t1\n", "c.csv": "z,1\n", "c.jsonl": '{"text": "z", "label": 1}\n'}[name]
     file.write_bytes(file.read_bytes() + more.encode())
-    labelled = read_labelled(file, skip_bad_lines=True)
+    labelled = read_labeled(file, skip_bad_lines=True)
     assert (labelled.texts, sum(labelled.skips.values())) == ([*left], 1)
 
 
@@ -198,17 +198,17 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
 )
 def test_files_that_are_none_are_told(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_labelled(write(tmp_path / name, content), skip_bad_lines=True)
+        read_labeled(write(tmp_path / name, content), skip_bad_lines=True)
 
 
 def test_a_column_that_is_not_there_and_a_name_that_is_none(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", "text\tlabel\na\t7\n")
     with pytest.raises(ValueError, match=r"c\.tsv:2: expected a column 'body', found 'text', 'label'"):
-        read_labelled(file, Columns(text="body"))
+        read_labeled(file, Columns(text="body"))
     with pytest.raises(ValueError, match=r"c\.tsv:2: expected one of the labels no, yes, found '7'"):
-        read_labelled(file, names=("no", "yes"))
+        read_labeled(file, names=("no", "yes"))
     with pytest.raises(FileNotFoundError, match="no such file"):
-        read_labelled(tmp_path / "absent.tsv")
+        read_labeled(tmp_path / "absent.tsv")
 
 
 def splits(folder: Path, **files: str) -> Path:
@@ -275,18 +275,18 @@ def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
 def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "fine", "label": 1}\n{"text": "\\ud83d", "label": 0}\n')
     with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' contains half a character"):
-        read_labelled(file)
+        read_labeled(file)
     file = write(tmp_path / "b.tsv", "text\ttext\tlabel\na\tb\tx\n")
     with pytest.raises(ValueError, match=r"b\.tsv:1: the header contains 'text' more than once"):
-        read_labelled(file)
+        read_labeled(file)
     file = write(tmp_path / "c.jsonl", "[" * 100_000 + "\n")
     with pytest.raises(ValueError, match=r"c\.jsonl:1: invalid JSON"):
-        read_labelled(file)
+        read_labeled(file)
     long = "word " * 40_000
     file = write(tmp_path / "d.csv", f"text,label\n{long},x\n")
-    assert read_labelled(file).texts == [long]
+    assert read_labeled(file).texts == [long]
     file = write(tmp_path / "e.csv", f"text,label\n{long * 6},x\n")
     with pytest.raises(
         ValueError, match=r"e\.csv:2: 'text' is longer than 1,000,000 characters: it has 1,200,000; split it"
     ):
-        read_labelled(file)
+        read_labeled(file)

@@ -301,7 +301,7 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 1000)
+    monkeypatch.setattr("manyheads.data.readers.splits.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.de").write_text("x\n")
     (tmp_path / "a.en").write_text("y" * 5000)
     with pytest.raises(ValueError, match=r"a\.en:1: the line is longer than 1,000 bytes; split it into several"):

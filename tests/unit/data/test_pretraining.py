@@ -17,7 +17,7 @@ from manyheads.data.text.pretraining import (
     Special,
     TokenizedDocuments,
     continuations,
-    truncated,
+    truncate_pair,
 )  # fmt: skip
 from manyheads.data.text.tokenizers import train_wordpiece
 
@@ -181,13 +181,13 @@ def test_the_longer_part_is_cut_at_random_ends() -> None:
     draw = random.Random(0)
     fronts = 0
     for _ in range(300):
-        a, b = truncated(list(range(30)), list(range(100, 150)), 40, draw)
+        a, b = truncate_pair(list(range(30)), list(range(100, 150)), 40, draw)
         assert len(a) == len(b) == 20
         fronts += a[0] + b[0] - 100
     # 40 tokens are cut 300 times, a half of them in front
     assert abs(fronts - 6000) < 4 * (12_000 * 0.25) ** 0.5
-    assert truncated([1, 2], list(range(50)), 10, draw)[0] == [1, 2]
-    assert truncated([1, 2], [3], 3, draw) == ([1, 2], [3])
+    assert truncate_pair([1, 2], list(range(50)), 10, draw)[0] == [1, 2]
+    assert truncate_pair([1, 2], [3], 3, draw) == ([1, 2], [3])
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.15, 7), (0.15, None), (0.4, None), (0.4, 30)])

@@ -14,7 +14,7 @@ from PIL import Image
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.roles import role_of, split_folders, splits_among
 from manyheads.data.readers.splits import parts_of
-from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 
@@ -98,8 +98,8 @@ FORMS: list[tuple[Callable[[Path, str, str, int], None], type[Source[Any]], bool
     (as_text, TextSource, True),
     (as_tokens, TextSource, True),
     (as_tokens, DocumentSource, False),
-    (as_table, LabelledSource, True),
-    (as_class_folders, LabelledSource, True),
+    (as_table, LabeledSource, True),
+    (as_class_folders, LabeledSource, True),
     (as_images, ImageSource, True),
     (as_image_table, ImageSource, True),
     (as_tags, TaggedSource, True),
@@ -126,7 +126,7 @@ def test_the_usual_names_have_their_roles_in_every_form(tmp_path: Path, names: t
         found = [re.sub(r"\.(txt|tokens|csv|jsonl|conll|json)$", "", name) for name in names_of(source)]
         assert found == [*names[: 2 + tested]], write
         if kind is not QuestionSource:
-            (line,) = source.told(source.read())
+            (line,) = source.summary_lines(source.read())
             for name, role in zip(names[: 2 + tested], ROLES, strict=False):
                 assert f"{role} = {name}" in line
             assert "; not used: README" in line
@@ -164,7 +164,7 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
     source = TextSource(data=str(tmp_path))
     splits = source.read()
     assert len(splits.train) == 40
-    (line,) = source.told(splits)
+    (line,) = source.summary_lines(splits)
     assert line.count("Train-") == 4
     assert "and 36 more; validation = dev.txt" in line
     assert source.describe(splits)["data"].count(",") == 39
@@ -218,7 +218,7 @@ def test_source_code_and_notes_called_like_splits_are_texts(tmp_path: Path) -> N
     source = TextSource(data=str(tmp_path), share=0.2)
     splits = source.read()
     assert len(splits.train) + len(splits.validation) == 6
-    assert "train = eval.py, model.py, test.py, test_plan.md and 2 more" in source.told(splits)[0]
+    assert "train = eval.py, model.py, test.py, test_plan.md and 2 more" in source.summary_lines(splits)[0]
 
 
 def test_folders_that_look_like_splits_are_no_classes(tmp_path: Path) -> None:
@@ -246,14 +246,16 @@ def test_a_split_packed_twice_is_found(tmp_path: Path) -> None:
     source = ImageSource(data=str(tmp_path))
     splits = source.read()
     assert splits.train.names == ("cat", "dog")
-    assert source.told(splits)[0].endswith("train = seg_train/seg_train; test = seg_test/seg_test; not used: seg_pred")
+    assert source.summary_lines(splits)[0].endswith(
+        "train = seg_train/seg_train; test = seg_test/seg_test; not used: seg_pred"
+    )
 
 
 def test_unlabelled_data_are_not_used(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "train_unlabeled", "dev")):
         as_table(tmp_path, name, name, number)
-    source = LabelledSource(data=str(tmp_path))
-    assert source.told(source.read())[0].endswith("not used: train_unlabeled.csv")
+    source = LabeledSource(data=str(tmp_path))
+    assert source.summary_lines(source.read())[0].endswith("not used: train_unlabeled.csv")
 
 
 def test_data_to_score_on_are_never_the_training_data(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_torn_line_of_the_journal_is_not_written_on(tmp_path: Path) -> None:
     partial, journal = tmp_path / "ids.partial", tmp_path / "ids.journal"
     partial.write_bytes(b"x" * 1000)
     journal.write_text("400 2\n500 3")  # of "500 36"
-    assert store_module._written(journal, partial) == (400, 2)
+    assert store_module._journal_position(journal, partial) == (400, 2)
     with journal.open("a") as file:
         file.write("600 4\n")
-    assert store_module._written(journal, partial) == (600, 4)
+    assert store_module._journal_position(journal, partial) == (600, 4)

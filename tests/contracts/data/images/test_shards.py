@@ -53,7 +53,7 @@ def batches(data: ImageData, workers: int = 0, world: int = 1) -> list[list[tupl
 def test_shards_are_the_split_that_they_are_parts_of(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)  # so that the workers decode
+    monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)  # so that the workers decode
     write_shards(tmp_path / "shards", in_folder(tmp_path / "pictures"), kind)
     source = ImageSource(data=str(tmp_path / "shards"))
     shards, whole = source.read(), ImageSource(data=str(tmp_path / "pictures")).read()
@@ -73,7 +73,7 @@ def test_shards_are_the_split_that_they_are_parts_of(
 
 
 def test_a_tar_is_read_in_place_and_needs_no_second_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
+    monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     tar, kept = as_tar(tmp_path), tmp_path / "kept"
     kept.mkdir()
     first = read_images(tar, kept=kept)

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import manyheads
 from manyheads import cli, directory
 from manyheads.core.runtime import prepare
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.classification.marks import MARKS, marked
@@ -145,7 +145,7 @@ def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Pa
     reading = marked(tokenizer)
     torch.manual_seed(2)
     model = GPT(GPTConfig(vocab=303, end=299, head="sequence", labels=("a", "b"), pad=299, **SIZES, **RATES))
-    held = Labelled(["the film was great", "awful", "we saw a plot"], ["a", "b", "a"])
+    held = Labeled(["the film was great", "awful", "we saw a plot"], ["a", "b", "a"])
     losses = []
     for share in (0.0, 0.5):
         task = ClassificationTask(

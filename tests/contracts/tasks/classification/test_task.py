@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import preset
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 WORDS = ["red", "blue", "moon", "dog", "cat", "sun", "fog"]  # of which one of the first three makes the label
 TEXTS = [f"{WORDS[3 + i % 4]} " + "and " * (i % 5) + f"{WORDS[i % 3]} {WORDS[3 + i % 2]}" for i in range(24)]
 LABELS = ["abc"[i % 3] for i in range(24)]
-DATA = Labelled(TEXTS, LABELS)
+DATA = Labeled(TEXTS, LABELS)
 WORD_LEVEL = {"vocab": 12, "labels": ("a", "b", "c"), "max_positions": 8, "dropout": 0.0}
 
 
@@ -50,7 +50,7 @@ def models() -> dict[str, Any]:
     }
 
 
-def task(name: str, data: Labelled = DATA, **settings: Any) -> ClassificationTask:
+def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationTask:
     tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
     options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
     return ClassificationTask(
@@ -126,7 +126,7 @@ def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unkn
         ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .* truncate=true \(--truncate\)"
     ):
         encode(tokenizer, ["red", "red " * 9, "dog " * 10], None, 8, truncate=False)
-    data = Labelled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
+    data = Labeled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
     with pytest.raises(ValueError, match=r"train\.tsv:7 has 9 tokens, the limit is 8"):
         task("corrected", data)
     assert encode(tokenizer, ["?!", "red"], None, 8, truncate=False).ids[0].tolist() == [1]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyheads.data.images.checking import remembered
+from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.source import UNRECORDED
@@ -171,7 +171,7 @@ def _caches(folder: Path) -> list[Files]:
 
 
 def _cache(folder: Path) -> None:
-    remembered(folder / "checked.jsonl")
+    read_checks(folder / "checked.jsonl")
     if (folder / "a.tokens").is_file():
         store = TokenStore(folder / "a.tokens")
         for i in range(min(len(store), 100)):

@@ -48,7 +48,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return decode(data, *bounds)
 
     monkeypatch.setattr(checking, "decode", counting)
-    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
+    monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     return calls
 
 

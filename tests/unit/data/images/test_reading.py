@@ -42,7 +42,7 @@ def test_every_form_gives_the_same(
     tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not decoded:
-        monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
+        monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     found = read_images(form(tmp_path))
     assert sorted(zip(found.keys, found.labels, strict=True)) == sorted(zip(KEYS, LABELS, strict=True))
     order = [KEYS.index(key) for key in found.keys]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from manyheads.data.readers.class_folders import text_files
-from manyheads.data.readers.dataset import Dataset, leaving_out
-from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parsed, table, text_fault
+from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)  # a data set of labeled texts or images
@@ -34,7 +34,7 @@ SCORES = (
     "only classification is supported: write a class for each range of scores, such as low and high, or select another "
     "column with columns.label=NAME"
 )
-_MOST_DIGITS = 18  # maximum digits of a label that is a number
+_MAX_DIGITS = 18  # maximum digits of a label that is a number
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Columns:
 
 
 @dataclass(frozen=True, repr=False)
-class Labelled(Dataset):
+class Labeled(Dataset):
     """Texts with their labels. `second_texts` is None if the items are single texts.
 
     numbered  label name for each label number in the file
@@ -75,10 +75,10 @@ class Labelled(Dataset):
         )
 
 
-def read_labelled(
+def read_labeled(
     path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
     limit: int | None = None,
-) -> Labelled:  # fmt: skip
+) -> Labeled:  # fmt: skip
     """Read one table, or one directory of class folders.
 
     names           names of the labels 0, 1, ... of the file. The name of a class folder may be a prefix of a label
@@ -94,45 +94,49 @@ def read_labelled(
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
     scores: list[str] = []  # locations of scores in the label column
-    chosen: tuple[str, str | None, str] | None = None
+    selected: tuple[str, str | None, str] | None = None
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
-        nonlocal chosen
-        chosen = chosen or _choose(columns or Columns(), row)  # the first row without a fault determines the columns
-        text, pair, label = chosen
+        nonlocal selected
+        selected = selected or _choose(
+            columns or Columns(), row
+        )  # the first row without a fault determines the columns
+        text, pair, label = selected
         if fault := score_fault(row.cells.get(label), label):
             scores.append(row.place)
             raise BadRow(*fault)
         texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
-        written, called = _label(row.cells.get(label), label, names)
-        if written != called:
-            numbered[written] = called
-        return (texts[0], called, *texts[1:])
+        written, name = _label(row.cells.get(label), label, names)
+        if written != name:
+            numbered[written] = name
+        return (texts[0], name, *texts[1:])
 
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parsed(table(path), item), skips, skip=skip_bad_lines)
-    labelled = Labelled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
-    if len(scores) > len(labelled):
+    rows = filter_invalid(parse_rows(table(path), item), skips, skip=skip_bad_lines)
+    labeled = Labeled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
+    if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
-    return replace(labelled, numbered=numbered)
+    return replace(labeled, numbered=numbered)
 
 
-def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labelled:
+def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labeled:
     numbered: dict[str, str] = {}
 
     def item(row: Row[tuple[str, str]]) -> tuple[str, str]:
         text, label = row.cells
-        begun = [name for name in names if name.startswith(label)]
-        written, called = _label(begun[0] if len(begun) == 1 else label, "label", names)
-        if written != called:
-            numbered[written] = called
-        return text, called
+        candidates = [name for name in names if name.startswith(label)]
+        written, name = _label(candidates[0] if len(candidates) == 1 else label, "label", names)
+        if written != name:
+            numbered[written] = name
+        return text, name
 
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parsed(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", whole=folder)
+    rows = filter_invalid(
+        parse_rows(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", corpus=folder
+    )
     kept = list(islice(rows, limit))
-    labelled = Labelled.collect(kept, folder, skips, "no text found")
-    return replace(labelled, files=[row.file for row in kept], numbered=numbered)
+    labeled = Labeled.collect(kept, folder, skips, "no text found")
+    return replace(labeled, files=[row.file for row in kept], numbered=numbered)
 
 
 def number_fault(written: str) -> tuple[str, str] | None:
@@ -140,7 +144,7 @@ def number_fault(written: str) -> tuple[str, str] | None:
 
     Python refuses to convert numbers of thousands of digits.
     """
-    if not written.isdecimal() or len(written) <= _MOST_DIGITS:
+    if not written.isdecimal() or len(written) <= _MAX_DIGITS:
         return None
     return f"label {written[:20]}... has {len(written):,} digits", "check that this is the label column"
 
@@ -171,10 +175,10 @@ def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct labels in class order: by number if all are numbers, otherwise by name."""
-    different = set(labels)
-    numbers = all(label.isdecimal() for label in different)
+    distinct = set(labels)
+    numbers = all(label.isdecimal() for label in distinct)
     # labels "1" and "01" are distinct
-    return tuple(sorted(different, key=lambda label: (int(label) if numbers else 0, label)))
+    return tuple(sorted(distinct, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
@@ -196,30 +200,30 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     if len(unknown) == len(data):
         raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {shown}")
     kept = [i for i, label in enumerate(data.labels) if label in known]
-    return leaving_out(data, kept, "labels not in the training data")
+    return keep_items(data, kept, "labels not in the training data")
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     """Return the names of the columns of the text, the second text (or None) and the label."""
-    there = list(row.cells)
+    available = list(row.cells)
     for name in (columns.text, columns.pair, columns.label):
-        if name is not None and name not in there:
-            raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, there))}")
+        if name is not None and name not in available:
+            raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
     text, pair = columns.text, columns.pair
     if text is None and pair is None:
-        pairs = [names for names in _PAIRS if set(names) <= set(there)]
-        singles = [name for name in _TEXTS if name in there]
+        pairs = [names for names in _PAIRS if set(names) <= set(available)]
+        singles = [name for name in _TEXTS if name in available]
         text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
-    label = columns.label or next((name for name in _LABELS if name in there), None)
+    label = columns.label or next((name for name in _LABELS if name in available), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
-        apart = (
+        separator_hint = (
             (" (the cells seem to be separated by ';'; separate them with ',')")
-            if len(there) == 1 and ";" in there[0]
+            if len(available) == 1 and ";" in available[0]
             else ""
         )
         raise UserError(
-            f"{row.place}: found no column for {missing} among {', '.join(map(repr, there))}{apart}; name"
+            f"{row.place}: found no column for {missing} among {', '.join(map(repr, available))}{separator_hint}; name"
             " the columns in a header line, or set columns.text=NAME columns.label=NAME (and columns.pair=NAME); for"
             " evaluation, pass --columns text=NAME,label=NAME"
         )
@@ -244,7 +248,7 @@ def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
         raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
     if fault := number_fault(written):
         raise BadRow(*fault)
-    called = label_name(written, names)
-    if names and called not in names:
+    name = label_name(written, names)
+    if names and name not in names:
         raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
-    return written, called
+    return written, name
