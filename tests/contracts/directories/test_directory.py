@@ -371,11 +371,7 @@ def test_only_hub_names_reach_the_network(tmp_path: Path, monkeypatch: pytest.Mo
     directory.load("hub:owner/name")
     assert [call[:2] for call in calls] == [("owner/name", "v1"), ("owner/name", None)]
     assert not any("bin" in pattern or "py" in pattern or pattern == "*" for pattern in calls[0][2])
-<<<<<<< HEAD
-    with pytest.raises(ValueError, match=r"hub:no/where: failed to download \(cannot reach\)"):
-=======
     with pytest.raises(ValueError, match=r"hub:no/where: download failed \(cannot reach\)"):
->>>>>>> main
         directory.load("hub:no/where")
 
 
