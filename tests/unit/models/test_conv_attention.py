@@ -249,14 +249,16 @@ def test_features_sizes_and_what_fits_no_model() -> None:
         assert small(kind)(images(size=6)).shape == (2, 3)
         with pytest.raises(ValueError, match="12 x 12, the model's encodings reach 8 x 8"):
             small(kind)(images(size=12))
-    with pytest.raises(ValueError, match="7 pixels are not divisible by patches of 2: nearest that fit: 6 and 8"):
+    with pytest.raises(
+        ValueError, match="7 pixels are not divisible by the patch size 2: the nearest valid sizes are 6 and 8"
+    ):
         model(images(size=7))
     with pytest.raises(ValueError, match="1 channels, the model takes 3"):
         model(images(channels=1))
     for wrong, message in (
         ({"kind": "round"}, "kind is 'round'"),
         ({"image_size": 9}, "8 and 10"),
-        ({"labels": ("a", "a")}, "expected a list of different names"),
+        ({"labels": ("a", "a")}, "expected a list of distinct names"),
         ({"kind": "content", "width": 5}, "make it even"),
         ({"downsample": 0}, "downsample is 0: expected an integer from 1"),
     ):

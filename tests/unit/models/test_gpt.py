@@ -166,5 +166,5 @@ def test_unknown_names_and_too_long_texts() -> None:
         preset("gpt3")
     with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
         preset("gpt2/nano", depth=3)
-    with pytest.raises(ValueError, match="15 tokens, the model takes 14"):
+    with pytest.raises(ValueError, match="15 tokens, but the model takes at most 14"):
         small()(torch.zeros(1, 15, dtype=torch.long))

@@ -254,5 +254,5 @@ def test_unknown_names() -> None:
 def test_too_long_a_sentence_is_refused() -> None:
     model = small(max_positions=5)
     source, target = sentences()
-    with pytest.raises(ValueError, match="7 tokens, the model takes 5"):
+    with pytest.raises(ValueError, match="7 tokens, but the model takes at most 5"):
         model(source, LENGTHS, target[:, :4])

@@ -315,7 +315,7 @@ def test_positions_may_begin_anywhere() -> None:
     shifted = sinusoidal(20, 16, "concatenated").float()[5 : 5 + TS]
     x = model.source_embedding(source[1:2])
     torch.testing.assert_close(model.encoder.positions(x, offset[1:2]), x + shifted)
-    with pytest.raises(ValueError, match="position 21 is needed, the model takes 20"):
+    with pytest.raises(ValueError, match="position 21 is needed, but the model takes at most 20"):
         model.forward_with_halting(source, LENGTHS, target, None, offset + 1)
 
 

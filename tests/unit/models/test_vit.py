@@ -191,8 +191,14 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 30, "patch": 4}, "30 pixels are not divisible by patches of 4: nearest that fit: 28 and 32"),
-        ({"image_size": 3, "patch": 4}, "3 pixels are not divisible by patches of 4: nearest that fit: 4$"),
+        (
+            {"image_size": 30, "patch": 4},
+            "30 pixels are not divisible by the patch size 4: the nearest valid sizes are 28 and 32",
+        ),
+        (
+            {"image_size": 3, "patch": 4},
+            "3 pixels are not divisible by the patch size 4: the nearest valid sizes are 4$",
+        ),
         ({"width": 10}, r"heads is 3: expected an integer that divides width \(10\)"),
         ({"distilled": True, "pool": "mean"}, "expected pool 'class', got 'mean'"),
         ({"stochastic_depth": 1.0}, "from 0 to below 1"),

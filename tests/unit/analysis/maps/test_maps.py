@@ -105,9 +105,9 @@ def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> N
     np.testing.assert_allclose(layer.weights, whole[:, [3, 0]], atol=1e-6)
     with pytest.raises(ValueError, match="t has no 'self' attention: it has encoder, decoder, cross"):
         attention_maps(model, *inputs, name="t", options=MapOptions(axis="self"))
-    with pytest.raises(ValueError, match="cross layer 3 does not exist: valid are 0 to 2"):
+    with pytest.raises(ValueError, match="cross layer 3 does not exist: expected 0 to 2"):
         attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=[3]))
-    with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: valid are 0 to 1"):
+    with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: expected 0 to 1"):
         attention_maps(model, *inputs, options=MapOptions(heads=[2]))
     chosen: Any
     for chosen in (np.array([-1]), [np.int64(2)], (2,)):
