@@ -282,7 +282,7 @@ def test_what_cannot_be_asked_is_told_in_one_line(
     directory.save(tmp_path / "resnet", resnet, preprocessing={"image_mean": [0.5], "image_std": [0.5], "size": 8})
     image = png(tmp_path / "a.png")
     for arguments, message in (
-        ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: expected 0 to 1"),
+        ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: valid are 0 to 1"),
         ((translator.path, "a", "--heads", "2"), "decoder.blocks.0.attention has no head 2: expected 0 to 1"),
         ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, got 'two'"),
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),

@@ -110,5 +110,5 @@ def test_sides_that_patches_do_not_divide(side: int, nearest: str) -> None:
         whole_patches(side, 4)
     with pytest.raises(ValueError, match=message):
         PatchEmbedding(4, 5)(torch.zeros(1, 3, 32, side))
-    with pytest.raises(ValueError, match=r"the images are \(1, 1, 8, 8\): expected \(B, 3, Y, X\)"):
+    with pytest.raises(ValueError, match=r"expected images of shape \(B, 3, Y, X\), found \(1, 1, 8, 8\)"):
         PatchEmbedding(4, 5)(torch.zeros(1, 1, 8, 8))

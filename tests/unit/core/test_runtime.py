@@ -163,7 +163,7 @@ def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
     runtime.prepare(compile=True, device="cuda")
     compiler.touch(0o755)
     monkeypatch.setattr(runtime.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ValueError, match="Python's headers, and there is no .*Python.h: install them, or do not"):
+    with pytest.raises(ValueError, match="Python's headers, but .*Python.h does not exist: install them, or do not"):
         runtime.prepare(compile=True, device="cpu")
     (tmp_path / "Python.h").touch()
     assert runtime.prepare(compile=True, device="cpu").compiled

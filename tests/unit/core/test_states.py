@@ -220,7 +220,7 @@ def test_what_cannot_be_changed_is_told() -> None:
         change.residual(0, torch.zeros(3, D))
         with pytest.raises(ValueError, match=r"found \(3, 16\), expected a shape that broadcasts to \(2, 6, 16\)"):
             logits(model, inputs(model))
-    with pytest.raises(ValueError, match="only attention has heads"), record(model, heads=[0], of="residual"):
+    with pytest.raises(ValueError, match="only attention layers have heads"), record(model, heads=[0], of="residual"):
         pass
     with pytest.raises(ValueError, match="position 9 does not exist"), record(model, queries=[9], of="residual"):
         logits(model, inputs(model))
