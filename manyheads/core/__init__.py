@@ -1,1 +1,1 @@
-"""The one attention core: everything a Transformer of the canon is assembled from. Depends on torch alone."""
+"""Building blocks of all Transformer models: attention, masks, caches, layers, positions. Depends only on torch."""

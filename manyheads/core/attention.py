@@ -1,7 +1,9 @@
-"""Attention, once: scores -> bias -> mask -> normalise -> tap -> dropout -> mix.
+"""The attention function and the multi-head attention module.
 
-Every attention of the package calls `attend`: self, cross and causal attention, windows and packed sequences, additive
-attention, non-local blocks, local and convolutional attention. They differ in projection, scores, bias and mask.
+`attend` computes scores, adds a bias, applies the mask, normalizes, runs the tap, applies dropout and mixes the
+values, in this order. Every attention of the package calls it: self-attention, cross-attention, causal, windowed,
+packed, additive, local and convolutional attention, and non-local blocks. They differ in projections, scores, bias
+and mask.
 """
 
 from __future__ import annotations
@@ -22,17 +24,21 @@ from manyheads.errors import UserError
 
 Normalize = Literal["softmax", "count"]
 
-# Entries of a map (Tq x Tk) up to which a CPU is faster with the explicit way than with the fused kernel, forward and
-# backward: a tenth to a quarter on a 4 + 4 layer translator with sentences of 13 to 18 tokens.
+# Largest attention matrix (Tq x Tk) for which the explicit computation on a CPU is faster than the fused kernel, in
+# inference. Measured on a 4 + 4 layer translation model with sentences of 13 to 18 tokens: 10 to 25% faster.
 SMALL_MAP = 32 * 32
-# The same where gradients are wanted: the kernel's backward is slower than the products of a whole map (ViT-Ti, 197 x
-# 197: 26 ms a layer against 16). With dropout it keeps the whole map, too, and waits for PyTorch's random generator.
+# The same limit for training: the backward pass of the fused kernel is slower than explicit matrix products (ViT-Ti,
+# 197 x 197: 26 ms a layer against 16 ms). With dropout, the fused kernel also stores the whole matrix, and waits for
+# PyTorch's random generator.
 TRAINED_MAP = 256 * 256
 
 
 @dataclass(slots=True, eq=False)
 class _AttentionMap:
-    """The map of one call of `attend`, computed when it is needed, whole or in part. The fields are its arguments."""
+    """Attention weights of one call of `attend`, computed on demand for all or some heads and query rows.
+
+    The fields are the arguments of `attend`.
+    """
 
     query: Tensor
     key: Tensor | None
@@ -53,15 +59,15 @@ class _AttentionMap:
 
     @property
     def is_plain_causal(self) -> bool:
-        """True if the fused kernel computes this mask by itself."""
+        """Return True if the fused kernel supports this mask through its `is_causal` argument."""
         return self.mask is not None and self.bias is None and self.mask.is_plain_causal(self.queries, self.keys)
 
     def allowed(self) -> Tensor | None:
-        """Return the mask as a table, True where a query may attend; None if it may attend everywhere."""
+        """Return the mask as a boolean table, True where a query may attend. None if no key is masked."""
         return None if self.mask is None else self.mask.materialize(self.queries, self.keys, self.query.device)
 
     def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-        """Return the map of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+        """Return the attention weights of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
         if self.scores is None:
             assert self.key is not None
             raw = _product(self._part(self.query, heads, rows), self._part(self.key, heads), self.scale)
@@ -73,9 +79,15 @@ class _AttentionMap:
         return _normalize(raw, allowed, self.normalize, hides=self.bias is not None or self.scores is not None)
 
     def calculation(self, heads: Sequence[int] | None) -> Calculation:
-        """Return what the map of some heads is computed from."""
+        """Return the inputs from which the attention weights of some heads are computed.
+
+        Raises UserError if the weights are not a softmax over products of queries and keys.
+        """
         if self.key is None or self.normalize != "softmax":
-            raise UserError("the maps of this attention are no softmax over products of queries and keys")
+            raise UserError(
+                "this attention has no query-key products to record: its weights are not a softmax over products of "
+                "queries and keys"
+            )
         allowed, added = self.allowed(), self.bias
         if allowed is not None:
             hidden = torch.zeros(allowed.shape, device=self.query.device).masked_fill(~allowed, -math.inf)
@@ -88,7 +100,7 @@ class _AttentionMap:
         return Calculation(query, key, value, self.scale, None if added is None else part(added))
 
     def fused(self, dropout: float) -> Tensor:
-        """Return what each query mixes, (B, H, ..., Tq, Dv), without computing the map."""
+        """Return the mixed values of each query, (B, H, ..., Tq, Dv), with PyTorch's fused kernel."""
         assert self.key is not None
         triangle = self.is_plain_causal
         table = None if triangle else self.allowed()
@@ -99,7 +111,10 @@ class _AttentionMap:
         )
 
     def explicit_is_faster(self, dropout: float) -> bool:
-        """True on a CPU while the map is small, and if it is trained with dropout."""
+        """Return True if explicit matrix products are faster than the fused kernel on this device.
+
+        This holds on a CPU for small attention matrices and for training with dropout.
+        """
         if self.query.device.type != "cpu":
             return False
         size = self.queries * self.keys
@@ -108,8 +123,8 @@ class _AttentionMap:
         return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
 
     def _part(self, tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None = None) -> Tensor:
-        """Select heads and rows of a tensor that broadcasts to (B, H, ..., T, X); dimensions it broadcasts stay."""
-        axis = tensor.dim() - self.query.dim() + 1  # of the heads; a bias (H, Tq, Tk) has it further left, or has none
+        """Select heads and query rows of a tensor that broadcasts to (B, H, ..., T, X). Dimensions of size 1 stay."""
+        axis = tensor.dim() - self.query.dim() + 1  # axis of the heads; negative for a bias without a head axis
         if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
             tensor = tensor[(slice(None),) * axis + (list(heads),)]
         if rows is not None and tensor.dim() > 1 and tensor.shape[-2] > 1:
@@ -131,21 +146,21 @@ def attend(
     tap: Tap | None = None,
     explicit: bool | None = None,
 ) -> Tensor:
-    """Mix the values of the keys that each query matches (Vaswani 2017, section 3.2.1).
+    """Return the attention-weighted mean of the values for each query (Vaswani 2017, section 3.2.1).
 
     query (B, H, ..., Tq, Dh), key (B, H, ..., Tk, Dh), value (B, H, ..., Tk, Dv) -> (B, H, ..., Tq, Dv)
-    mask       which keys a query may attend to; a query that may attend to none gets zeros.
-    bias       added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
-    scores     (B, H, ..., Tq, Tk) instead of scale * query @ key^T, then key may be None (additive attention).
-    scale      1 / sqrt(Dh) unless given.
-    normalise  "softmax", or "count": scores divided by the number of allowed keys (Wang 2018, section 3.2).
-    dropout    probability of dropping a weight.
-    tap        where the map can be recorded or edited.
-    explicit   True computes the whole map, False only if it is needed; None takes the faster way on this device.
+    mask       keys that a query may attend to; a query without any allowed key gets zeros.
+    bias       tensor added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
+    scores     scores (B, H, ..., Tq, Tk) that replace scale * query @ key^T; `key` is then None (additive attention).
+    scale      factor of the scores, 1 / sqrt(Dh) by default.
+    normalize  "softmax", or "count": scores divided by the number of allowed keys (Wang 2018, section 3.2).
+    dropout    probability of dropping an attention weight.
+    tap        hook that records or edits the attention weights.
+    explicit   True computes the attention matrix; False uses the fused kernel if possible; None takes the faster way.
     """
-    assert (key is None) == (scores is not None), "scores come from a key or are given"
+    assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    # both ways of computing read the same mask and bias, so that they cannot drift apart
+    # The explicit and the fused computation read mask and bias from this object, so that they always agree.
     map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
     if tap is not None and tap.calculations:
         tap.record_calculation(map.calculation)
@@ -164,17 +179,20 @@ def attend(
 
 
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scores in float32 at least, as the fused kernels keep them, whatever precision the model runs in."""
+    """Return the scaled products of queries and keys, computed in float32 or a wider type.
+
+    Fused kernels accumulate in float32 as well, whatever the precision of the model.
+    """
     wide = torch.promote_types(query.dtype, torch.float32)
-    device = "cpu" if query.is_meta else query.device.type  # autocast does not know the device of shapes alone
+    device = "cpu" if query.is_meta else query.device.type  # autocast does not support the meta device
     with torch.autocast(device, enabled=False):
         return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
 
 
 def _normalize(scores: Tensor, allowed: Tensor | None, how: Normalize, hides: bool) -> Tensor:
-    """The one place where scores become weights. A row that may look nowhere becomes zeros, and so do its gradients.
+    """Convert scores to attention weights. A query row without any allowed key becomes zeros, with zero gradients.
 
-    hides  scores may be minus infinity of their own, by a bias
+    hides  True if the scores may contain minus infinity already, from a bias
     """
     if how == "count":
         if allowed is None:
@@ -188,8 +206,8 @@ def _normalize(scores: Tensor, allowed: Tensor | None, how: Normalize, hides: bo
         empty = scores.amax(-1, keepdim=True) == -math.inf
         return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
     assert allowed is not None
-    # Sums and products with small tables: filling by booleans, three times, took longer than everything else here. The
-    # lowest number leaves an empty row finite, and every other row as minus infinity would.
+    # Adding a small table and multiplying by it is faster than three calls of masked_fill on the scores. The lowest
+    # finite number, unlike minus infinity, keeps a row without allowed keys finite; other rows get the same result.
     lowest = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     return (scores + lowest).softmax(-1) * allowed.any(-1, keepdim=True).to(scores.dtype)
 
@@ -197,14 +215,14 @@ def _normalize(scores: Tensor, allowed: Tensor | None, how: Normalize, hides: bo
 class Attention(nn.Module):
     """Multi-head attention: projections around `attend` (Vaswani 2017, section 3.2.2).
 
-    width         D of the input and the output.
-    heads         H.
-    head_width    Dh; None for the paper's width / heads, any other number for Keras-style free heads (`key_dim`).
-    key_width     width of each head's queries and keys, where it differs from that of its values (Table 3, row B).
-    memory_width  width of what is attended to, where it differs from `width`.
-    bias          whether the four projections have one.
-    qkv_bias      the same of those of queries, keys and values, where it differs from `bias`.
-    dropout       on the attention weights, while training.
+    width         width D of the input and the output.
+    heads         number of heads H.
+    head_width    width of a head Dh; None for width / heads as in the paper, other values as `key_dim` of Keras.
+    key_width     width of the queries and keys of a head, by default the width of its values (Table 3, row B).
+    memory_width  width of the sequence that supplies keys and values, by default `width`.
+    bias          add a bias to the four projections.
+    qkv_bias      add a bias to the query, key and value projections; by default as `bias`.
+    dropout       probability of dropping an attention weight during training.
     """
 
     def __init__(
@@ -221,11 +239,11 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         if head_width is None and width % heads:
-            raise UserError(f"width {width} is not divisible by {heads} heads: change one or give head_width")
+            raise UserError(f"width {width} is not divisible by {heads} heads: change one of them or set head_width")
         self.heads = heads
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout
-        self.explicit: bool | None = None  # see attend
+        self.explicit: bool | None = None  # argument `explicit` of attend()
         inner, memory_width = heads * self.head_width, memory_width or width
         matched = heads * (key_width or self.head_width)
         read_bias = bias if qkv_bias is None else qkv_bias
@@ -238,18 +256,18 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """x (B, Tq, D) looks at memory (B, Tk, Dm), or at itself -> (B, Tq, D)."""
+        """Attend from x (B, Tq, D) to memory (B, Tk, Dm), by default to x itself, and return (B, Tq, D)."""
         key, value = self.project_keys_values(x if memory is None else memory)
         return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What a cache keeps of memory (B, Tk, Dm): key and value, each (B, H, Tk, Dh)."""
+        """Return the keys and values of memory (B, Tk, Dm), each (B, H, Tk, Dh), ready for a cache."""
         return self._split(self.key(memory)), self._split(self.value(memory))
 
     def forward_cached(
         self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """x (B, Tq, D) looks at keys and values (B, H, Tk, Dh) computed before -> (B, Tq, D)."""
+        """Attend from x (B, Tq, D) to projected keys and values (B, H, Tk, Dh) and return (B, Tq, D)."""
         mixed = attend(
             self._split(self.query(x)),
             key,

@@ -1,4 +1,4 @@
-"""Attention and feed-forward with their residual paths: a block, and a stack of blocks."""
+"""Transformer blocks: attention and feed-forward layers with residual connections, and stacks of blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from manyheads.errors import UserError
 
 
 class Block(nn.Module):
-    """Self-attention, optional attention over a memory, feed-forward, each with a residual path and a layer norm.
+    """Self-attention, optional cross-attention and a feed-forward network.
+
+    Each sublayer has a residual connection and a layer norm.
 
     norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
-    dropout    on what each sublayer adds to its residual path, while training (section 5.4).
-    drop_path  probability of leaving out all that a sublayer adds to an item, while training (stochastic depth).
-    scale      what the first values of learned factors are, one for each channel of what self-attention and the
-               feed-forward network add (Touvron 2021, "Going deeper with Image Transformers", section 2.1); None: none.
+    dropout    probability of dropping an element of a sublayer's output during training (section 5.4).
+    drop_path  probability of skipping a sublayer for an item of the batch during training (stochastic depth).
+    scale      initial value of learned factors, one per channel, for the outputs of self-attention and the feed-forward
+               network (Touvron 2021, "Going deeper with Image Transformers", section 2.1); None: no factors.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
-            raise UserError(f"norm is 'post' or 'pre', got {norm!r}")
+            raise UserError(f"expected norm 'post' or 'pre', found {norm!r}")
         width = attention.output.out_features
         self.norm_first = norm == "pre"
         self.dropout = dropout
@@ -56,7 +58,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
-        self.tap = Tap("residual")  # of what leaves the block
+        self.tap = Tap("residual")  # output of the block
 
     def forward(
         self,
@@ -69,7 +71,10 @@ class Block(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
     ) -> Tensor:
-        """x (B, T, D) -> (B, T, D). With a cache, x are new positions; its cross entries stand in for the memory."""
+        """Apply the block to x (B, T, D) and return (B, T, D).
+
+        With a cache, x contains only the new positions, and cross-attention reads the cache in place of `memory`.
+        """
 
         def self_attention(x: Tensor) -> Tensor:
             key, value = self.attention.project_keys_values(x)
@@ -90,7 +95,7 @@ class Block(nn.Module):
         return self.tap.on_residual(self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
-        """The last sublayer. One that looks at neighbours would need the mask and the cache."""
+        """Apply the last sublayer. Subclasses whose sublayer mixes neighboring positions use the mask and the cache."""
         return self._residual(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_scale)
 
     def _residual(
@@ -103,14 +108,14 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks one after another, and a final norm where `norm` is given.
+    """Sequence of blocks with an optional final layer norm.
 
-    biased  `forward` gets a bias in ordinary use. The compiled functions compute no bias, so `inference` leaves such a
-            stack as it is.
+    biased  True if `forward` gets a bias in ordinary use. The compiled kernels do not support a bias, so `inference`
+            does not replace such a stack.
 
-    With `checkpointing`, gradients compute each block a second time instead of keeping what is in it (Chen 2016,
-    "Training Deep Nets with Sublinear Memory Cost"): a third more products, and the memory of one
-    block beside what goes into each.
+    With `checkpointing`, the backward pass recomputes each block instead of storing its activations (Chen 2016,
+    "Training Deep Nets with Sublinear Memory Cost"). Training then takes a third more matrix products, and stores only
+    the input of each block and the activations of one block.
     """
 
     def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None, *, biased: bool = False) -> None:
@@ -119,7 +124,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
-        self.tap = Tap("residual")  # of what goes into the first block
+        self.tap = Tap("residual")  # input of the first block
 
     def forward(
         self,
@@ -131,7 +136,10 @@ class Stack(nn.Module):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """x (B, T, D) -> (B, T, D). The caller advances the cache, once, when all layers have appended."""
+        """Apply all blocks to x (B, T, D) and return (B, T, D).
+
+        With a cache, the caller advances it once after this call, when all layers have appended.
+        """
         twice = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._is_seen()
         x = self.tap.on_residual(x)
         for layer, block in enumerate(self.blocks):
@@ -142,31 +150,34 @@ class Stack(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
-        """x (B, T, D) -> the input of the first block and the output of each, before a final norm, all (B, T, D)."""
+        """Return the input of the first block and the output of each block, each (B, T, D), before the final norm."""
         states = [self.tap.on_residual(x)]
         for block in self.blocks:
             states.append(block(states[-1], mask=mask, bias=bias))
         return states
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
-        """Return an empty cache of at most `capacity` positions, with the dtype and device of `like`."""
+        """Return an empty cache for at most `capacity` positions, with the dtype and device of `like`."""
         layers, heads, head_width = self.cache_sizes
         return KVCache(layers, batch, heads, capacity, head_width, dtype=like.dtype, device=like.device)
 
     @property
     def cache_sizes(self) -> tuple[int, int, int]:
-        """Layers, heads, and the width of a head: of its keys or of its values, whichever is wider."""
+        """Number of layers, number of heads and head width (the larger of key width and value width) for a cache."""
         first = self.blocks[0]
         assert isinstance(first, Block)
         heads = first.attention.heads
         return len(self.blocks), heads, max(first.attention.head_width, first.attention.query.out_features // heads)
 
     def _is_seen(self) -> bool:
-        """Whether anybody looks into a block: a second pass would be recorded as a second call, or miss an edit."""
+        """Return True if a tap in this stack is in use.
+
+        Checkpointing is then off: its second pass would be recorded as a second call.
+        """
         return any(isinstance(module, Tap) and module.visited for module in self.modules())
 
 
 def trained_stacks(model: nn.Module) -> list[Stack]:
-    """Those of a model that learn: computing their blocks twice spares memory."""
+    """Return the stacks of a model that have trainable parameters. Checkpointing these saves memory."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

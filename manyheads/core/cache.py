@@ -1,4 +1,4 @@
-"""Keys and values that decoding has already computed."""
+"""Key-value cache for incremental decoding."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from manyheads.errors import UserError
 
 
 class KVCache:
-    """Preallocated keys and values of every layer of one decoder, with a length of its own for every row.
+    """Preallocated keys and values for every layer of a decoder. Each row of the batch has its own length.
 
-    A step appends in each layer and the model advances the lengths once, after the last layer. Cross entries (the
-    keys and values of an encoder's output) are computed once, and rows with one source share them.
+    At each decoding step, every layer appends its keys and values; then the model advances the lengths once. Cross
+    entries (keys and values of the encoder output) are computed once. Rows with the same source share them.
 
-    layers, batch, heads, capacity, head_width: sizes; `capacity` is the largest number of positions a row can hold, and
-    keys may be narrower than head_width.
+    layers, batch, heads, capacity, head_width: sizes of the cache. `capacity` is the maximum number of positions of a
+    row. Keys may be narrower than head_width.
     """
 
     def __init__(
@@ -33,16 +33,19 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         self._dtype, self._device = dtype, device
-        # (layers, key or value, B, H, C, Dh): one tensor, so that selecting rows is one copy for all layers
+        # (layers, key or value, B, H, C, Dh): a single tensor, so that rows of all layers are selected in one copy
         self._entries = self._zeros((layers, 2, batch, heads, capacity, head_width))
         self._cross: list[tuple[Tensor, Tensor] | None] = [None] * layers
         self._cross_lengths: Tensor | None = None
-        self._expanded: list[tuple[Tensor, Tensor]] | None = None  # cross entries of every row, once they were read
+        # cross entries of every row, filled at the first read
+        self._expanded: list[tuple[Tensor, Tensor]] | None = None
         self._cross_mask: Mask | None = None
-        self._sources = torch.arange(batch, device=device)  # which original row each row's cross entries come from
+        # index of the original row that supplies the cross entries of each row
+        self._sources = torch.arange(batch, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
         self._longest = 0
-        self._even = True  # all rows have the same length: appending is a plain slice, one query needs no mask
+        # True while all rows have the same length: appending is then a plain slice, and one query needs no mask
+        self._even = True
 
     @property
     def batch(self) -> int:
@@ -54,18 +57,24 @@ class KVCache:
 
     @property
     def offset(self) -> int | Tensor:
-        """Position of the next token: one number if all rows have the same length, else (B,). Reads no device."""
+        """Position of the next token: an int if all rows have the same length, else (B,).
+
+        Does not synchronize the device.
+        """
         return self._longest if self._even else self.lengths
 
     def keys(self, queries: int) -> int:
-        """Return the number of keys that `append` returns for `queries` new positions. Reads no device."""
+        """Return the number of keys that `append` returns for `queries` new positions.
+
+        Does not synchronize the device.
+        """
         return self._longest + queries
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write key, value (B, H, T, Dh) behind each row's own length.
+        """Write key and value, each (B, H, T, Dh), after the last position of each row.
 
-        Returns that layer's keys and values up to the longest row, (B, H, longest + T, Dh); what lies beyond a row's
-        own length is hidden by `mask`.
+        Returns the keys and values of this layer up to the longest row, (B, H, longest + T, Dh). Entries beyond the
+        length of a row are undefined; `mask` hides them.
         """
         end = self._end(key.shape[2])
         keys, values = (
@@ -82,7 +91,10 @@ class KVCache:
         return keys[:, :, :end].to(key.dtype), values[:, :, :end].to(value.dtype)
 
     def advance(self, positions: int | Tensor) -> None:
-        """Count `positions` new ones (for all rows, or (B,) for each); what a row appended beyond is overwritten."""
+        """Add `positions` (int for all rows, or (B,)) to the lengths.
+
+        Appended entries beyond the lengths are overwritten.
+        """
         self.lengths = self.lengths + positions
         if isinstance(positions, int):
             self._longest += positions
@@ -90,13 +102,16 @@ class KVCache:
             self._settle()
 
     def mask(self, queries: int) -> Mask:
-        """The rule for `queries` new positions of every row, to be used with what `append` returns."""
-        # one query of rows of equal length sees every key: no table is needed
+        """Return the mask for `queries` new positions of every row, to be used with the keys from `append`."""
+        # With rows of equal length, a single query may attend to every key, so no mask is needed.
         return Mask(causal=queries > 1 or not self._even, offset=self.offset)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
-        """Fix the cross entries of a layer, (B, H, Ts, Dh), of which `lengths` (B,) are real."""
-        assert self._cross[layer] is None, "cross entries are fixed after first use"
+        """Store the cross entries of a layer, (B, H, Ts, Dh).
+
+        Only the first `lengths` (B,) positions are not padding.
+        """
+        assert self._cross[layer] is None, "cross entries are already set"
         self._cross[layer] = (key, value)
         if layer == 0:
             self._cross_lengths = lengths
@@ -116,44 +131,47 @@ class KVCache:
         return self._cross_mask
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows (N,), in that order, repeated where a number is repeated: beams, finished sentences."""
+        """Keep only the given rows (N,), in that order; an index may repeat. Used for beams and finished sentences."""
         self._select_entries(rows)
         self.lengths = self.lengths[rows]
         self._settle()
         sources = self._sources[rows]
-        # Beams of one sentence share its cross entries: reordering them moves nothing.
+        # The beams of a sentence share their cross entries, so reordering beams copies nothing.
         if not torch.equal(sources, self._sources):
             self._sources, self._expanded, self._cross_mask = sources, None, None
 
     def _select_entries(self, rows: Tensor) -> None:
         used = self._longest
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]  # the others stay in place
+        # rows that change their index; the rest stays in place
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         kept = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
         self._make_room(len(rows))
         self._entries[:, :, :, :, :used].index_copy_(2, moved, kept)
 
     def replace(self, rows: Tensor, other: KVCache) -> None:
-        """Rows (N,) hold what the N rows of another cache of the same model hold; their cross entries stay."""
+        """Copy the N rows of another cache of the same model to the given rows (N,). Cross entries do not change."""
         used = other._longest
         self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
         self.lengths = self.lengths.index_copy(0, rows, other.lengths)
         self._settle()
 
     def _cross_entries(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the cross entries of every layer, each (Bs, H, Ts, Dh), a row for each source."""
+        """Return the cross entries of every layer, each (Bs, H, Ts, Dh), with one row per source."""
         entries = [entry for entry in self._cross if entry is not None]
-        assert len(entries) == len(self._cross), "no cross entries: the model's start() fills them"
+        assert len(entries) == len(self._cross), "the cache has no cross entries: call start() of the model first"
         return entries
 
     def _end(self, new: int) -> int:
-        """Positions of the longest row with so many new ones."""
+        """Return the length of the longest row after `new` more positions. Raises UserError beyond the capacity."""
         end = self._longest + new
         if end > self.capacity:
-            raise UserError(f"the cache holds {self.capacity} positions, {end} are needed: start with a larger one")
+            raise UserError(
+                f"the cache has {self.capacity} positions, but {end} are needed: create it with a larger capacity"
+            )
         return end
 
     def _make_room(self, rows: int) -> None:
-        """Grow to at least `rows` slots and keep their content."""
+        """Grow the cache to at least `rows` rows and keep its content."""
         old, used = self._entries, self._longest
         slots = old.shape[2]
         if rows > slots:

@@ -1,14 +1,14 @@
-"""What all configurations share: every field states its type and its range, and one walker checks them.
+"""Base class and validation of configurations. Each field declares its type and its range.
 
     @dataclass(frozen=True)
     class GPTConfig(Config):
         vocab: Vocabulary
-        end: TokenId | None = None      # an id of `vocab`, or none
+        end: TokenId | None = None      # a token id below `vocab`, or None
         width: Size = 768
         heads: Heads = 12               # divides `width`
         dropout: Rate = 0.1
 
-Every number has a largest value, so that a mistyped one is refused before anything is read or allocated.
+Every number has a maximum, so that a mistyped value is rejected before data is read or memory is allocated.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from manyheads.errors import UserError
 
-LARGEST_PARAMETERS = 10**12  # of a model; GPT-3 has 1.75e11
+LARGEST_PARAMETERS = 10**12  # maximum number of parameters of a model; GPT-3 has 1.75e11
 
-Precision = Literal["float32", "bf16", "int8", "auto"]  # of a loaded model, from the finest to the coarsest, or chosen
+# precisions of a loaded model, from the finest to the coarsest; "auto" selects one
+Precision = Literal["float32", "bf16", "int8", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # in which a model can be trained
+TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions in which a model can be trained
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `least` to `most`; `above` leaves out the least, `below` the most."""
+    """Numbers from `least` to `most`. `above` excludes the lower limit, `below` the upper limit."""
 
     least: float
     most: float
@@ -52,7 +53,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Below:
-    """Numbers from 0 to below the value of another field, which stands before this one: ids of a vocabulary."""
+    """Numbers from 0 to below the value of an earlier field, such as token ids below the vocabulary size."""
 
     field: str
 
@@ -63,7 +64,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Divides:
-    """Numbers that divide the value of another field, which stands before this one."""
+    """Numbers that divide the value of an earlier field."""
 
     field: str
 
@@ -74,32 +75,32 @@ class Divides:
 
 @dataclass(frozen=True)
 class Different:
-    """Names of which none is there twice, `least` or more."""
+    """Lists of distinct names with at least `least` entries."""
 
     least: int = 0
 
     def missed(self, value: tuple[str, ...], config: Any) -> str:
         fits = len(value) >= self.least and len(set(value)) == len(value)
-        return "" if fits else f"of {self.least} or more different names" if self.least else "of different names"
+        return "" if fits else f"of at least {self.least} distinct names" if self.least else "of distinct names"
 
 
-Size = Annotated[int, Range(1, 2**20)]  # of a vector: the width of a model, its hidden units, channels
+Size = Annotated[int, Range(1, 2**20)]  # length of a vector: model width, hidden units, channels
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 2**12), Divides("width")]
-Length = Annotated[int, Range(1, 1_000_000)]  # of a text in tokens
+Length = Annotated[int, Range(1, 1_000_000)]  # length of a text in tokens
 Pixels = Annotated[int, Range(1, 100_000)]
 Vocabulary = Annotated[int, Range(1, 10_000_000)]
 TokenId = Annotated[int, Below("vocab")]
-Count = Annotated[int, Range(1, 10**9)]  # of what takes time, not memory: steps, epochs, items
-Rate = Annotated[float, Range(0, 1)]  # a share or a probability
+Count = Annotated[int, Range(1, 10**9)]  # amounts that take time rather than memory: steps, epochs, items
+Rate = Annotated[float, Range(0, 1)]  # a fraction or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
 Labels = Annotated[tuple[str, ...], Different()]
-Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier, which tells two or more apart
+Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier: two or more
 
 
 class FieldError(UserError):
-    """A value that is not what its field states. `fault` says so without the name of the field."""
+    """Invalid value of a configuration field. `fault` describes the error without the name of the field."""
 
     def __init__(self, field: str, fault: str) -> None:
         super().__init__(f"{field} {fault}")
@@ -108,15 +109,17 @@ class FieldError(UserError):
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes and choices. Raises UserError for a value that is not what its field states."""
+    """Base class of model configurations. Raises UserError if a value does not match its field's type and range."""
 
     def __post_init__(self) -> None:
         checked(self)
 
 
 def checked(config: Any) -> None:
-    """Raises FieldError, a UserError, for the first field of a dataclass whose value is not of its stated
-    type and range. Lists, as JSON gives them, become tuples where tuples are stated."""
+    """Raise FieldError (a UserError) for the first field of a dataclass whose value has a wrong type or range.
+
+    Lists, as read from JSON, become tuples if the field is declared as a tuple.
+    """
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
         value = getattr(config, name)
@@ -127,9 +130,9 @@ def checked(config: Any) -> None:
 
 
 def with_defaults(config: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings of an older run, with the default of each field that the config has had since then.
+    """Return the saved settings of an older run, with defaults for fields that were added to `config` later.
 
-    Defaults are as JSON gives them back.
+    The defaults have the types that JSON returns.
     """
     full = dict(saved)
     for f in fields(config):
@@ -148,7 +151,7 @@ def _hints(config: Any) -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The types that a hint allows, several for a union; a list of sizes is a `tuple`."""
+    """Return the types that a hint allows, several for a union. For `tuple[Size, ...]` this is `tuple`."""
     if get_origin(hint) in (Union, types.UnionType):
         return [kind for member in get_args(hint) for kind in _kinds(member)]
     if get_origin(hint) is Annotated:
@@ -163,7 +166,7 @@ _NAMES: dict[Any, str] = {
 
 
 def _expected(value: Any, hint: Any, config: Any) -> str:
-    """What was expected instead of the value; empty where it is as stated."""
+    """Return a description of the expected value, or an empty string if the value is valid."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         lists = [member for member in arguments if isinstance(value, tuple) and tuple in _kinds(member)]
@@ -189,13 +192,16 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
 
 
 def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
-    """Of a tuple: any number of one kind (`tuple[Size, ...]`), or one of each that is stated."""
+    """Return the expected tuple, or an empty string if the value is valid.
+
+    A hint is either one type for any number of items (`tuple[Size, ...]`) or one type per item.
+    """
     if not isinstance(value, tuple):
         return "a list"
     kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
     if len(kinds) != len(value):
-        return f"a list of {len(kinds)}"
+        return f"a list of {len(kinds)} items"
     for place, (item, kind) in enumerate(zip(value, kinds, strict=True), 1):
         if expected := _expected(item, kind, config):
-            return f"a list, each {expected}, and number {place} is {item!r}"
+            return f"a list with each item {expected}, but item {place} is {item!r}"
     return ""

@@ -1,4 +1,4 @@
-"""The bricks around attention: feed-forward networks, token and patch embeddings, initialisation."""
+"""Layers around attention: feed-forward networks, token and patch embeddings, LSTM, initialization."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
     "gelu": F.gelu,  # x * Phi(x) through erf
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # the approximation of BERT's and GPT-2's original code
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # tanh approximation, as in the original code of BERT and GPT-2
 }
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2, at every position by itself (Vaswani 2017, section 3.3).
+    """Feed-forward network activation(x W1 + b1) W2 + b2, applied to each position (Vaswani 2017, section 3.3).
 
-    x (..., D) -> (..., D); `dropout` acts on the hidden activations while training.
+    x (..., D) -> (..., D); during training, `dropout` applies to the hidden activations.
     """
 
     def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise UserError(f"unknown activation {activation!r}: valid are {', '.join(ACTIVATIONS)}")
+            raise UserError(f"unknown activation {activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         self.expand = nn.Linear(width, hidden)
         self.contract = nn.Linear(hidden, width)
         self.activation = ACTIVATIONS[activation]
@@ -47,14 +47,17 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """Token vectors, multiplied by sqrt(D) where `scaled` (Vaswani 2017, section 3.4). Row `pad` is and stays zero."""
+    """Token embedding, multiplied by sqrt(D) if `scaled` (Vaswani 2017, section 3.4). Row `pad` is always zero."""
 
     def __init__(self, vocabulary: int, width: int, pad: int | None = None, *, scaled: bool = False) -> None:
         super().__init__(vocabulary, width, padding_idx=pad)
         self.scale = math.sqrt(width) if scaled else 1.0
 
     def reset_parameters(self) -> None:
-        """N(0, 1/D): with the scale, inputs have unit variance; tied to the output, logits start near unit variance."""
+        """Draw the weights from N(0, 1/D).
+
+        With the scale, the embeddings have unit variance. If tied to the output, logits start near unit variance.
+        """
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
         self._fill_padding_idx_with_zero()
 
@@ -64,42 +67,54 @@ class TokenEmbedding(nn.Embedding):
 
 
 class PatchEmbedding(nn.Conv2d):
-    """Patches of `patch` x `patch` pixels, each as one vector (Dosovitskiy 2020, equation 1).
+    """Linear projection of image patches of `patch` x `patch` pixels (Dosovitskiy 2020, equation 1).
 
-    images (B, C, Y, X) -> (B, Y / patch * X / patch, D), row by row. Raises UserError where the patches do not fit.
+    images (B, C, Y, X) -> (B, Y / patch * X / patch, D), row by row. Raises UserError if
+    `patch` does not divide a side of the image.
     """
 
     def __init__(self, patch: int, width: int, channels: int = 3) -> None:
         super().__init__(channels, width, patch, stride=patch)
 
     def reset_parameters(self) -> None:
-        """N(0, 1 / fan-in): images of unit variance become vectors of unit variance (the original code: LeCun's)."""
+        """Draw the weights from N(0, 1 / fan-in), so that images of unit variance give vectors of unit variance.
+
+        The original code uses LeCun initialization, too.
+        """
         nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
         assert self.bias is not None
         nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dim() != 4 or images.shape[1] != self.in_channels:
-            raise UserError(f"the images are {tuple(images.shape)}: expected (B, {self.in_channels}, Y, X)")
+            raise UserError(f"expected images of shape (B, {self.in_channels}, Y, X), found {tuple(images.shape)}")
         for side in images.shape[2:]:
             whole_patches(side, self.stride[0])
         return super().forward(images).flatten(2).transpose(1, 2)  # (B, D, Y / P, X / P) -> (B, N, D)
 
 
 def whole_patches(side: int, patch: int) -> int:
-    """How many patches go into a side of so many pixels. Raises UserError with the nearest sizes that fit."""
+    """Return the number of patches along a side of `side` pixels.
+
+    Raises UserError with the nearest valid sizes if `patch` does not divide `side`.
+    """
     count, rest = divmod(side, patch)
     if rest:
         fitting = " and ".join(str(n * patch) for n in (count, count + 1) if n)
-        raise UserError(f"{side} pixels are not divisible by patches of {patch}: nearest that fit: {fitting}")
+        raise UserError(
+            f"{side} pixels are not divisible by the patch size {patch}: the nearest valid sizes are {fitting}"
+        )
     return count
 
 
 class LSTM(nn.LSTM):
-    """As PyTorch's, in the precision of its weights: under bf16 autocast a CPU has none for rows of one length."""
+    """nn.LSTM that runs in the precision of its weights.
+
+    On a CPU, autocast to bf16 does not support an LSTM whose input rows have one length.
+    """
 
     def forward(self, x: Any, state: tuple[Tensor, Tensor] | None = None) -> Any:
-        """x (B, T, D), or packed -> what nn.LSTM gives."""
+        """Return the result of nn.LSTM for x, (B, T, D) or packed."""
         weight = self.weight_ih_l0
         if weight.device.type != "cpu":
             return super().forward(x, state)
@@ -108,14 +123,15 @@ class LSTM(nn.LSTM):
 
 
 def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
-    """x (B, T, D) for a recurrent layer that stops at the end of each text, lengths (B,); None: all of it is real."""
+    """Return x (B, T, D) packed for a recurrent layer, given the length of each text (B,); None: no padding."""
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
 class skip_init(TorchFunctionMode):
-    """While a model is built whose weights come from a file: its first random ones are not drawn, but zeros.
+    """Context manager that skips random initialization while a model is built; weights are zeros instead.
 
-    Drawing takes longer than reading does, and PyTorch imports its compiler to draw on the meta device.
+    For models whose weights are loaded from a file. Drawing the weights takes longer than reading the file, and on the
+    meta device PyTorch imports its compiler to draw them.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -129,7 +145,7 @@ DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 def xavier_uniform(module: nn.Module) -> None:
-    """Glorot's uniform weights and zero biases for every linear layer below `module`."""
+    """Initialize every linear layer below `module` with Glorot's uniform weights and zero biases."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

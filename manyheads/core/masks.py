@@ -1,7 +1,7 @@
-"""Which keys a query may look at, as a value.
+"""Attention masks.
 
-A `Mask` states the rule (key lengths, causality, window, packed segments, an explicit table); `attend` decides
-whether a kernel can follow the rule directly or needs it spelled out by `materialize`.
+A `Mask` describes its rule: key lengths, causality, window, packed segments, or an explicit table. `attend` passes
+simple rules to a fused kernel and calls `materialize` for the rest.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """A rule; every field narrows it and the defaults allow everything.
+    """Rule for the keys that a query may attend to. Every field restricts it; the defaults allow all keys.
 
-    key_lengths  (B,) keys beyond a row's length are padding.
-    causal       a query sees keys at its own position and before.
-    offset       position of the first query among the keys, an int or (B,); None aligns the last query with the last
-                 key (Tk - Tq), which is what decoding with a cache means. (`is_causal` of PyTorch aligns the first.)
-    window       a query sees keys at most this many positions away.
-    segments     ((B, Tq), (B, Tk)) segment numbers of packed sequences: a query sees keys of its own segment.
-    dense        a bool table that broadcasts to (B, H, Tq, Tk), True where a query may look.
+    key_lengths  lengths of the rows, (B,); keys beyond them are padding.
+    causal       a query attends only to keys at its position and earlier.
+    offset       position of the first query among the keys, an int or (B,). None aligns the last query with the last
+                 key (Tk - Tq), as decoding with a cache requires. (PyTorch's `is_causal` aligns the first ones.)
+    window       maximum distance of a key from the query, in positions.
+    segments     segment indices of packed sequences, ((B, Tq), (B, Tk)); a query attends to keys of its segment.
+    dense        boolean table that broadcasts to (B, H, Tq, Tk), True where a query may attend.
     """
 
     key_lengths: Tensor | None = None
@@ -37,34 +37,41 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
-            raise UserError(f"window must not be negative, got {self.window}")
+            raise UserError(f"expected a window of 0 or more, found {self.window}")
         if self.dense is not None and self.dense.dtype != torch.bool:
-            raise UserError(f"a dense mask is boolean (True: may look), got {self.dense.dtype}; pass floats as a bias")
+            raise UserError(
+                f"expected a boolean dense mask (True: may attend), found {self.dense.dtype}; pass floats as bias"
+            )
 
     def __and__(self, other: Mask) -> Mask:
-        """Both rules at once. A field that both state raises UserError, as does an offset that one of two lacks."""
+        """Return a mask that applies both rules.
+
+        Raises UserError if both masks set the same field to different values, or if only one of two positional masks
+        has an offset.
+        """
         positional = [mask for mask in (self, other) if mask.causal or mask.window is not None]
         if len(positional) == 2 and (self.offset is None) != (other.offset is None):
-            raise UserError("both masks compare positions but only one states an offset; give both the same one")
+            raise UserError("both masks depend on positions, but only one has an offset; give both the same offset")
         merged = {}
         for name in ("key_lengths", "offset", "window", "segments", "dense"):
             mine, theirs = getattr(self, name), getattr(other, name)
             alike = mine is theirs or (isinstance(mine, int) and isinstance(theirs, int) and mine == theirs)
             if mine is not None and theirs is not None and not alike:
-                raise UserError(f"both masks state {name}; combine them into one value (dense tables with &)")
+                raise UserError(f"both masks set {name}: combine the values in one mask (dense tables with &)")
             merged[name] = mine if theirs is None else theirs
         return Mask(causal=self.causal or other.causal, **merged)
 
     def is_plain_causal(self, queries: int, keys: int) -> bool:
-        """True where the rule is the plain square triangle that fused kernels know by themselves."""
+        """Return True for a square causal mask without other rules, which fused kernels support."""
         stated = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
         aligned = queries == keys and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
         return self.causal and aligned and stated in ([], ["offset"])
 
     def materialize(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """The rule as a bool table (B or 1, H or 1, Tq, Tk), True where a query may look; None if all may look at all.
+        """Return the mask as a boolean table (B or 1, H or 1, Tq, Tk), True where a query may attend.
 
-        Remembered per shape: the layers of a model share one mask value and so one table.
+        Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
+        share one mask.
         """
         at = (queries, keys, device)
         if at not in self._tables:

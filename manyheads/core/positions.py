@@ -1,8 +1,9 @@
-"""Position schemes: sinusoidal tables in the layouts of the literature, and learned ones, also of a grid.
+"""Position schemes: sinusoidal tables in several layouts, and learned tables, also for image grids.
 
-A position scheme gives a model the order of its tokens, in one of two ways. It adds a vector to each embedding, as
-`Positions` does. Or it returns a bias (B or 1, H, Tq, Tk) of attention scores: the model passes it to its stack as
-`bias`, and builds that stack with `biased=True`. Both kinds have a largest length, and call `check_length`.
+A position scheme is the part of a model that encodes the order of its tokens. There are two types. The first adds
+a vector to each embedding, as `Positions` does. The second returns a bias (B or 1, H, Tq, Tk) of the attention
+scores; the model passes it to its stack as `bias` and builds that stack with `biased=True`. Both types have a maximum
+length and call `check_length`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ Layout = Literal["interleaved", "concatenated", "lecture", "tensor2tensor"]
 
 
 def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
-    """The table of sines and cosines, (length, width), float64.
+    """Return the sinusoidal position table, (length, width), float64.
 
-    interleaved    PE(t, 2i) = sin(t / 10000^(2i/width)), PE(t, 2i+1) = cos of the same (Vaswani 2017, section 3.5)
-    concatenated   the same numbers, all sines first: the original code's order, and Marian's
-    lecture        a slip seen in lectures: the cosine's exponent is (2i+1)/width. Its rows no longer have constant
-                   norm, and a shift is no longer a rotation of each pair.
-    tensor2tensor  all sines first, frequencies 10000^(-i/(n-1)) with n = width / 2 (tensor2tensor's code)
+    interleaved    PE(t, 2i) = sin(t / 10000^(2i/width)), PE(t, 2i+1) = cos of this angle (Vaswani 2017, section 3.5)
+    concatenated   the same values, all sines first, as in the original code and in Marian
+    lecture        a common error in lectures: the exponent of the cosine is (2i+1)/width. The rows no longer have a
+                   constant norm, and a shift is no longer a rotation of each pair.
+    tensor2tensor  all sines first, frequencies 10000^(-i/(n-1)) with n = width / 2 (code of tensor2tensor)
     """
     if layout not in get_args(Layout):
-        raise UserError(f"unknown layout {layout!r} of positions: valid are {', '.join(get_args(Layout))}")
+        raise UserError(f"unknown position layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
     table = torch.empty(length, width, dtype=torch.float64)
-    if table.is_meta:  # a model is only sized: PyTorch would import its compiler, a second, to compute nothing
+    # The model is built only to count its parameters. Computing on the meta device would import PyTorch's compiler,
+    # which takes a second.
+    if table.is_meta:
         return table
     t = torch.arange(length, dtype=torch.float64)[:, None]
     sines, cosines = (width + 1) // 2, width // 2
@@ -47,18 +50,23 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
 
 
 def check_length(end: int, length: int, *, cached: bool = False) -> None:
-    """Raise UserError if `end` positions are more than `length`; `cached`: some of them were read in earlier steps."""
+    """Raise UserError if `end` positions exceed `length`.
+
+    cached  some of the positions were read in earlier decoding steps
+    """
     if end > length:
         found = f"position {end} is needed" if cached else f"the input has {end} tokens"
-        raise UserError(f"{found}, the model takes {length}: split or truncate it")
+        raise UserError(f"{found}, but the model takes at most {length}: split or truncate the text")
 
 
 class Positions(nn.Module):
-    """Adds to x (B, T, D) the vectors of its positions; row b starts at offset[b] (0 unless decoding with a cache).
+    """Position table that adds a vector to each position of x (B, T, D).
 
-    layout  one of the sinusoidal ones (a constant), or "learned" (a parameter, drawn from N(0, 0.02^2))
-    length  how many positions there are. A longer input raises UserError.
-    before  rows of a learned table before that of the first position; no input uses them (RoBERTa's)
+    Row b starts at position offset[b], which is 0 except when decoding with a cache.
+
+    layout  layout of a constant sinusoidal table, or "learned" for a parameter drawn from N(0, 0.02^2)
+    length  number of positions. A longer input raises UserError.
+    before  number of unused rows of a learned table before its first position, as in RoBERTa
     """
 
     table: Tensor
@@ -71,11 +79,11 @@ class Positions(nn.Module):
         if layout == "learned":
             self.table = nn.Parameter(torch.empty(before + length, width).normal_(std=0.02))
         else:
-            # recomputed when a model is built, so it is no part of its weights
+            # computed when a model is built, so it is not saved with the weights
             self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
 
     def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
-        if offset is None or isinstance(offset, int):  # no look at the device is needed
+        if offset is None or isinstance(offset, int):  # an int offset, which needs no synchronization with the device
             first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)
@@ -85,15 +93,15 @@ class Positions(nn.Module):
 
 
 def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False) -> Tensor:
-    """Learned positions of another number of patches: (K + Yo * Xo, D) -> (K + Yn * Xn, D) (Dosovitskiy 2020, section
-    3.2), for a grid `old` = (Yo, Xo) row by row.
+    """Resize learned positions of an image grid: (K + Yo * Xo, D) -> (K + Yn * Xn, D).
 
-    The K first rows, of the class token and its like, stay as they are. Bicubic, because bilinear interpolation makes
-    the vectors shorter than those the network was trained with (Touvron 2021, section 6). `antialias` takes
-    another cubic, and averages over what lies between the cells of a smaller grid.
+    Follows Dosovitskiy 2020, section 3.2. The grids are `old` = (Yo, Xo) and `new` = (Yn, Xn), row by row. The first K
+    rows (class token and similar) do not change. The interpolation is bicubic, because bilinear interpolation shortens
+    the vectors (Touvron 2021, section 6). With `antialias`, PyTorch uses another cubic kernel and averages over
+    neighboring cells when the grid shrinks.
     """
     others = len(table) - old[0] * old[1]
-    assert others >= 0, f"{len(table)} positions are not a grid of {old[0]} x {old[1]}"
+    assert others >= 0, f"expected at least {old[0]} x {old[1]} positions for the grid, found {len(table)}"
     if old == new:
         return table
     grid = table[others:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)

@@ -1,4 +1,4 @@
-"""How to run: threads, precision, the float32 route, compilation. The only place that knows the machine."""
+"""Compute configuration of the machine: device, threads, precision, float32 kernels, compilation, memory."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MOST_THREADS = 1024  # 100,000 end the process
-BUSY = 0.005  # seconds of products that are long beside the start of one
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
+MOST_THREADS = 1024  # PyTorch crashes the process at 100,000 threads
+BUSY = 0.005  # seconds of matrix products beyond which the start of a kernel is negligible
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of glibc's malloc.h
 MOST_HELD = 1.5
 
 _guard = threading.Lock()
-_own: list[tuple[int, str, bool]] = []  # the process's own settings, once for each route in force
+# PyTorch's settings before the first active configuration, once for each active one
+_own: list[tuple[int, str, bool]] = []
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """The way through the kernels that a run takes. Two runs on the same route give the same bits.
+    """Device, precision, threads and kernels of a run. Two runs with the same configuration are bit-identical.
 
-    precision  "float32", or "bf16": autocast of the matrix products to bfloat16, weights stay float32; for a loaded
-               model also "int8" and "auto" (see `manyheads.inference`)
-    threads    of PyTorch on the CPU; None: as many as the process has
-    matmul     torch's float32 matmul precision. On a CPU "medium" sends products through oneDNN: twice as fast as the
-               default where there is AVX-512, slower where there is not, and real bf16 where there is AMX. On a GPU
-               "high" is TF32, which keeps 10 of 23 bits.
-    lowered    the precision of fused kernels, which are no concern of autocast; None without them
+    precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
+               model also accepts "int8" and "auto" (see `manyheads.inference`).
+    threads    PyTorch threads on the CPU; None: the current setting of the process
+    matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN: twice as fast as the default with
+               AVX-512, slower without it, and real bf16 with AMX. On a GPU, "high" is TF32 with 10 of 23 mantissa bits.
+    lowered    precision of the fused inference kernels, which autocast does not control; None without these kernels
     """
 
     device: str
@@ -57,10 +57,10 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """The process's threads and float32 kernels as the route wants them, and then as they were.
+        """Apply threads and float32 kernels of this configuration to the process; restore the old ones at the end.
 
-        They hold for the whole process: where several threads compute on different routes, those of one may be in
-        force for another. The last to leave brings back what was there before the first.
+        The settings hold for the whole process. If several threads use different configurations, one may run with the
+        settings of another. The last one to exit restores the original values.
         """
         with _guard:
             threads, _, tf32 = before = _settings()
@@ -75,30 +75,36 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        """`settings`, and autocast where the precision is bf16: what every forward pass runs in."""
+        """Apply `settings`, and autocast to bf16 if the precision is bf16. Every forward pass runs in this context."""
         with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
     def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The function, compiled where the route asks for it (needs a C++ compiler on the CPU)."""
+        """Return the function, compiled if the configuration says so (on a CPU this needs a C++ compiler)."""
         return torch.compile(function, dynamic=True) if self.compiled else function
 
     def describe(self) -> dict[str, Any]:
-        """What a checkpoint keeps: a resumed run is bit-exact on the same route, torch and processor."""
+        """Return the entries of a checkpoint that describe the machine.
+
+        A resumed run is bit-identical only with the same configuration, PyTorch version and processor.
+        """
         threads = self.threads or torch.get_num_threads()
-        compute = {name: value for name, value in asdict(self).items() if name != "lowered"}  # no part of training
+        # has no effect on training
+        compute = {name: value for name, value in asdict(self).items() if name != "lowered"}
         return {**compute, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
-        """FLOP/s that this machine reaches in products of the route's precision: of two matrices 1024 x 1024, or of
-        larger ones and of several in a row where it is done with those before it is fully busy."""
+        """Return the FLOP/s that this machine reaches in matrix products of the configured precision.
+
+        Multiplies matrices of 1024 x 1024, and larger or repeated ones if the device is not fully busy with those.
+        """
         dtype, best = torch.bfloat16 if self.precision == "bf16" else torch.float32, 0.0
 
         def seconds(a: Tensor, times: int) -> float:
             start = time.perf_counter()
             for _ in range(times):
                 product = a @ a
-            product[0, 0].item()  # waits for a device that works asynchronously
+            product[0, 0].item()  # waits for an asynchronous device
             return (time.perf_counter() - start) / times
 
         with self.settings():
@@ -115,24 +121,27 @@ class ComputeConfig:
 def prepare(
     precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
 ) -> ComputeConfig:
-    """Choose device, precision and threads; `ComputeConfig.autocast` applies them. Defaults to a GPU if present."""
+    """Choose device, precision and threads; `ComputeConfig.autocast` applies them. The default is a GPU if present."""
     if precision not in PRECISIONS:
-        raise UserError(f"unknown precision {precision!r}: valid are {', '.join(PRECISIONS)}")
+        raise UserError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if compile and device == "cpu":
         _check_compiler()
     if precision == "bf16" and device == "cpu" and not bf16_pays(threads):
-        lacks = "multiplies no faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 products"
-        logger.warning(f"this processor {lacks}: precision bf16 will be slower here than float32")
+        lacks = "is not faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 instructions"
+        logger.warning(f"this processor {lacks}: training in bf16 will be slower than in float32")
     return ComputeConfig(device, precision, threads, _matmul(device, precision), compile)
 
 
 @functools.cache
 def bf16_pays(threads: int | None = None) -> bool:
-    """Whether this processor multiplies faster in bf16 than in float32. Not each that can does: one with AVX512-BF16,
-    whose AMX the system hid, did 172 and 305 GFLOP/s. The first call with so many threads measures both."""
+    """Return True if this processor multiplies matrices faster in bf16 than in float32.
+
+    Hardware support is not sufficient: a processor with AVX512-BF16 but without access to AMX reached 172 GFLOP/s in
+    bf16 and 305 in float32. The first call with a given number of threads measures both.
+    """
     if not torch.cpu._is_avx512_bf16_supported():
         return False
     routes = (
@@ -142,12 +151,15 @@ def bf16_pays(threads: int | None = None) -> bool:
     return bf16 > float32
 
 
-BUFFER = 2**28  # bytes: more than what a few cores find in their cache
-CACHED = 2**25  # bytes that they do find there
+BUFFER = 2**28  # bytes: larger than the cache that a few cores have
+CACHED = 2**25  # bytes that fit into the cache
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
-    """The rate at which a processor with so many threads reads so many bytes again and again, the best of five."""
+    """Return the rate at which the processor reads memory, in bytes per second.
+
+    Reads a buffer of `size` bytes five times with this number of threads, and returns the best rate.
+    """
     with prepare(threads=threads, device="cpu").settings():
         memory = torch.ones(size // 4)
         memory.sum()
@@ -161,19 +173,24 @@ def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
 
 
 def _check_compiler() -> None:
-    """Raises UserError where there is not what PyTorch compiles with on a CPU."""
+    """Raise UserError if PyTorch lacks a C++ compiler or Python's headers for compilation on a CPU."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if shutil.which(compiler) is None:
-        raise UserError(f"compiling needs a C++ compiler, and there is no {compiler}: install it, or do not compile")
+        raise UserError(
+            f"compilation needs a C++ compiler, but {compiler} was not found: install it, or do not compile"
+        )
     if not header.is_file():
-        raise UserError(f"compiling needs Python's headers, and there is no {header}: install them, or do not compile")
+        raise UserError(
+            f"compilation needs Python's headers, but {header} does not exist: install them, or do not compile"
+        )
 
 
 def _matmul(device: str, precision: Precision) -> str:
-    """The fastest kernels for float32 products that still round as float32 does.
+    """Return the fastest float32 matmul setting that still rounds as float32 does.
 
-    By what the processor has, not by a stopwatch: two runs on one machine must take the same route.
+    Depends on the features of the processor and not on a measurement, because two runs on one machine must be
+    identical.
     """
     if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
         return "medium"
@@ -185,8 +202,8 @@ def _settings() -> tuple[int, str, bool]:
 
 
 def _set(threads: int, matmul: str, tf32: bool) -> None:
-    """`tf32` is for convolutions on a GPU."""
-    if threads != torch.get_num_threads():  # costs time where there is nothing to change, too
+    """Set threads and float32 kernels; `tf32` affects convolutions on a GPU."""
+    if threads != torch.get_num_threads():  # the call takes time even if nothing changes
         torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32 = tf32
@@ -194,24 +211,24 @@ def _set(threads: int, matmul: str, tf32: bool) -> None:
 
 @contextlib.contextmanager
 def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
-    """What is freed while the block runs stays with the process, for the next step of a training that needs as much.
+    """Keep freed memory in the process while the block runs, because the next training step needs the same amount.
 
-    By itself the C library hands a large block back as soon as it is freed, and the system clears every page of the
-    next one: a fifth of a step of BERT base. Other C libraries than glibc are left as they are.
+    By default the C library returns a large block to the system as soon as it is freed, and the system clears every
+    page of the next block: 20% of a training step of BERT base. Only glibc is changed.
 
-    sparing  half of it, for a model that hardly fits: blocks of 8 MiB or more, such as weights gathered from other
-             ranks, are handed back at once
+    sparing  for a model that hardly fits into memory: blocks of 8 MiB or more, such as weights gathered from other
+             ranks, are returned at once
 
-    Yields what has to be called after each step. Blocks of many sizes tear what is kept to pieces that no later block
-    fits into, so that a process grows for hours; it gives back what is free once it holds `MOST_HELD` times as much as
-    it did after the first step, or after the one that followed the last time.
+    Yields a function that the caller runs after each step. Blocks of many sizes fragment the memory, so that a process
+    would grow for hours. The function returns free memory to the system when the process holds `MOST_HELD` times the
+    memory that it held after the first step, or after the first step that followed the last such return.
     """
     libc = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
     if libc is None:
         yield lambda: None
         return
     if sparing:
-        libc.mallopt(M_MMAP_THRESHOLD, 2**23)  # once set, it no longer grows with what is freed
+        libc.mallopt(M_MMAP_THRESHOLD, 2**23)  # an explicit threshold no longer grows when blocks are freed
     else:
         libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
@@ -228,7 +245,7 @@ def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
 
     try:
         yield tidy
-    finally:  # what glibc's own adaptation ends at
+    finally:  # values at which glibc's automatic adaptation ends
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(M_TRIM_THRESHOLD, 64 * 2**20)
@@ -236,7 +253,7 @@ def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
 
 
 def processor() -> str:
-    """The name of the machine's processor, as the system tells it."""
+    """Return the name of the processor that the operating system reports."""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             for line in f:
@@ -246,19 +263,19 @@ def processor() -> str:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now; 0 where the system does not tell."""
+    """Return the resident memory of this process in bytes, or 0 if the system does not report it."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
 
 
 def physical_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Return the physical memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients while the block runs; after it the model's mode is what it was."""
+    """Disable dropout and gradients while the block runs, then restore the mode of the model."""
     training = model.training
     model.eval()
     try:

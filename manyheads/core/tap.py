@@ -1,4 +1,4 @@
-"""Looking at what passes inside a model and changing it, in any model, in any mode.
+"""Recording and editing of activations inside any model.
 
     with record(model, layers=["decoder.*.cross"], heads=[0, 3]) as maps:
         model(...)
@@ -14,12 +14,14 @@
         change.residual("decoder.blocks.1", states["decoder.blocks.1"][0][:, [3]], positions=[3])
         model(...)
 
-Only what was asked for is computed beside the fused kernel, and the output does not change by recording. There are
-three places to look at, each with the names that `tapped(model, place)` lists, in the order in which they were built:
+The fused kernel still computes the output, so recording does not change it; only the requested part is computed
+in addition. There are three places to record or edit. `tapped(model, place)` lists the layer names of each place, in
+the order in which the layers were built:
 
-    "attention"     the maps of its heads, and their outputs before the output projection
-    "feed_forward"  what such a network gives, (B, T, D), before it is added to the residual stream
-    "residual"      the stream (B, T, D): a stack's name is what goes into its first block, a block's what leaves it
+    "attention"     the attention weights of each head, and the outputs of the heads before the output projection
+    "feed_forward"  the output of a feed-forward network, (B, T, D), before it is added to the residual stream
+    "residual"      the residual stream (B, T, D): the name of a stack is the input of its first block, the name of a
+                    block is its output
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ Layers = Sequence[str | int] | str | int | None
 
 
 class Grid(NamedTuple):
-    """What the queries, or the keys, of a map over an image are.
+    """Image grid of the queries, or of the keys, of an attention map.
 
-    A layer tells those of both by `grids(shape of its input)`, or the model those of all its layers by `grids()`.
+    A layer returns the grids of both by `grids(shape of its input)`; a model returns those of all layers by `grids()`.
 
-    rows, columns  of the cells of the image, which come last, row by row; a clip's frames one below the other
-    tokens         names of those before them
-    cover          share of the image, down and across, that the cells cover
+    rows, columns  size of the grid; its cells are the last positions, row by row. The frames of a clip follow each
+                   other.
+    tokens         names of the tokens before the cells
+    cover          fractions of the image height and width that the cells cover
     """
 
     rows: int
@@ -58,10 +61,10 @@ class Grid(NamedTuple):
 
 
 class Calculation(NamedTuple):
-    """What the maps and outputs of h heads come from: softmax(scale * query @ key^T + added) @ value.
+    """Inputs of the attention of h heads: softmax(scale * query @ key^T + added) @ value.
 
     query (B, h, ..., Tq, Dh), key (B, h, ..., Tk, Dh), value (B, h, ..., Tk, Dv)
-    added  broadcasts to (B, h, ..., Tq, Tk): a bias, and minus infinity where a mask hides a key; None: neither
+    added  the bias, with minus infinity where a mask hides a key; broadcasts to (B, h, ..., Tq, Tk). None: neither.
     """
 
     query: Tensor
@@ -79,7 +82,7 @@ class _Recording:
 
 
 class Tap(nn.Module):
-    """A place on a model's way where what passes can be seen and changed. Without visitors it does nothing."""
+    """Hook inside a model that can record or edit activations. Without recordings and edits it does nothing."""
 
     def __init__(self, place: Place = "attention") -> None:
         super().__init__()
@@ -95,24 +98,24 @@ class Tap(nn.Module):
 
     @property
     def visited(self) -> bool:
-        """Whether anybody looks: then the modules compute, not what they were lowered to."""
+        """True if recordings or edits are active. The modules then compute in place of the fused kernels."""
         return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
 
     def record(self, weights: Weights, queries: int) -> None:
-        """Store what was asked for; `weights(heads, rows)` computes just that part of the map."""
+        """Store the requested attention weights; `weights(heads, rows)` computes only this part of the map."""
         for wanted in self.recordings:
             _check_range("query row", wanted.queries, queries)
             with torch.no_grad():
                 wanted.calls.append(weights(wanted.heads, wanted.queries))
 
     def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
-        """The same of what maps are computed from; `part(heads)` is that of some heads."""
+        """Store the requested inputs of the attention; `part(heads)` returns the inputs of some heads."""
         for wanted in self.calculations:
             with torch.no_grad():
                 wanted.calls.append(part(wanted.heads))
 
     def on_pattern(self, full: Tensor) -> Tensor:
-        """An explicit map (B, H, ..., Tq, Tk) passes: edit it, then store what was asked for."""
+        """Edit the attention weights (B, H, ..., Tq, Tk), store the requested part, and return them."""
         for change in self.map_edits:
             full = change(full)
 
@@ -124,13 +127,13 @@ class Tap(nn.Module):
         return full
 
     def on_output(self, output: Tensor) -> Tensor:
-        """The heads' outputs (B, H, ..., Tq, Dv) pass, or states: edit them."""
+        """Edit the outputs of the heads (B, H, ..., Tq, Dv), or states, and return them."""
         for change in self.output_edits:
             output = change(output)
         return output
 
     def on_residual(self, states: Tensor) -> Tensor:
-        """States (B, ..., T, D) pass: edit them, then store what was asked for."""
+        """Edit the states (B, ..., T, D), store the requested positions, and return them."""
         states = self.on_output(states)
         for wanted in self.recordings:
             _check_range("position", wanted.queries, states.shape[-2])
@@ -140,7 +143,7 @@ class Tap(nn.Module):
 
 
 class Maps(dict[str, list[Tensor]]):
-    """What was recorded, by layer name, one tensor for every call: maps (B, heads, Tq, Tk), or states (B, T, D)."""
+    """Recorded tensors by layer name, one per call: attention maps (B, heads, Tq, Tk), or states (B, T, D)."""
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {len(calls)} x {tuple(calls[0].shape)}" for name, calls in self.items() if calls]
@@ -158,15 +161,15 @@ def record(
     *,
     of: Place = "attention",
 ) -> Iterator[Maps]:
-    """Record attention maps while the block runs: per call, per head, before dropout; or states, see `of`.
+    """Record attention maps (per call and head, before dropout) or states while the block runs.
 
-    layers   names as `tapped(model, of)` lists them, shell patterns of names, or numbers in that order; None for all.
-    heads    which heads (in this order), None for all.
-    queries  which query rows (negative from the end), None for all; with a cache, rows of each call. Of states, which
-             positions.
-    of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D); edits that stand come first.
+    layers   names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list; None for all.
+    heads    indices of heads, in the order of the result; None for all.
+    queries  indices of query rows, negative from the end; None for all. With a cache, they count within each call. For
+             states, these are positions.
+    of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D). Active edits apply first.
 
-    Raises UserError for a layer, head or row that does not exist and RuntimeError if nothing was seen.
+    Raises UserError for a layer, head or row that does not exist, and RuntimeError if no selected layer ran.
     """
     chosen = _choose(model, of, layers, heads)
     maps = Maps({name: [] for name, _ in chosen})
@@ -178,9 +181,9 @@ def record(
 def record_calculations(
     model: nn.Module, layers: Layers = None, heads: Sequence[int] | None = None
 ) -> Iterator[dict[str, list[Calculation]]]:
-    """As `record` of maps: what each of them, and what its head gives, is computed from.
+    """Record the inputs of the attention: queries, keys, values, scale and bias of each map. Arguments as for `record`.
 
-    Raises UserError, too, for an attention whose maps are no softmax over products of queries and keys.
+    Raises UserError for an attention whose weights are not a softmax over products of queries and keys.
     """
     chosen = _choose(model, "attention", layers, heads)
     calculations: dict[str, list[Calculation]] = {name: [] for name, _ in chosen}
@@ -193,7 +196,7 @@ def _visiting(
     kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
     heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
-    """`calls` by name take what was asked for, while the block runs."""
+    """Append what the selected modules compute to `calls`, by layer name, while the block runs."""
     visits = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
     for recordings, recording in visits:
         recordings.append(recording)
@@ -207,10 +210,10 @@ def _visiting(
 
 
 class Edit:
-    """Changes inside a model, undone when the `edit` block ends.
+    """Changes to the activations of a model, undone when the `edit` block ends.
 
-    `new` is a tensor that broadcasts to the part that it replaces, or a function of that part: `torch.zeros_like` for
-    ablation, a mean over other runs for mean ablation, what `record` saw in another run for patching.
+    `new` is a tensor that broadcasts to the replaced part, or a function of that part. Examples: `torch.zeros_like` for
+    ablation, a mean over other runs for mean ablation, states that `record` stored in another run for patching.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -218,7 +221,7 @@ class Edit:
         self._undo: list[tuple[list[Change], Change]] = []
 
     def map(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
-        """Replace the maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of them."""
+        """Replace the attention maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of the maps."""
         self._add("map_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def output(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
@@ -226,40 +229,44 @@ class Edit:
         self._add("output_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def zero(self, layers: Layers, heads: Sequence[int] | None = None) -> None:
-        """Silence these heads (ablation)."""
+        """Set the outputs of these heads to zero (ablation)."""
         self.output(layers, heads, torch.zeros_like)
 
     def feed_forward(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
-        """Replace what feed-forward networks give (B, t, D) at these positions, before it is added to the stream.
+        """Replace the outputs (B, t, D) of feed-forward networks at these positions, before the residual addition.
 
-        positions  negative from the end, with a cache those of each call; None for all
+        positions  indices, negative from the end; with a cache, they count within each call. None for all.
         """
         chosen = _choose(self._model, "feed_forward", layers, None)
         self._add("output_edits", chosen, -2, "position", positions, new)
 
     def residual(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
-        """Replace the residual stream (B, t, D) at these positions: behind a block, or before a stack's first one."""
+        """Replace the residual stream (B, t, D) at these positions.
+
+        The name of a block stands for its output, the name of a stack for the input of its first block.
+        """
         self._add("output_edits", _choose(self._model, "residual", layers, None), -2, "position", positions, new)
 
     def _add(
         self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, what: str,
         wanted: Sequence[int] | None, new: Tensor | Change,
     ) -> None:  # fmt: skip
-        """`wanted` of what lies along the axis is changed."""
+        """Register an edit of the selected indices along the axis."""
 
         def change(tensor: Tensor) -> Tensor:
             count = tensor.shape[axis]
             _check_range(what, wanted, count)
             numbers = range(count) if wanted is None else [number % count for number in wanted]
-            chosen = torch.tensor(numbers, dtype=torch.long, device=tensor.device)  # also where there are none
+            # an explicit dtype, because the list may be empty
+            chosen = torch.tensor(numbers, dtype=torch.long, device=tensor.device)
             part = tensor.index_select(axis, chosen)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
             if replacement.shape != part.shape:
                 try:
                     replacement = replacement.expand_as(part)
                 except RuntimeError:
-                    shapes = f"{tuple(replacement.shape)}: expected what broadcasts to {tuple(part.shape)}"
-                    raise UserError(f"what replaces a part is {shapes}") from None
+                    shapes = f"{tuple(replacement.shape)}, expected a shape that broadcasts to {tuple(part.shape)}"
+                    raise UserError(f"the replacement has the wrong shape: found {shapes}") from None
             return tensor.index_copy(axis, chosen, replacement)
 
         for _, module in modules:
@@ -275,7 +282,7 @@ class Edit:
 
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
-    """Change what passes inside while the block runs: zero, replace or patch maps, heads, networks, the stream."""
+    """Edit activations while the block runs: attention maps, heads, feed-forward networks or the residual stream."""
     changes = Edit(model)
     try:
         yield changes
@@ -284,12 +291,12 @@ def edit(model: nn.Module) -> Iterator[Edit]:
 
 
 def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]:
-    """Every module of the model that has such a place, by name, in the order in which it was built."""
+    """Return every module of the model with a tap at this place, by name, in the order of construction."""
     by_tap: dict[Tap, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules():
         tap = getattr(module, "tap", None)
         if isinstance(tap, Tap) and tap.place == place:
-            by_tap.setdefault(tap, (name, module))  # a lowered model has some of its modules twice
+            by_tap.setdefault(tap, (name, module))  # a model with fused kernels contains some modules twice
     return dict(by_tap.values())
 
 
@@ -301,9 +308,9 @@ def _tap(module: nn.Module) -> Tap:
 def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None) -> list[tuple[str, nn.Module]]:
     modules, what = tapped(model, place), place.replace("_", "-")
     if not modules:
-        raise UserError(f"{type(model).__name__} has no {what} to look at")
+        raise UserError(f"{type(model).__name__} has no {what} layer to record or edit")
     if heads is not None and place != "attention":
-        raise UserError(f"heads are {list(heads)}, but of {what} there are none: only attention has heads")
+        raise UserError(f"found heads {list(heads)} for {what} layers, but only attention layers have heads")
     names = list(modules)
     if layers is None:
         chosen = names
@@ -316,17 +323,17 @@ def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int]
             else:
                 matching = fnmatch.filter(names, wanted)
             if not matching:
-                raise UserError(f"no {what} layer is called {wanted!r}; there are {', '.join(names)}")
+                raise UserError(f"no {what} layer matches {wanted!r}: expected one of {', '.join(names)}")
             chosen += [name for name in matching if name not in chosen]
     for name in chosen:
         for head in heads or ():
             count: int = modules[name].heads  # type: ignore[assignment]
             if not -count <= head < count:
-                raise UserError(f"{name} has no head {head}: valid are 0 to {count - 1}")
+                raise UserError(f"{name} has no head {head}: expected 0 to {count - 1}")
     return [(name, modules[name]) for name in chosen]
 
 
 def _check_range(what: str, chosen: Sequence[int] | None, count: int) -> None:
     for index in chosen or ():
         if not -count <= index < count:
-            raise UserError(f"{what} {index} does not exist: valid are 0 to {count - 1}")
+            raise UserError(f"{what} {index} does not exist: expected 0 to {count - 1}")

@@ -1,6 +1,6 @@
-"""Writing safetensors files: tensor by tensor, so that a model is never held a second time, and with a checksum.
+"""Writing of safetensors files, tensor by tensor, without a second copy of the model in memory, and with a checksum.
 
-The same tensors give the same bytes, which the library does not promise as soon as there is metadata.
+Identical tensors give identical bytes. The safetensors library does not guarantee this for files with metadata.
 """
 
 import hashlib
@@ -19,9 +19,10 @@ DTYPES = {
 
 
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Write a safetensors file and return its SHA-256. `metadata` goes into its header."""
+    """Write a safetensors file and return its SHA-256. `metadata` is stored in the header."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # keeps every tensor aligned
+    # decreasing element size keeps every tensor aligned
+    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     end = 0
     for name in ordered:
         tensor, start = tensors[name], end
@@ -38,7 +39,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """CRC-32 of names and values in 8 hexadecimal digits: it tells a flipped bit, and is fast."""
+    """Return the CRC-32 of names and values in 8 hexadecimal digits. It is fast and detects flipped bits."""
     crc = 0
     for name in sorted(tensors):
         crc = zlib.crc32(_bytes(tensors[name]), zlib.crc32(name.encode(), crc))
@@ -46,5 +47,5 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """The tensor's memory, not copied where it is on the CPU."""
+    """Return the memory of a tensor as a NumPy array of bytes, without a copy if it is on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,4 +1,7 @@
-"""Decoding over one protocol: `step(tokens, cache) -> logits`. Greedy and beam search, sampling, forced scoring."""
+"""Decoding with any model that has `step(tokens, cache) -> logits`.
+
+Contains greedy and beam search, sampling, and forced scoring.
+"""
 
 from manyheads.generation.continuous import ContinuousBatch, Text, sample
 from manyheads.generation.protocol import Cache, Hypothesis, Step, length_penalty

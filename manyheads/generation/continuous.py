@@ -1,8 +1,8 @@
-"""Texts that are continued together, and come and go between steps (iteration-level scheduling, Yu et al. 2022).
+"""Continuous batching: texts are generated together, and join or leave between steps (Yu et al. 2022).
 
-Texts of unequal length share a batch: they are read padded on the right, and the cache forgets the padding, so that a
-row computes what it would compute alone. A row draws one number a token from a generator of its own, so what it becomes
-depends on its seed and not on its neighbours.
+Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the padding, so that each
+row gives the same result as alone. Each row draws one random number per token from its own generator, so its text
+depends on its seed and not on the other rows.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from torch import Tensor
 from manyheads.generation.protocol import Cache
 from manyheads.generation.sampling import Sampling
 
-ROUND = 128  # a cache has a multiple of so many positions: few that come make all rows grow, or shrink
+# A cache's capacity is rounded up to a multiple of this, so that rows are rarely resized when texts join or leave.
+ROUND = 128
 
 
 class RewindableCache(Cache, Protocol):
-    """A cache whose rows can forget."""
+    """Cache whose rows can drop their last positions."""
 
     def advance(self, positions: Tensor) -> None:
-        """Count so many positions more for each row (B,), or fewer."""
+        """Add `positions` (B,) to the lengths of the rows; negative numbers drop positions."""
 
     def replace(self, rows: Tensor, other: Self) -> None:
-        """Rows (N,) hold what the N rows of another cache hold."""
+        """Copy the N rows of another cache to the given rows (N,)."""
 
 
 F = TypeVar("F", bound=RewindableCache)
@@ -36,19 +37,23 @@ F_contra = TypeVar("F_contra", bound=RewindableCache, contravariant=True)
 
 
 class StepAt(Protocol[F_contra]):
-    """A `Step` that can be told which position of each row is wanted: a vocabulary is large, and a prompt is long."""
+    """`Step` with an argument for the position whose logits are needed.
+
+    It avoids computing logits over the whole vocabulary for every position of a long prompt.
+    """
 
     def __call__(self, tokens: Tensor, cache: F_contra, at: Tensor | None = None, /) -> Tensor:
-        """at (B,) -> logits (B, 1, V) of those alone."""
+        """Return the logits (B, 1, V) at the positions `at` (B,) only."""
 
 
 @dataclass(eq=False)
 class Text:
-    """One of the texts of a `ContinuousBatch`.
+    """Text of a `ContinuousBatch`.
 
-    ids    so far, at least one, and at first no more than the model takes
-    limit  the most tokens that it may get; `seed` of the generator that chooses them
-    first  the first of its tokens that is read
+    ids    tokens so far: at first the prompt, from one token to the context length of the model
+    limit  maximum number of generated tokens
+    seed   seed of the generator that samples the tokens
+    first  index of the first token that the model reads
     """
 
     ids: list[int]
@@ -66,21 +71,22 @@ class Text:
 
     @property
     def added(self) -> int:
-        """Tokens that it got."""
+        """Number of generated tokens."""
         return len(self.ids) - self.prompt
 
 
 class ContinuousBatch(Generic[F]):
-    """Continues texts; each step gives one token to all that have been read.
+    """Batch of texts in which each step generates one token for every text whose prompt has been read.
 
-    start      (rows, capacity) -> an empty cache.
-    context    positions that the model takes. A text that grows beyond them goes on from its latter half: its tokens
-               are read again, as if it began there.
-    end        ends a text; it is not among its tokens.
-    chunk      tokens of new texts that are read in one step, while the others go on; None: all at once.
-    rows       texts at once; `positions` that these may hold together. The others wait in their order; one that needs
-               more than that is continued alone.
-    unit       of a row's positions; 1 where nobody comes later, for whom the others would have to grow.
+    start      function (rows, capacity) -> empty cache.
+    context    context length of the model. A longer text continues from its last half to whole context: its tokens are
+               read again, as if it began there.
+    end        token that ends a text; it is not added to the text.
+    chunk      prompt tokens per step, while other texts are generated; None: whole prompts.
+    rows       maximum number of texts in the batch.
+    positions  maximum total capacity of all rows. Further texts wait in order; a text that needs more runs alone.
+    unit       multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
+               is needed.
     """
 
     def __init__(
@@ -90,32 +96,34 @@ class ContinuousBatch(Generic[F]):
         self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
         self._chunk, self._rows, self._positions = chunk, rows, positions
         self.waiting: deque[Text] = deque()
-        self.texts: list[Text] = []  # row by row of the cache
+        self.texts: list[Text] = []  # text of each row of the cache
         self._reading: _Reading[F] | None = None
-        self._gone: set[Text] = set()  # of both, those that get no more tokens
+        self._gone: set[Text] = set()  # texts in the batch or in the prompt phase that get no more tokens
         self._cache: F | None = None
         self._capacity = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """True if another step would generate or read tokens."""
         rows = len(self.texts) + (len(self._reading.texts) if self._reading else 0)
         return bool(self.waiting) or rows > len(self._gone)
 
     def admit(self, texts: Sequence[Text]) -> None:
-        """From the next step on, or as soon as there is room."""
-        assert all(0 < len(text.ids) <= self._context for text in texts), "the caller checks the prompts"
+        """Add texts to the queue. They join at the next step, or as soon as the limits allow."""
+        assert all(0 < len(text.ids) <= self._context for text in texts), (
+            "expected prompts with at least one token and at most the context length"
+        )
         self.waiting.extend(text for text in texts if text.limit > 0)
 
     def drop(self, texts: Collection[Text]) -> None:
-        """These get no more tokens."""
+        """Stop generating these texts."""
         if any(text in self.waiting for text in texts):
             self.waiting = deque(text for text in self.waiting if text not in texts)
         self._gone |= {text for text in texts if text in self.texts or (self._reading and text in self._reading.texts)}
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Text, int]]:
-        """The next token of every text that has been read; one that has ended, or reached its limit, leaves."""
+        """Return the next token of every text whose prompt has been read. Finished texts leave the batch."""
         self._leave()
         self._begin()
         logits = [self._next()] if self.texts else []  # (R, V)
@@ -136,7 +144,7 @@ class ContinuousBatch(Generic[F]):
         return sampled
 
     def _leave(self) -> None:
-        """The last rows take the places of those that have left: nothing else moves."""
+        """Remove finished texts. The last rows move to the free rows; the others stay in place."""
         if self._reading is not None and self._gone.issuperset(self._reading.texts):
             self._gone -= {*self._reading.texts}
             self._reading = None
@@ -155,11 +163,12 @@ class ContinuousBatch(Generic[F]):
         self._cache.select(torch.tensor(rows, device=self._cache.lengths.device))
 
     def _begin(self) -> None:
-        """Those that wait and for which there is room are read, together."""
+        """Start reading the prompts of waiting texts that fit into the batch."""
         if self._reading is not None or not self.waiting:
             return
         chosen: list[Text] = []
-        capacity = max(map(self._needed, self.texts), default=0)  # less than it is, where the longest have left
+        # less than the current capacity if the longest texts have left
+        capacity = max(map(self._needed, self.texts), default=0)
         while self.waiting and (self._rows is None or len(self.texts) + len(chosen) < self._rows):
             needed = max(capacity, self._needed(self.waiting[0]))
             rows = len(self.texts) + len(chosen)
@@ -172,18 +181,18 @@ class ContinuousBatch(Generic[F]):
             self._resize(capacity)
 
     def _needed(self, text: Text) -> int:
-        """Positions of a row for this text with all that it may get."""
+        """Return the capacity of a row for this text with its maximum number of tokens."""
         return min(self._context, -(-(text.prompt + text.limit) // self._unit) * self._unit)
 
     def _resize(self, capacity: int) -> None:
-        """Rows that hold so much; what they hold stays."""
+        """Change the capacity of the rows and keep their content."""
         if self._cache is not None and capacity != self._capacity:
             old, self._cache = self._cache, self._start(len(self.texts), capacity)
             self._cache.replace(torch.arange(len(self.texts), device=old.lengths.device), old)
         self._capacity = capacity
 
     def _next(self) -> Tensor:
-        """The logits (R, V) of what follows each text."""
+        """Return the logits (R, V) of the next token of each text."""
         cache = self._cache
         assert cache is not None
         device = cache.lengths.device
@@ -200,7 +209,7 @@ class ContinuousBatch(Generic[F]):
         return self._step(last, cache)[:, -1]
 
     def _join(self, reading: _Reading[F]) -> list[Tensor]:
-        """Texts that have been read take rows behind the others; the logits (R, V) of what follows each."""
+        """Append rows for texts whose prompts have been read; return the logits (R, V) of their next tokens."""
         keep = [row for row, text in enumerate(reading.texts) if text not in self._gone]
         self._gone -= {*reading.texts}
         if not keep:
@@ -218,7 +227,7 @@ class ContinuousBatch(Generic[F]):
         return [torch.stack([reading.logits[row] for row in keep])]
 
     def _choose(self, logits: Tensor) -> list[int]:
-        """Tokens (R,) for logits (R, V): those of texts with the same settings together."""
+        """Return the next tokens (R,) for logits (R, V). Texts with equal settings are sampled together."""
         alike: dict[Sampling, list[int]] = {}
         for row, text in enumerate(self.texts):
             alike.setdefault(text.sampling, []).append(row)
@@ -239,7 +248,7 @@ class ContinuousBatch(Generic[F]):
 
 
 class _Reading(Generic[F]):
-    """Texts of unequal length that are read into an empty cache, a part of each at a time."""
+    """Texts whose prompts are read into an empty cache, in chunks."""
 
     def __init__(self, texts: Sequence[Text], cache: F) -> None:
         self.texts, self.cache = texts, cache
@@ -247,11 +256,11 @@ class _Reading(Generic[F]):
         rows = [[*text.ids, *text.ids[-1:] * (longest - len(text.ids))] for text in texts]
         self._tokens = torch.tensor(rows, device=device)  # (B, longest)
         self._lengths = torch.tensor([len(text.ids) for text in texts], device=device)
-        self._done = 0  # columns that have been read
-        self.logits: dict[int, Tensor] = {}  # of each row (V,), what follows it
+        self._done = 0  # number of columns read so far
+        self.logits: dict[int, Tensor] = {}  # next-token logits (V,) by row
 
     def read(self, step: StepAt[F], chunk: int | None) -> bool:
-        """At most so many tokens, and at least one of each text; whether all have been read."""
+        """Read at most `chunk` tokens, and at least one of each text. Return True after the last token."""
         rows, longest = self._tokens.shape
         until = longest if chunk is None else min(longest, self._done + max(1, chunk // rows))
         last = self._lengths - 1 - self._done  # (B,)
@@ -262,12 +271,12 @@ class _Reading(Generic[F]):
         self._done = until
         if until < longest:
             return False
-        self.cache.advance(self._lengths - longest)  # nothing real has looked at the padding
+        self.cache.advance(self._lengths - longest)  # no real token has attended to the padding
         return True
 
 
 def _seen(text: Text, logits: Tensor) -> Tensor:
-    """Which tokens (V,) a text has."""
+    """Return a mask (V,) of the tokens that a text contains."""
     if text.seen is None:
         text.seen = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
         text.seen[text.ids] = True
@@ -276,7 +285,10 @@ def _seen(text: Text, logits: Tensor) -> Tensor:
 
 
 def _first(length: int, context: int) -> int:
-    """The first token that a text of so many reads: 0 while it fits, then always a multiple of half the context."""
+    """Return the index of the first token that the model reads of a text with `length` tokens.
+
+    It is 0 while the text fits into the context, then always a multiple of half the context.
+    """
     half = max(1, context // 2)
     return 0 if length <= context else -(-(length - context) // half) * half
 
@@ -293,11 +305,13 @@ def sample(
     end: int | None = None,
     over: Callable[[int, int], bool] = lambda row, token: False,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Continue every prompt: yields, position by position, the (row, token) of all rows that go on.
+    """Generate a continuation of every prompt. Yields for each step the (row, token) pairs of all active rows.
 
-    limits   the most tokens that each row may get; `seeds` of their generators.
-    over     is called with every row and token; a row for which it returns True gets no more.
-    The others are those of `ContinuousBatch`.
+    limits  maximum number of tokens of each row
+    seeds   seeds of the generators of each row
+    over    function called with every row and token; a row for which it returns True is finished
+
+    For the other arguments, see `ContinuousBatch`.
     """
     texts = [Text([*ids], sampling, n, seed) for ids, n, seed in zip(prompts, limits, seeds, strict=True)]
     rows = {text: row for row, text in enumerate(texts)}

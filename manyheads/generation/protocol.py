@@ -1,4 +1,4 @@
-"""What decoding asks of a model, and what it gives back."""
+"""Interface between decoding and a model, and the hypotheses that decoding returns."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from manyheads.errors import UserError
 
 
 class Cache(Protocol):
-    """What a model remembers of each row of a batch. `manyheads.core.cache.KVCache` is one."""
+    """Cache of a model with one state per row of a batch, such as `manyheads.core.cache.KVCache`."""
 
-    lengths: Tensor  # (B,) positions that each row holds
+    lengths: Tensor  # (B,) number of positions in each row
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows (N,), in that order, repeated where a number is repeated."""
+        """Keep only the given rows (N,), in that order; an index may repeat."""
 
 
 C = TypeVar("C", bound=Cache)
-# tokens (B, T), cache of B rows -> logits (B, T, V) of what follows each token; the cache then holds T more positions
+# Function from tokens (B, T) and a cache of B rows to the logits (B, T, V) after each token. It adds T positions to the
+# cache.
 Step: TypeAlias = Callable[[Tensor, C], Tensor]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One complete output.
+    """Complete output of a search.
 
-    tokens           ids without start and without end.
-    log_probability  natural logarithm, summed over the tokens and the end.
-    score            log_probability / length_penalty(len(tokens) + 1, alpha): what hypotheses are ranked by.
+    tokens           ids without start and end tokens.
+    log_probability  natural logarithm, summed over the tokens and the end token.
+    score            log_probability / length_penalty(len(tokens) + 1, alpha); ranks the hypotheses.
     """
 
     tokens: list[int]
@@ -45,20 +46,24 @@ class Hypothesis:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6) ** alpha, length counting the end (Wu et al. 2016, section 7; Vaswani et al. 2017 use 0.6)."""
+    """Return the length penalty ((5 + length) / 6) ** alpha. The length includes the end token.
+
+    Source: Wu et al. 2016, section 7; Vaswani et al. 2017 use alpha = 0.6.
+    """
     return ((5 + length) / 6) ** alpha
 
 
 def check_alpha(alpha: float) -> None:
-    """Raises UserError for an exponent of the length penalty that is not from 0 to 10."""
-    if not 0 <= alpha <= 10:  # nan neither
-        raise UserError(f"alpha must be from 0 to 10, got {alpha}")
+    """Raise UserError if the exponent of the length penalty is not from 0 to 10."""
+    if not 0 <= alpha <= 10:  # also rejects NaN
+        raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 
 def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
-    """Logits in float32 or float64, minus infinity for the suppressed ids.
+    """Return logits in float32 or float64, with minus infinity for the suppressed ids.
 
-    Those are taken out before the softmax: the others sum to one, as in training, where the padding logit is masked.
+    These ids are excluded before the softmax, so that the other probabilities sum to one. Training masks the padding
+    logit in the same way.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if suppress:
@@ -66,39 +71,45 @@ def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
     return logits
 
 
-BLOCK = 64  # numbers in a row whose largest is found at once
-FEW = 100_000  # of which `argmax` finds the largest sooner than the calls for blocks take
+BLOCK = 64  # length of the blocks of a row whose maxima are computed first
+FEW = 100_000  # number of scores below which `argmax` is faster than the search in blocks
 
 
 def block_maxima(scores: Tensor) -> Tensor:
-    """(R, N) -> (R, N / BLOCK), the last block being what is left."""
+    """Return the maximum of each block of scores (R, N), (R, N / BLOCK). The last block may be shorter."""
     whole = scores.shape[1] // BLOCK * BLOCK
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
     return torch.cat([maxima, scores[:, whole:].amax(1, keepdim=True)], 1) if whole < scores.shape[1] else maxima
 
 
-# logits (R, V), ids that are never generated, BLOCK -> the logits without these, the largest of each block and the
-# logarithm of the sum of their exponentials (R,); what is given may be changed
+# Function of logits (R, V), suppressed ids and block length. Returns the logits without suppressed ids, the maximum of
+# each block, and the log-sum-exp of each row (R,). It may change the logits in place.
 Reduce: TypeAlias = Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]]
 
 
 def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
-    """What a search needs to know of logits: they less their log-sums are log-probabilities."""
+    """Return the logits, block maxima and log-sums that a search needs.
+
+    Logits minus log-sums are log-probabilities.
+    """
     logits = without(logits, suppress)
     return logits, block_maxima(logits), logits.logsumexp(-1)
 
 
 def in_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """What stands in blocks (...) of rows (...) of scores (R, N), and in which columns: (..., BLOCK); -inf beyond N."""
+    """Return the scores and columns in the given blocks of rows of scores (R, N), each (..., BLOCK).
+
+    Columns beyond N get minus infinity.
+    """
     columns = blocks[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)
     beyond = columns >= scores.shape[1]
     return scores[rows[..., None], columns.masked_fill(beyond, 0)].masked_fill(beyond, -torch.inf), columns
 
 
 def largest(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
-    """Where each row (R, N) has its largest, of equal ones the first. `argmax` of many is slow on a CPU.
+    """Return the column of the maximum of each row (R, N); of equal values, the first. Faster than `argmax` on a CPU.
 
-    maxima  (R, blocks), if they are known
+    maxima  block maxima (R, blocks), if already computed
     """
     if maxima is None:
         if scores.numel() < FEW:

@@ -1,4 +1,4 @@
-"""Sampling: how the next token is chosen from its logits."""
+"""Sampling of the next token from its logits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from manyheads.generation.protocol import largest
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen from its logits; what is said first is applied first.
+    """Settings for sampling the next token from its logits, in the order of their application.
 
-    repetition_penalty  divides the positive logits of tokens that the text has, and multiplies negative ones (Keskar et
-                        al. 2019, section 4.1); 1 does nothing
-    temperature         divides the logits; 0 takes the most probable token (of equal ones the smallest id)
-    top_k               keeps the k most probable tokens, and those as probable as the last (Fan et al. 2018)
-    top_p               keeps the fewest most probable tokens that together have this probability (Holtzman et al. 2020)
+    repetition_penalty  divides positive logits and multiplies negative logits of tokens that the text already contains
+                        (Keskar et al. 2019, section 4.1); 1 has no effect
+    temperature         divides the logits; 0 selects the most probable token (of equal ones the smallest id)
+    top_k               keeps the k most probable tokens, and all tokens as probable as the last one (Fan et al. 2018)
+    top_p               keeps the smallest set of most probable tokens with this total probability (Holtzman et al.
+                        2020)
     """
 
     temperature: float = 1.0
@@ -29,26 +30,33 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # nan neither
-            raise UserError(f"temperature must be 0, or from 0.001 to 1000, got {self.temperature}")
+        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # also rejects NaN
+            raise UserError(f"temperature is {self.temperature}: expected 0, or a number from 0.001 to 1000")
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k must be at least 1, got {self.top_k}")
+            raise UserError(f"top_k is {self.top_k}: expected at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+            raise UserError(f"top_p is {self.top_p}: expected a number above 0 and at most 1")
         if not 1e-3 <= self.repetition_penalty <= 1e3:
-            raise UserError(f"repetition_penalty must be from 0.001 to 1000, got {self.repetition_penalty}")
+            raise UserError(f"repetition_penalty is {self.repetition_penalty}: expected a number from 0.001 to 1000")
 
     def choose(self, logits: Tensor, seen: Tensor | None, chances: Callable[[], Tensor]) -> Tensor:
-        """logits (B, V), tokens that each text has (B, V), numbers from 0 to 1 (B,) when asked for -> tokens (B,)."""
+        """Return the next tokens (B,) for logits (B, V).
+
+        seen     mask (B, V) of the tokens that each text contains
+        chances  function that returns random numbers (B,) from 0 to 1, called only if needed
+        """
         logits = self.filtered(logits, seen)
         if self.temperature == 0:
             return largest(logits)
-        # the inverse of the distribution function: one number a token, whatever the vocabulary and the batch
+        # inverse transform sampling: one random number per token, whatever the size of vocabulary and batch
         heights = logits.softmax(-1).double().cumsum(-1)  # (B, V)
         return (heights <= chances().to(heights.device)[:, None] * heights[:, -1:]).sum(-1)
 
     def filtered(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
-        """logits (B, V) -> logits (B, V), -inf for what is not to be chosen; `seen` (B, V) for the penalty."""
+        """Return the logits (B, V), with minus infinity for excluded tokens.
+
+        seen  mask (B, V) of the tokens that each text contains, for the repetition penalty
+        """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if seen is not None and self.repetition_penalty != 1:
             penalised = torch.where(logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty)
@@ -62,7 +70,7 @@ class Sampling:
         if self.top_p is not None and self.top_p < 1:
             ordered, at = logits.sort(descending=True, stable=True)
             shares = ordered.softmax(-1)
-            beyond = shares.cumsum(-1) - shares >= self.top_p  # what is more probable suffices; never so for the first
+            beyond = shares.cumsum(-1) - shares >= self.top_p  # tokens after the set is complete; never the first
             beyond[:, 0] = False
             logits = logits.masked_fill(beyond.scatter(-1, at, beyond), -torch.inf)
         return logits

@@ -1,4 +1,4 @@
-"""Forced scoring: how probable a model finds given targets."""
+"""Forced scoring: log-probabilities of given target texts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def score(
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
 ) -> list[Hypothesis]:
-    """The hypothesis that each target (ids without start and end) would be if a search had found it.
+    """Return each target (ids without start and end) as a hypothesis with its log-probability and score.
 
-    One `step` over all tokens at once: the cache must be fresh and hold the longest target + 1 positions.
-    A target with a suppressed id has the log-probability -inf. UserError unless there is one target for each row.
+    The score is the same as if a search had found the target. One `step` reads all tokens at once, so the cache must be
+    empty, with a capacity of the longest target + 1. A target with a suppressed id has the log-probability -inf. Raises
+    UserError unless there is one target per row.
     """
     check_alpha(alpha)
     if len(targets) != len(cache.lengths):
-        raise UserError(f"expected one target for each of the {len(cache.lengths)} rows, got {len(targets)}")
+        raise UserError(f"expected {len(cache.lengths)} targets, one per row, found {len(targets)}")
     device = cache.lengths.device
     width = max(map(len, targets), default=0) + 1
-    # Padding with ends is harmless: a decoder is causal, and what follows the first end is left out of the sum.
+    # Padding with end tokens has no effect: a decoder is causal, and positions after the first end are excluded from
+    # the sum.
     wanted = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
     given = wanted.roll(1, dims=1)  # (B, T): start, then the target
     given[:, 0] = start

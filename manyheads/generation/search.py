@@ -1,8 +1,8 @@
-"""Greedy and beam search over a batch. Finished sentences leave the batch; the order of the input is kept.
+"""Greedy and beam search over a batch. Finished sentences leave the batch; results keep the order of the input.
 
-A limit is the largest number of tokens a sentence may have before its end. A hypothesis that has that many is closed:
-the end follows, with the probability the model gives it. So every hypothesis is complete, and its log-probability is
-what `score` finds for it. Closing looks at one more position: the cache must hold limit + 1.
+A limit is the maximum number of tokens of a sentence before its end token. A hypothesis of this length is closed: the
+end token follows, with its probability under the model. So every hypothesis is complete, and its log-probability equals
+the result of `score`. Closing needs one more position, so the cache needs a capacity of limit + 1.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ def greedy(
     alpha: float = 0.6,
     reduce: Reduce | None = None,
 ) -> list[Hypothesis]:
-    """The most probable token (of equal ones the smallest id) at every position, until it is the end.
+    """Return the hypothesis of greedy search for each sentence: the most probable token at every position.
 
-    cache     fresh, one row for each sentence.
-    limits    (B,) the most tokens each sentence may have before its end.
+    Of equally probable tokens, the smallest id is taken.
+
+    cache     empty cache with one row per sentence.
+    limits    maximum number of tokens of each sentence before its end, (B,).
     suppress  ids that are never generated.
-    alpha     of the score that a hypothesis reports; it decides nothing here.
-    reduce    in place of `reduced`, where the model comes with a faster one.
+    alpha     exponent of the length penalty in the scores; it does not affect the search.
+    reduce    faster replacement for `reduced`, if the model has one.
     """
     _check(cache, end, limits, suppress, alpha)
     reduce = reduce or reduced
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
     output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
-    rows = torch.arange(batch, device=device)  # (R,) the sentences still in the batch
+    rows = torch.arange(batch, device=device)  # (R,) indices of the sentences that are still in the batch
     last = torch.full((batch,), start, device=device)  # (R,)
-    totals: Tensor | None = None  # (B,) in the type of the log-probabilities
+    totals: Tensor | None = None  # (B,) in the dtype of the log-probabilities
     for length in range(longest + 1):
         logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)  # (R, V), ..., (R,)
         last = largest(logits, maxima).masked_fill(limits[rows] == length, end)
@@ -91,28 +93,29 @@ def beam_search(
     nbest: int = 1,
     reduce: Reduce | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best finished hypotheses of each sentence, best first; fewer where fewer exist.
+    """Return the `nbest` best finished hypotheses of each sentence, best first; fewer if fewer exist.
 
-    A beam is a number of places. At each position the best continuations of the live hypotheses take the places that
-    are left; one that ends keeps its place for good, so the best live hypothesis cannot be crowded out by poor ones
-    that end early. A sentence is done when every place has ended, or when none that lives can still enter the n best:
-    log-probabilities only fall, so a live one with log-probability p scores at most p / length_penalty(limit + 1).
-    One beam is therefore greedy search whatever alpha is, and a beam as wide as the number of all outputs is
-    exhaustive search.
+    At each position, the best continuations of the live hypotheses fill the beam. A hypothesis that ends keeps its slot
+    in the beam, so that poor hypotheses with an early end cannot displace the best live one. The search for a sentence
+    ends when all slots are finished, or when no live hypothesis can enter the n best. Log-probabilities only decrease,
+    so a live hypothesis with log-probability p scores at most p / length_penalty(limit + 1). So a beam of 1 is greedy
+    search for any alpha, and a beam as large as the number of possible outputs is exhaustive search.
 
-    cache   fresh, one row for each sentence; rows are added for the beams.
-    alpha   length penalty, from 0 to 10.
-    reduce  in place of `reduced`, where the model comes with a faster one. Others as in `greedy`.
+    cache   empty cache with one row per sentence; the search adds rows for the beams.
+    alpha   exponent of the length penalty, from 0 to 10.
+    reduce  faster replacement for `reduced`, if the model has one.
+
+    For the other arguments, see `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
-        raise UserError(f"nbest must be between 1 and the beam ({beam}), got {nbest}")
+        raise UserError(f"nbest is {nbest}: expected a number from 1 to the beam size ({beam})")
     reduce = reduce or reduced
     limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
     rows = torch.arange(
         len(limits), device=limits.device
-    )  # (R,) the sentences still searched, each with W live hypotheses
+    )  # (R,) indices of the active sentences, each with W live hypotheses
     output = torch.full((len(limits), 1, 1), start, device=limits.device)  # (R, W, 1 + length)
     totals = torch.zeros(len(limits), 1, device=limits.device)  # (R, W) log-probabilities, best first
     while True:
@@ -127,37 +130,39 @@ def beam_search(
         finished.add(ending, rows, output, parents, totals)
 
         going_on = placed & ~ending
-        totals = totals.masked_fill(~going_on, -torch.inf)  # what has no place has no continuations either
+        totals = totals.masked_fill(~going_on, -torch.inf)  # a hypothesis without a slot has no continuations
         live = (~going_on).byte().argsort(dim=1, stable=True)[:, : max(1, int(going_on.sum(dim=1).max()))]
-        totals = totals.gather(1, live)  # (R, W') the live ones, best first
+        totals = totals.gather(1, live)  # (R, W') live hypotheses, best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)
         if not len(keep):
             return finished.best()
         rows, totals, live = rows[keep], totals[keep], live[keep]
-        parents = keep[:, None] * width + parents[keep].gather(1, live)  # (R', W') among the R * W rows of the cache
+        # (R', W') indices of rows among the R * W rows of the cache
+        parents = keep[:, None] * width + parents[keep].gather(1, live)
         tokens = tokens[keep].gather(1, live)
         output = torch.cat([output.flatten(0, 1)[parents], tokens[:, :, None]], dim=2)
         cache.select(parents.flatten())
 
 
 class _Finished:
-    """The finished hypotheses of each sentence, best first, and what a live one must still be able to score."""
+    """Finished hypotheses of each sentence, best first, and the score that a live hypothesis must still reach."""
 
     def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
         self._alpha, self._beam, self._nbest = alpha, beam, nbest
         self._of: list[list[Hypothesis]] = [[] for _ in limits]
-        # (B,) the score that a live hypothesis must be able to beat, and the largest penalty that divides it
+        # (B,) score that a live hypothesis must beat, and the maximum length penalty that may divide its
+        # log-probability
         self._bar = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
         penalties = [length_penalty(limit + 1, alpha) for limit in limits.tolist()]
         self._penalty = torch.tensor(penalties, dtype=self._bar.dtype, device=limits.device)
 
     def places_for(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return which of the candidates (R, K), best first, have one of the places that are left to their sentence."""
+        """Return a mask of the candidates (R, K), best first, that get one of the remaining slots of their sentence."""
         left = torch.tensor([self._beam - len(self._of[row]) for row in rows.tolist()], device=totals.device)
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
 
     def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
-        """Take up the candidates that end: those where `ending` (R, K) is true."""
+        """Add the candidates that end, where `ending` (R, K) is true."""
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
             hypotheses = self._of[sentence]
@@ -168,7 +173,10 @@ class _Finished:
                 self._bar[sentence] = hypotheses[self._nbest - 1].score
 
     def beatable(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return which rows (R,) have a live hypothesis that can still enter the n best; `totals` (R,) of the best."""
+        """Return the rows (R,) whose best live hypothesis can still enter the n best.
+
+        totals  log-probability of the best live hypothesis of each row, (R,)
+        """
         return (totals / self._penalty[rows] > self._bar[rows]).nonzero()[:, 0]
 
     def best(self) -> list[list[Hypothesis]]:
@@ -176,16 +184,17 @@ class _Finished:
 
 
 def _only(token: int, logits: Tensor, rows: Tensor) -> Tensor:
-    """Return logits (N, V) in which the rows (N,) that are true can continue with this token alone."""
+    """Return logits (N, V) in which the rows (N,) that are true can only continue with this token."""
     others = torch.arange(logits.shape[1], device=logits.device) != token
     return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
 def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` largest of each sentence's logits (R * W, V) plus offsets (R, W): values, which of the W, and tokens.
+    """Return the `count` largest sums of logits (R * W, V) and offsets (R, W) for each sentence.
 
-    Largest first, of equal ones the first. A stable sort of everything is slow, but the `count` largest lie in the
-    `count` blocks with the largest maxima (R * W, blocks), so only these are sorted.
+    Returns their values, their indices among the W hypotheses, and their tokens, in descending order; of equal values,
+    the first comes first. A stable sort of all values is slow. The `count` largest values lie in the `count` blocks
+    with the largest maxima (R * W, blocks), so only these are sorted.
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
@@ -199,7 +208,10 @@ def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[
 
 
 def _first_largest(scores: Tensor, count: int) -> Tensor:
-    """Where each row (R, N) has its `count` largest, of equal ones the first, in the row's order: `topk` takes any."""
+    """Return the columns of the `count` largest values of each row (R, N), in ascending order.
+
+    Of equal values the first ones are taken, while `topk` takes any.
+    """
     scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
     least = scores.topk(count).values[:, -1:]
     larger, equal = scores > least, scores == least
@@ -210,8 +222,8 @@ def _first_largest(scores: Tensor, count: int) -> Tensor:
 def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:
     check_alpha(alpha)
     if limits.shape != cache.lengths.shape:
-        raise UserError(f"expected one limit for each of the {len(cache.lengths)} rows, got {tuple(limits.shape)}")
+        raise UserError(f"expected {len(cache.lengths)} limits, one per row, found {tuple(limits.shape)}")
     if limits.numel() and int(limits.min()) < 0:
-        raise UserError(f"a limit must not be negative, got {int(limits.min())}")
+        raise UserError(f"expected limits of 0 or more, found {int(limits.min())}")
     if end in suppress:
-        raise UserError(f"the end ({end}) must not be suppressed: nothing would finish")
+        raise UserError(f"cannot suppress the end token {end}: no text would end")

@@ -1,10 +1,10 @@
-"""A loaded model, made ready once for how it will run: `lower`.
+"""Conversion of a loaded model to fused CPU kernels with the function `lower`.
 
-The stacks of blocks of a model become fused functions (`fused.py`, of `kernels.py`, of `tile.py`) with weights laid out
-for their products (`packed.py`); `stack.py` puts them in the places of the modules. No model file knows. What the
-kernels do not do, whatever is recorded or edited among it, is computed by the modules as before.
+The stacks of blocks of a model are replaced by fused functions (`fused.py`, built from `kernels.py` and `tile.py`) with
+packed weights (`packed.py`). `stack.py` contains the replacement modules. The model files do not change. If a feature
+is not supported by the kernels, such as recording or editing, the original modules run.
 
-The kernels are compiled by Numba (extra `fast`); without it, and on a GPU, models run as they are.
+Numba (extra `fast`) compiles the kernels. Without it, and on a GPU, models run unchanged.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# What `auto` allows: the root of the mean square of the differences to float32, in terms of that of the values. A
-# stack in 8 bits is off by 0.01 to 0.03 where it is healthy, in bf16 by 0.003 to 0.005.
+# Maximum errors that `auto` accepts: root mean square difference from float32, relative to the root mean square of the
+# values. Typical errors of a stack are 0.01 to 0.03 in 8 bits and 0.003 to 0.005 in bf16.
 BOUNDS = {"int8": 0.04, "bf16": 0.01}
 
 
 def has_kernels() -> bool:
-    """Whether there is what compiles them."""
+    """Return True if Numba, which compiles the kernels, is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 def check(compute: ComputeConfig) -> None:
-    """Raises UserError where the precision of the route cannot be had here."""
+    """Raise UserError if the configured precision is not available on this machine."""
     if compute.precision != "int8":
         return
-    use = "take float32 or bf16, or auto, which finds the fastest"
+    use = "use float32 or bf16, or auto, which selects the fastest"
     if compute.device != "cpu":
-        raise UserError(f"precision int8 runs on a CPU, not on {compute.device}: {use}")
+        raise UserError(f"precision int8 is available only on a CPU, found device {compute.device}: {use}")
     if not has_kernels():
         raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
     from manyheads.inference.tile import HAS_INT8
@@ -52,17 +52,18 @@ def check(compute: ComputeConfig) -> None:
 
 
 def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    """The model as it is to compute on the route, with the same methods, and the route for it.
+    """Return a model with fused kernels for this configuration, and the configuration to run it with.
 
-    What needs no change is shared with `model`, which stays as it is. float32 stays float32: its error against float64
-    is that of PyTorch's products. `auto` becomes int8, bf16 or float32, the first that stays within `BOUNDS` here.
+    The new model has the same methods and shares unchanged modules with `model`, which is not modified. float32 keeps
+    the accuracy of PyTorch's products, compared with float64. `auto` becomes the first of int8, bf16 and float32 whose
+    error stays within `BOUNDS`.
     """
     check(compute)
     if compute.precision == "auto":
         if _usable(compute):
             for precision in _offered(compute.threads):
                 fast, its_route = _as_configured(model, replace(compute, precision=precision))
-                # without a stack there is nothing to hold against a bound
+                # without a fused stack, there is no error to compare with the bound
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return fast, its_route
@@ -73,7 +74,7 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
         from manyheads.inference.stack import FusedLinear
 
         layers = sum(isinstance(module, FusedLinear) for module in fast.modules())
-        about = f"no blocks of this model can run in 8 bits; {layers} of its linear layers do, and all else is float32"
+        about = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
         logger.warning(f"precision int8: {about}")
     return fast, its_route
 
@@ -83,7 +84,7 @@ def _usable(compute: ComputeConfig) -> bool:
 
 
 def _as_configured(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    """`lower` for a precision that is no choice."""
+    """Return the model and configuration of `lower` for a precision other than `auto`."""
     if not _usable(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, compute
     fusible = any(type(module) is Stack and not module.biased for module in model.modules())
@@ -93,12 +94,16 @@ def _as_configured(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
-    """What a search takes for `generation.protocol.reduced` with a lowered model; None with others."""
+    """Return the replacement for `generation.protocol.reduced` of a model with fused kernels; None for other models."""
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
 def _offered(threads: int | None) -> Iterator[Precision]:
-    """The fastest first. That bf16 is faster than float32 is measured, but not where int8 already does."""
+    """Yield the available precisions, the fastest first.
+
+    bf16 is offered only if a measurement shows that it is faster than float32. The measurement is skipped if int8 is
+    used.
+    """
     from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
     if HAS_INT8:
@@ -115,7 +120,7 @@ def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     from manyheads.inference.tile import HAS_BF16
 
     if compute.precision == "bf16" and not HAS_BF16:
-        return model, compute  # told by `prepare`: autocast
+        return model, compute  # `prepare` has already logged a warning; autocast is used
     log_compilation()
     precision = compute.precision
     team = team_of(compute.threads or torch.get_num_threads())
@@ -144,15 +149,15 @@ def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
         return (fast, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
-        # a function of the model, not a layer: the instance's stands before the class's
+        # a function of the model and not a layer: the attribute of the instance hides the method of the class
         fast.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
-    # PyTorch's own threads would keep the processors busy while waiting for work; what is left to it is small
+    # idle PyTorch threads would keep the processors busy; only little work is left for PyTorch
     return fast, replace(compute, precision="float32", threads=1, lowered=precision)
 
 
 @torch.no_grad()
 def _off(model: nn.Module, fast: nn.Module) -> float:
-    """How far the lowered stacks of a model are off on a few of its own embeddings, or on random numbers."""
+    """Return the maximum relative error of the fused stacks on a few embeddings of the model, or on random numbers."""
     from manyheads.inference.stack import FusedStack
 
     generator, worst = torch.Generator().manual_seed(0), 0.0
@@ -170,12 +175,12 @@ def _off(model: nn.Module, fast: nn.Module) -> float:
         wanted, got = (stack(x, **_looking(stack, module.plain.blocks, x)) for stack in (module.plain, module))
         worst = max(
             worst, float((got - wanted).norm() / wanted.norm()), key=lambda off: (off != off, off)
-        )  # NaN is the worst
+        )  # NaN is the worst error
     return worst
 
 
 def _looking(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
-    """A cache for stacks with cross-attention, whose memory is x as well."""
+    """Return cache and masks for a stack with cross-attention, with x as its memory; empty for other stacks."""
     cache = stack.new_cache(len(x), x.shape[1], x)
     for layer, block in enumerate(blocks):
         assert isinstance(block, Block)

@@ -1,5 +1,8 @@
-"""Attention of one head over one sequence, for the fused functions: few queries look at keys where these stand, many
-at keys and values that are laid out as the weights of two products."""
+"""Attention of one head over one sequence, for the fused functions.
+
+With few queries, keys and values are read directly from memory. With many queries, they are first packed like the
+weights of two matrix products.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, RO
 
 @kernel
 def exponentials(scores: Any, scale: Any) -> Any:
-    """Softmax of one row, times `scale`, in place, but for the factor that makes them sum to one: it is returned."""
+    """Compute the exponentials of one row of scores, times `scale`, in place.
+
+    Returns the factor that makes their sum one (softmax).
+    """
     highest = scores[0]
     for i in range(len(scores)):
         highest = scores[i] if scores[i] > highest else highest
@@ -28,13 +34,13 @@ def exponentials(scores: Any, scale: Any) -> Any:
 
 @kernel
 def numbers() -> Any:
-    """All memory as one array of float32: what is at an address stands at a quarter of it."""
+    """Return the whole memory as an array of float32; the index of a number is its address divided by 4."""
     return carray(pointer(0), (1 << 60,), np.float32)
 
 
 @kernel
 def short_numbers() -> Any:
-    """The same as bf16, two to a float32."""
+    """Return the whole memory as an array of bf16; the index of a number is its address divided by 2."""
     return carray(pointer(0), (1 << 60,), np.uint16)
 
 
@@ -43,14 +49,14 @@ def attend(
     kind: int, query: Any, count: int, left: int, width: int, keys: int, values: int, halves: bool, slots: Any,
     slot: int, head: int, step: int, total: int, causal: bool, scale: Any, out: Any, work: Any,
 ) -> None:  # fmt: skip
-    """One head of one sequence: softmax(q k^T * scale) v for `count` queries.
+    """Compute attention of one head over one sequence: softmax(q k^T * scale) v for `count` queries.
 
-    kind           of the model's products: where they are in less than float32, so are those of many queries, in bf16
-    query, out     (count, ...), in which columns from `left` on, `width` of them, are this head's
-    keys, values   addresses of float32, or bf16 where `halves`: position s stands slots[s] * slot + s * step numbers
-                   further on, and the next head's `head` numbers
-    total          positions of keys; of them the last query sees all, and where causal, the one before one less
-    work           memory of this thread
+    kind           precision of the model's products: below float32, products of many queries run in bf16
+    query, out     arrays (count, ...); the columns from `left` on, `width` of them, belong to this head
+    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. Position s is at an offset of
+                   slots[s] * slot + s * step numbers, and the next head at a further `head` numbers.
+    total          number of key positions. The last query sees all; if causal, each earlier query sees one less.
+    work           scratch memory of this thread
     """
     if total == 0:
         for i in range(count):
@@ -58,7 +64,7 @@ def attend(
         return
     size, vectors = 2 if halves else 4, width // LANES if width % LANES == 0 else 0
     if count < 3 and (vectors == 1 or vectors == 2 or vectors == 4 or vectors == 8):  # tile.WIDTHS
-        # few queries: every key is read where it stands
+        # few queries: keys are read directly from memory
         at, slot_step = slots.ctypes.data, 8 if slot else 0
         for i in range(count):
             seen = total - (count - 1 - i) if causal else total
@@ -71,9 +77,9 @@ def attend(
             for d in range(left, left + width):
                 out[i, d] *= factor
         return
-    # many: keys and values are laid out as the weights of two products
+    # many queries: keys and values are packed like the weights of two matrix products
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
-    kind, together = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers in 32 bits
+    kind, together = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers per 32 bits
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
     deep, long = width // together, (total + together - 1) // together
     work, packed_keys = taken(work, (across, deep, COLUMNS))
@@ -143,7 +149,7 @@ def attend(
 
 @kernel
 def taken(work: Any, shape: Any) -> Any:
-    """What is left of the memory, and its beginning as an array."""
+    """Split an array off the scratch memory; return the rest and the array."""
     size = 1
     for length in shape:
         size *= length
@@ -152,7 +158,7 @@ def taken(work: Any, shape: Any) -> Any:
 
 @kernel
 def fetch(address: int, halves: bool, out: Any) -> None:
-    """A vector of float32 or bf16 numbers as float32."""
+    """Convert a vector of float32 or bf16 numbers to float32."""
     if halves:
         shorts = carray(pointer(address), (len(out),), np.uint16)
         for d in range(len(out)):
@@ -165,14 +171,14 @@ def fetch(address: int, halves: bool, out: Any) -> None:
 
 @kernel
 def pair(x: Any, out: Any) -> None:
-    """Float32 numbers, an even count of them, as bf16, two in 32 bits."""
+    """Convert an even number of float32 values to bf16, two per 32 bits."""
     halves = out.view(np.uint16)
     for i in range(len(x)):
         halves[i] = rounded(x[i])
 
 
 def work_size(total: int, width: int) -> int:
-    """Float32 numbers that `attend` needs for so many keys."""
+    """Return the amount of scratch memory that `attend` needs for `total` keys, in float32 numbers."""
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
     columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
     return columns * COLUMNS + 2 * width + ROWS

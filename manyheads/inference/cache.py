@@ -1,4 +1,4 @@
-"""The cache of a fused stack: its kernel writes new positions by itself and follows rows that change places."""
+"""Key-value cache of a fused stack. The kernel writes new positions itself and reads reordered rows through a table."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from manyheads.core.cache import KVCache
 
 
 class FusedCache(KVCache):
-    """A `KVCache` in which rows change places without moving data, as long as they have one length.
+    """`KVCache` whose rows can be reordered without copying while they have equal lengths.
 
-    A table states in which slot each position of a row is; kernels read through it. Other modules may read and write
-    the cache as well: the entries then move to where they expect them.
+    A table contains the slot of each position of a row; kernels read through it. If another module reads or writes the
+    cache, the entries are first moved to the places that this module expects.
 
     half  store bfloat16 instead of float32
     """
 
     def __init__(self, layers: int, batch: int, heads: int, capacity: int, head_width: int, *, half: bool) -> None:
         self._half = half
-        self._slots: Tensor | None = None  # (B, longest); None: all positions of row b are in slot b
+        # (B, longest) slot of each position; None: all positions of row b are in slot b
+        self._slots: Tensor | None = None
         super().__init__(layers, batch, heads, capacity, head_width)
 
     def reserve(self, positions: int) -> tuple[Tensor, Tensor | None]:
-        """Prepare for a kernel that appends `positions` new ones to each row, before `advance` counts them.
+        """Prepare for a kernel that appends `positions` new positions to each row, before `advance` counts them.
 
-        Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have changed places, the slots
-        (B, longest + positions) of all positions; row b's new ones belong into slot b.
+        Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
+        (B, longest + positions) of all positions. The new positions of row b belong into slot b.
         """
         self._end(positions)
         self._make_room(self.batch)
@@ -45,11 +46,11 @@ class FusedCache(KVCache):
 
     def advance(self, positions: int | Tensor) -> None:
         if not isinstance(positions, int):
-            self._gather()  # rows of unequal length write into their own slots, which others must not read any more
+            self._gather()  # rows of unequal length write into their own slots, which other rows must no longer read
         super().advance(positions)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
-        """Store the entries in the kernel's precision, each head's positions next to each other."""
+        """Store the entries in the precision of the kernel, with the positions of each head next to each other."""
         dtype = torch.bfloat16 if self._half else torch.float32
         super().set_cross(layer, key.to(dtype).contiguous(), value.to(dtype).contiguous(), lengths)
 
@@ -61,9 +62,10 @@ class FusedCache(KVCache):
         return self._expanded[layer]
 
     def sources(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
-        """Return what a kernel reads of the sources.
+        """Return the inputs of cross-attention for a kernel.
 
-        The cross entries of every layer, each (Bs, H, Ts, Dh), the source of each row (B,), and the lengths (Bs,).
+        These are the cross entries of every layer, each (Bs, H, Ts, Dh), the source of each row (B,), and the lengths
+        (Bs,).
         """
         return self._cross_entries(), self._sources, self._cross_lengths
 
@@ -83,7 +85,7 @@ class FusedCache(KVCache):
         self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
 
     def _gather(self) -> None:
-        """Move every row's positions to the slot of its number, if the table says otherwise."""
+        """Move the positions of every row b to slot b, if the table says otherwise."""
         if self._slots is None:
             return
         self._make_room(self.batch)
@@ -95,7 +97,7 @@ class FusedCache(KVCache):
         self._slots = None
 
     def _zeros(self, shape: Sequence[int]) -> Tensor:
-        """Return memory of NumPy's, which asks for large pages: kernels read it in many small pieces."""
+        """Return memory from NumPy, which requests large pages, because kernels read it in many small pieces."""
         if self._half:
             return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
         return torch.from_numpy(np.zeros(shape, np.float32))

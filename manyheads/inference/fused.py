@@ -1,7 +1,7 @@
-"""A whole stack of blocks as one function, run by each of several threads at once.
+"""A whole stack of blocks as one function that several threads run together.
 
-Rows of all sequences stand one below the other, without padding. Within a layer the threads share the columns of each
-product, the rows of each norm and the heads of each attention, and wait for each other in between.
+The rows of all sequences are concatenated without padding. Within a layer, the threads divide the columns of each
+product, the rows of each norm and the heads of each attention. They synchronize after each of these steps.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from manyheads.inference.attending import attend, numbers, short_numbers
 from manyheads.inference.kernels import NONE, activate, kernel, lent, normalize, product, ready, wait
 from manyheads.inference.tile import COLUMNS, rounded
 
-# Numba compiles a function anew for every plain number that it is called with, not for those of NumPy's.
-# The products of a layer, by their row in `Weights.places`
+# np.int64, because Numba recompiles a function for each Python int literal. These are the products of a layer, by their
+# row in `Weights.places`.
 QKV, OUTPUT, CROSS_QUERY, CROSS_OUTPUT, EXPAND, CONTRACT = (np.int64(i) for i in range(6))
-# columns of `Weights.places`: steps, columns, and where its packed weight, bias, factors and sums begin
+# columns of `Weights.places`: number of steps and of columns; offsets of the packed weight, bias, factors and sums
 STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
-# the norms of a layer, by their place in its floats: weights and biases of each
+# norms of a layer, in the order of their weights and biases in `Weights.floats`
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
-FIRST = np.int64(0)  # layer, or product
+FIRST = np.int64(0)  # index of the first layer, or of the first product
 NO, YES = np.bool_(False), np.bool_(True)
 
 
 class Sizes(NamedTuple):
-    """What does not change from call to call."""
+    """Constants of a stack that all calls share."""
 
     kind: int
     layers: int
     heads: int
     width: int
-    cross: int  # 1 where there is cross-attention
+    cross: int  # 1 if the stack has cross-attention
     cross_heads: int
     norm_first: int
     final_norm: int
@@ -40,15 +40,15 @@ class Sizes(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """All layers of a stack.
+    """Packed weights of all layers of a stack.
 
-    packed   (layers, bytes) the weights of the products
-    floats   (layers, numbers) norms first, then each product's bias and factors
-    sums     (layers, numbers) of the columns of 8-bit weights
-    places   (products, 6) where what begins
-    norm     (2, width) the final norm
-    eps      (2,) of the layers' norms and of the final one
-    scales   (2,) that scores of self- and cross-attention are multiplied by
+    packed   weights of the products, (layers, bytes)
+    floats   the norms first, then bias and factors of each product, (layers, numbers)
+    sums     column sums of 8-bit weights, (layers, numbers)
+    places   sizes and offsets of each product, (products, 6)
+    norm     weight and bias of the final norm, (2, width)
+    eps      epsilon of the layers' norms and of the final norm, (2,)
+    scales   factors of the scores of self-attention and cross-attention, (2,)
     """
 
     packed: Any
@@ -61,13 +61,13 @@ class Weights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keys and values that rows look at, besides their own.
+    """Cached keys and values that rows attend to, in addition to their own.
 
-    addresses  (layers, 2) of keys and values, 8 bytes each
-    halves     (1,) whether they are bf16, not float32
-    strides    (3,) numbers from a slot to the next, from a head, from a position
-    slots      (B, positions) which slot holds that position of that sequence; (B, 1): one holds them all
-    lengths    (B,) positions that are there already
+    addresses  addresses of keys and values, 8 bytes each, (layers, 2)
+    halves     True for bf16, False for float32, (1,)
+    strides    strides in numbers between slots, heads and positions, (3,)
+    slots      slot of each position of each sequence, (B, positions); or (B, 1), a single slot for all positions
+    lengths    number of cached positions of each sequence, (B,)
     """
 
     addresses: Any
@@ -78,7 +78,7 @@ class Memory(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for so many rows; `work` and `tiles` for each thread."""
+    """Scratch memory for a number of rows. `work` and `tiles` have one part per thread."""
 
     left: Any  # (rows, bytes)
     scales: Any  # (rows,)
@@ -117,7 +117,7 @@ def linear(
     which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
     out: Any,
 ) -> None:  # fmt: skip
-    """This thread's columns of a product of all rows."""
+    """Compute this thread's columns of a matrix product over all rows."""
     place = weights.places[which]
     groups = (place[WIDTH] + COLUMNS - 1) // COLUMNS
     floats, width = weights.floats[layer], place[WIDTH]
@@ -135,7 +135,10 @@ def prepare(
     x: Any, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """This thread's rows as the left side of a product, after a layer's norm unless norm is -1; keep: x takes it."""
+    """Prepare this thread's rows as the left side of a product, after a norm of the layer (none if norm is -1).
+
+    keep  True writes the normalized rows to x, too
+    """
     rows, width = x.shape[0], x.shape[1]
     at = 2 * norm * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
@@ -153,7 +156,7 @@ def self_attention(
     layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, cached: bool, memory: Memory,
     causal: bool, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """This thread's heads of all sequences; where there is a memory, their keys and values join it."""
+    """Compute self-attention for this thread's share of heads. With a cache, new keys and values are added to it."""
     inner = scratch.mixed.shape[1]
     width = inner // sizes.heads
     pairs = (len(starts) - 1) * sizes.heads
@@ -185,7 +188,7 @@ def self_attention(
 
 @kernel
 def store(vectors: Any, address: int, halves: bool, step: int) -> None:
-    """Vectors (positions, width) to where a memory wants them."""
+    """Write vectors (positions, width) to an address in a cache."""
     if halves:
         shorts, at = short_numbers(), address // 2
         for i in range(vectors.shape[0]):
@@ -203,7 +206,10 @@ def cross_attention(
     layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, memory: Memory,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """The same over what an encoder has read; sequences with one source share it."""
+    """Compute cross-attention for this thread's heads over the encoder output.
+
+    Sequences with the same source share it.
+    """
     query = scratch.query
     width = query.shape[1] // sizes.cross_heads
     pairs = (len(starts) - 1) * sizes.cross_heads
@@ -223,12 +229,12 @@ def run(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, starts: Any, causal: bool,
     cached: bool, memory: Memory, source: Memory, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """x (rows, width) through all layers, in place.
+    """Apply all layers to x (rows, width), in place.
 
-    counter  the address of a 64-bit zero, for waiting
-    starts   (B + 1,) the row where each sequence begins, and the end
-    cached   whether keys and values of earlier positions are in `memory`, and those of x are to join them
-    source   what cross-attention looks at
+    counter  address of a 64-bit zero, for synchronization
+    starts   first row of each sequence, and the end, (B + 1,)
+    cached   True if `memory` contains keys and values of earlier positions; new ones are then added
+    source   keys and values of cross-attention
     """
     weights, x, starts, scratch = lent_weights(weights), lent(x), lent(starts), lent_scratch(scratch)
     memory, source = lent_memory(memory), lent_memory(source)
@@ -237,7 +243,7 @@ def run(
     for layer in range(sizes.layers):
         if norms_first:
             prepare(x, ATTENTION_NORM, layer, NO, thread, threads, sizes, weights, scratch)
-        else:  # what the layer before has added waits for its norm
+        else:  # the norm of the previous layer's output is computed here
             after = FEED_FORWARD_NORM if layer else NONE
             prepare(x, after, layer - 1, YES, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
@@ -285,7 +291,7 @@ def run(
 def run_linear(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, out: Any, scratch: Scratch
 ) -> None:
-    """One product: x (rows, width) -> out (rows, columns)."""
+    """Compute one matrix product: x (rows, width) -> out (rows, columns)."""
     weights, x, out, scratch = lent_weights(weights), lent(x), lent(out), lent_scratch(scratch)
     prepare(x, NONE, FIRST, NO, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)

@@ -1,7 +1,7 @@
-"""What a block of a Transformer computes, for rows of float32 numbers, on one of several threads.
+"""Operations of a Transformer block on rows of float32 numbers, for one of several threads.
 
-A product takes its left side in the precision of its weights: `ready` normalises the rows and writes them as float32,
-bf16, or 8 bits with a scale and a zero point of each row's own. Everything between products is float32.
+The left side of a product has the precision of its weights. `ready` converts the rows to float32, bf16, or 8 bits with
+a scale and a zero point per row. All other operations are in float32.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 def _place() -> str | None:
-    """Where compiled kernels are kept, or None where nothing can be written.
+    """Return the directory of compiled kernels, or None if no directory is writable.
 
-    Numba looks at the file of the function that is called only: what it calls, and what tiles are made for, is told by
-    the directory's name. NUMBA_CACHE_DIR or XDG_CACHE_HOME move it.
+    Numba checks only the file of the called function for changes. So the name of the directory contains a hash of all
+    kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME change its location.
     """
     files = ("tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
     made_of = [(Path(__file__).parent / name).read_bytes() for name in files]
@@ -55,7 +55,7 @@ def _place() -> str | None:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             return str(place)
-    except (OSError, RuntimeError):  # RuntimeError: nobody's home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return None
 
 
@@ -64,15 +64,15 @@ PLACE = _place()
 
 @cache
 def log_compilation() -> None:
-    """Log once that kernels will be compiled, unless an earlier process has left compiled ones."""
+    """Log once that kernels will be compiled, unless compiled kernels exist on disk."""
     if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
-        logger.info("compiling kernels for this processor, once: about half a minute")
+        logger.info("compiling kernels for this processor (once, about 30 seconds)")
 
 
 def kernel(function: Any) -> Any:
-    """Compiled at its first call and kept on disk; without a place to keep it, compiled by every process anew.
+    """Compile a function at its first call and cache it on disk. Without a cache directory, every process compiles it.
 
-    Sums may be reordered and products fused with them; infinities and NaN keep their meaning.
+    Sums may be reordered and fused with products; infinities and NaN keep their meaning.
     """
     chosen, config.CACHE_DIR = config.CACHE_DIR, PLACE or ""
     try:
@@ -83,18 +83,19 @@ def kernel(function: Any) -> Any:
 
 
 RELU, SILU, GELU, GELU_TANH = range(4)
-NONE = np.int64(-1)  # of activations or norms; an int of NumPy's, for Numba compiles anew for each of Python's
+NONE = np.int64(-1)  # no activation, or no norm; np.int64, because Numba recompiles for each Python int literal
 
-# numbers as float32: with a plain one, which is float64, a loop would compute in float64
+# float32 constants: a Python float is float64, and would make a loop compute in float64
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
-LEAST = np.float32(-87.0)  # e^-87 is the smallest that is normal
+LEAST = np.float32(-87.0)  # e^-87 is the smallest normal number
 MOST = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # ln 2 in two parts: n * LN2_HIGH is exact
+# ln 2 in two parts, so that n * LN2_HIGH is exact
+LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 E6, E5, E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E3, E2, E1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 ROOT_HALF = np.float32(0.7071067811865476)
-# erf(x) = x p(x^2) / q(x^2) up to 4, where it is 1 (the coefficients of Eigen's float32 erf): its error is below 5e-7
+# erf(x) = x p(x^2) / q(x^2) for x up to 4, and 1 beyond (coefficients of Eigen's float32 erf); the error is below 5e-7
 FOUR = np.float32(4)
 P0, P1, P2 = np.float32(-1.60960333262415e-02), np.float32(-2.95459980854025e-03), np.float32(-7.34990630326855e-04)
 P3, P4, P5 = np.float32(-5.69250639462346e-05), np.float32(-2.10102402082508e-06), np.float32(2.77068142495902e-08)
@@ -112,12 +113,13 @@ if sys.platform == "win32":
 
 else:
     give_way = types.ExternalFunction("sched_yield", types.int32())
-PATIENCE = 4096  # looks at the counter before the processor is given away: other processes may need it to go on
+# reads of the counter before the thread yields the processor, which other processes may need to continue
+PATIENCE = 4096
 
 
 @kernel
 def wait(counter: int, turns: int, threads: int) -> int:
-    """Until all threads have come here once more than `turns` times; returns how often that is."""
+    """Wait until all threads have called this function `turns` + 1 times (barrier); return `turns` + 1."""
     turns += 1
     if threads > 1:
         arrive(counter)
@@ -131,13 +133,13 @@ def wait(counter: int, turns: int, threads: int) -> int:
 
 @kernel
 def exp(x: Any) -> Any:
-    """e^x in float32 (Cephes' polynomial), for loops that become vectors; 0 or large beyond +-87."""
+    """Return e^x in float32 (Cephes' polynomial), for vectorized loops; 0 or a large value beyond +-87."""
     return exp_up(MOST if x > MOST else x)
 
 
 @kernel
 def exp_up(x: Any) -> Any:
-    """The same for numbers up to 87."""
+    """Return e^x in float32 for x up to 87."""
     x = LEAST if x < LEAST else x
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH - n * LN2_LOW
@@ -147,7 +149,7 @@ def exp_up(x: Any) -> Any:
 
 @kernel
 def activate(how: int, x: Any) -> None:
-    """x (N,), in place."""
+    """Apply an activation to x (N,), in place."""
     if how == RELU:
         for i in range(len(x)):
             x[i] = ZERO if x[i] < ZERO else x[i]
@@ -171,7 +173,7 @@ def activate(how: int, x: Any) -> None:
 
 @kernel
 def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
-    """Layer norm of one row; out may be x."""
+    """Compute the layer norm of one row; `out` may be x."""
     total = ZERO
     for i in range(len(x)):
         total += x[i]
@@ -186,7 +188,7 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 @kernel
 def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
-    """One row as the left side of a product, into the bytes `out`; what lies beyond the row stays zero."""
+    """Write one row as the left side of a product into the bytes `out`. Bytes after the row stay zero."""
     count = len(x)
     if kind == FLOAT32:
         floats = out.view(np.float32)
@@ -200,11 +202,12 @@ def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> Non
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
             bits = bits_of(x[i])
-            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # integers that compare as the numbers do
+            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # integers in the same order as the numbers
             low = order if order < low else low
             high = order if order > high else high
         least = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        scale = (float_of(high) - least) / LEVELS  # NaN where the row has one: it is beyond all numbers
+        # NaN if the row contains NaN, because its integer is larger than those of all numbers
+        scale = (float_of(high) - least) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
         zero = np.floor(-least * inverse + HALF)
@@ -220,14 +223,14 @@ def multiply(
     kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
     ahead_step: int,
 ) -> None:  # fmt: skip
-    """`tile.multiply`, whose loops are many, in one place."""
+    """Call `tile.multiply`. Its loops are long, so this function contains their only copy."""
     tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
 
 
-AHEAD = 4096  # bytes between what is read and what is asked for, where every weight is read once
+AHEAD = 4096  # prefetch distance in bytes, if every weight is read once
 
 
-CACHED_BYTES = 1 << 19  # of activations that are gone through again and again: half of a core's second cache
+CACHED_BYTES = 1 << 19  # size of a block of activations that is read repeatedly: half of a core's L2 cache
 
 
 @kernel
@@ -235,11 +238,11 @@ def product(
     kind: int, a: Any, scales: Any, zeros: Any, rows: int, weight: int, steps: int, first: int, last: int,
     bias: Any, factors: Any, sums: Any, add: bool, out: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """a W^T + bias, of the column groups from `first` to `last`, into or onto out (rows, N).
+    """Compute a W^T + bias for the column groups from `first` to `last`, and store it in out (rows, N) or add it.
 
-    a        what `ready` wrote: (rows, bytes), with scales and zeros (rows,) of 8-bit numbers
-    weight   the address of what `pack` made, with factors (N,) and the sums (N,) of the columns' 8-bit numbers
-    scratch  (ROWS, COLUMNS) of this thread
+    a        left side written by `ready`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
+    weight   address of the weights from `pack`, with factors (N,) and column sums (N,) of the 8-bit numbers
+    scratch  scratch memory of this thread, (ROWS, COLUMNS)
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
     block = max(ROWS, CACHED_BYTES // (4 * steps))
@@ -252,7 +255,8 @@ def product(
             b, f, s = bias[left : left + columns], factors[left : left + columns], sums[left : left + columns]
             for t in range(tiles):
                 begin, end = top + t * count // tiles, top + (t + 1) * count // tiles
-                # the weights of the next group come while these are used: by one tile, or a part by each of several
+                # Prefetch the weights of the next group: all of them with a single tile, a part of them with each of
+                # several tiles.
                 if tiles == 1:
                     ahead, ahead_step = w + AHEAD, stride
                 else:
@@ -279,11 +283,11 @@ def product(
 
 @kernel
 def part(address: int, count: int) -> Any:
-    """So many float32 numbers at an address; a slice of an array costs more."""
+    """Return `count` float32 numbers at an address as an array. Faster than a slice of an array."""
     return carray(pointer(address), (count,), np.float32)
 
 
 @kernel
 def lent(array: Any) -> Any:
-    """The same array without a count of who uses it: threads that count together wait for each other."""
+    """Return a view of the array without reference counting, which would synchronize the threads."""
     return carray(pointer(array.ctypes.data), array.shape, array.dtype)

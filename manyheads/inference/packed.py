@@ -1,4 +1,4 @@
-"""Weights as the fused kernels want them, and the threads that run these."""
+"""Packed weights for the fused kernels, and the threads that run the kernels."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from manyheads.inference.fused import Scratch, Weights
 from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
-NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # in 4 bytes
-ALL_HAVE_COME = 1 << 62  # more than will ever be waited for
-LARGEST = 127.0  # of a weight in 8 bits; its sign is the only one, activations are unsigned
+NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # numbers per 4 bytes
+ALL_HAVE_COME = 1 << 62  # larger than any counter value that a thread waits for
+LARGEST = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 
 def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
-    """weight (N, K) -> its bytes, laid out (N / COLUMNS, K / numbers, COLUMNS, numbers); factors and sums, each (N,).
+    """Pack weight (N, K) to bytes of the layout (N / COLUMNS, K / numbers, COLUMNS, numbers).
 
-    In 8 bits a row is round(weight / factor) with its largest number at +-127. The sums are of these.
+    Returns the bytes, and the factors and sums of the rows, each (N,). In 8 bits, a row is round(weight / factor) with
+    its largest number at +-127. The sums are those of the 8-bit numbers.
     """
     rows, width = weight.shape
     numbers = NUMBERS[kind]
-    assert width % numbers == 0, f"{width} columns in groups of {numbers}"
+    assert width % numbers == 0, f"{width} columns are not divisible by {numbers}"
     factors, sums = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
     weight = weight.detach().float()
     if kind == INT8:
         factors = weight.abs().amax(1) / LARGEST
-        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays one; NaN stays NaN
+        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays zero; NaN stays NaN
         weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
         sums = weight.sum(1, dtype=torch.int32)
     elif kind == BF16:
@@ -57,7 +58,7 @@ def weights_of(
     eps: Sequence[float],
     scales: Sequence[float],
 ) -> Weights:
-    """From the norms (weight, bias, weight, ...) and products (weight, bias) of every layer, all of the same shapes."""
+    """Pack norms (weight, bias, weight, ...) and products (weight, bias) of every layer, all of the same shapes."""
     packed, floats, sums = [], [], []
     places: list[list[int]] = []
     for norms, products in layers:
@@ -89,7 +90,7 @@ def _numbers(tensors: Sequence[Tensor]) -> int:
 
 
 def _large(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
-    """One below the other, in memory of NumPy's: it asks for large pages, and these are read a third faster."""
+    """Stack the layers in memory from NumPy. It requests large pages, which are read a third faster."""
     together = np.empty((len(layers), len(layers[0])), np.uint8)
     for row, layer in zip(together, layers, strict=True):
         row[:] = layer.numpy()
@@ -97,15 +98,16 @@ def _large(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
 
 
 class Workspace:
-    """Memory for the kernels' intermediate results, as large as it had to be until now."""
+    """Scratch memory for intermediate results of the kernels, which grows with the largest request."""
 
     def __init__(self, threads: int, left: int, wide: int, mixed: int, query: int, hidden: int, width: int) -> None:
         self._threads, self._widths, self._width = threads, (left, wide, mixed, query, hidden), width
         self._scratch = self._new(0, 0)
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
-        """For exactly so many rows, and attention over at most so many keys."""
-        s, work = self._scratch, work_size(keys, head_width)  # another thread may take its place meanwhile
+        """Return scratch memory for exactly `rows` rows and for attention over at most `keys` keys."""
+        # a local reference, because another thread may replace the attribute
+        s, work = self._scratch, work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
             s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
         return s._replace(wide=s.wide[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
@@ -124,14 +126,20 @@ class Workspace:
 
 @cache
 def team_of(threads: int) -> Team:
-    """The one of the process. Kernels of all models take turns, also those of other teams: what waits for threads
-    that do not run keeps a processor busy."""
+    """Return the thread team of this process with that number of threads.
+
+    Kernels of all models take turns, even with different teams: a kernel that waits for idle threads blocks a
+    processor.
+    """
     return Team(threads)
 
 
 class Team:
-    """Threads that run one kernel together. They wait for each other inside it, so all of them must have started:
-    one kernel at a time."""
+    """Threads that run one kernel together.
+
+    The threads synchronize inside a kernel, so all of them must run it at the same time. Only one kernel runs at a
+    time.
+    """
 
     _turn = threading.Lock()
 
@@ -142,7 +150,7 @@ class Team:
         os.register_at_fork(after_in_child=self._forget)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
-        """kernel(thread, threads, counter, *arguments) on so many threads, at most `size`; this one is the first."""
+        """Run kernel(thread, threads, counter, *arguments) on `threads` threads, at most `size`, including this one."""
         with Team._turn:
             self._counter[0] = 0
             address = self._counter.ctypes.data
@@ -155,14 +163,14 @@ class Team:
                 for i in range(1, threads):
                     others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-            except BaseException:  # such as Ctrl-C before this thread has come to the kernel
+            except BaseException:  # such as Ctrl-C before this thread has entered the kernel
                 self._counter[0] = ALL_HAVE_COME
                 raise
             finally:
-                wait(others)  # they write into memory that the next call uses
+                wait(others)  # the other threads write to memory that the next call uses
             for other in others:
                 other.result()
 
     def _forget(self) -> None:
-        """Threads do not live on in a forked process."""
+        """Reset the pool in a forked process, which does not inherit its threads."""
         self._pool, Team._turn = None, threading.Lock()

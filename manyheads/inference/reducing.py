@@ -1,4 +1,4 @@
-"""What a search wants to know of a step's logits, in one pass over them by all threads."""
+"""Reduction of a step's logits for a search, in one pass by all threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from manyheads.inference.kernels import ZERO, exp_up, kernel, lent, part
 def reduce_rows(
     thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
 ) -> None:
-    """logits (R, V): suppressed columns become -inf; maxima (R, blocks), logarithms of sums of exponentials (R,)."""
+    """Suppress columns of logits (R, V) with -inf; compute block maxima (R, blocks) and row log-sum-exps (R,)."""
     logits, suppress, maxima, log_sums = lent(logits), lent(suppress), lent(maxima), lent(log_sums)
     rows, columns = logits.shape
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):

@@ -1,4 +1,4 @@
-"""A stack of blocks that runs as one fused function, and a linear layer that does."""
+"""Modules with fused kernels: a stack of blocks and a linear layer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from manyheads.inference.tile import FLOAT32
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
 }
-ROWS_AT_ONCE = 768  # of sequences that are read whole: what lies between two products stays in the caches
-MANY_LOGITS = 100_000  # from which on a search's look at them is shared among threads
-SERIAL = 2_000_000  # products of two numbers up to which waking another thread takes longer than it saves
+# maximum number of rows of whole sequences per call, so that the results between two products stay in the CPU caches
+ROWS_AT_ONCE = 768
+MANY_LOGITS = 100_000  # number of logits above which several threads reduce them
+SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 NOTHING = Memory(
     np.zeros((1, 2), np.int64),
     np.zeros(1, np.bool_),
@@ -39,9 +40,9 @@ NOTHING = Memory(
 
 
 class FusedStack(Stack):
-    """As the stack it was made of, whose blocks it keeps for what the kernels do not do.
+    """Stack with fused kernels. It keeps the original stack for features that the kernels do not support.
 
-    blocks  with the linear layers that are to be used outside the fused function, such as for an encoder's keys
+    blocks  blocks whose linear layers are used outside the fused function, such as for the keys of an encoder
     """
 
     def __init__(self, stack: Stack, blocks: nn.ModuleList, precision: str, team: Team) -> None:
@@ -83,10 +84,10 @@ class FusedStack(Stack):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return what `Stack` returns.
+        """Return the same result as `Stack`.
 
-        The compiled function knows two rules: causal order and key lengths. The plain stack computes everything else:
-        any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
+        The compiled function supports two mask rules: causal order and key lengths. The plain stack computes everything
+        else: any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
         watched = any(tap.visited for tap in self._taps)
@@ -103,7 +104,7 @@ class FusedStack(Stack):
         return FusedCache(layers, batch, heads, capacity, head_width, half=self._sizes.kind != FLOAT32)
 
     def _read(self, x: Tensor, rule: Mask) -> Tensor:
-        """Whole sequences; nothing is computed for padding, which becomes zeros."""
+        """Apply the stack to whole sequences. Padding is not computed, and its output is zero."""
         batch, longest, _ = x.shape
         if rule.key_lengths is None:
             lengths, rows, real = np.full(batch, longest), x.reshape(batch * longest, -1).clone(), None
@@ -123,7 +124,7 @@ class FusedStack(Stack):
         return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
 
     def _step(self, x: Tensor, cache: KVCache) -> Tensor:
-        """The next positions of every row."""
+        """Apply the stack to the next positions of every row."""
         batch, new, width = x.shape
         assert isinstance(cache, FusedCache)
         entries, slots = cache.reserve(new)
@@ -162,7 +163,7 @@ class FusedStack(Stack):
 
 
 class FusedLinear(nn.Module):
-    """x (..., K) -> x W^T + b (..., N), float32."""
+    """Linear layer with a fused kernel: x (..., K) -> x W^T + b (..., N), float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: str, team: Team) -> None:
         super().__init__()
@@ -186,8 +187,8 @@ class FusedLinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
     def reduced(self, logits: Tensor, suppress: Sequence[int], block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `generation.protocol.reduced`, for logits that this layer has made: they are changed in place."""
-        assert logits.dtype == torch.float32, f"logits in {logits.dtype}"
+        """Return the result of `generation.protocol.reduced` for logits of this layer, which are changed in place."""
+        assert logits.dtype == torch.float32, f"expected float32 logits, found {logits.dtype}"
         logits = logits.contiguous()
         maxima, log_sums = torch.empty(len(logits), -(-logits.shape[1] // block)), torch.empty(len(logits))
         self._team.run(
@@ -198,14 +199,14 @@ class FusedLinear(nn.Module):
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:
-    """Whether its columns come out even in the groups that the kernels multiply at once."""
+    """Return True if the input width is divisible by the number of values that a kernel multiplies at once."""
     return layer.in_features % NUMBERS[KINDS[precision]] == 0
 
 
 def fusible(stack: Stack, precision: str) -> bool:
-    """Return True if the fused function computes what this stack does.
+    """Return True if the fused function supports this stack.
 
-    It computes `Stack`, `Block`, `FeedForward` and `Attention` themselves: a subclass of any of them stays as it is.
+    It supports `Stack`, `Block`, `FeedForward` and `Attention`, but not their subclasses.
     """
     blocks = list(stack.blocks)
     if type(stack) is not Stack or stack.biased or not blocks or any(type(block) is not Block for block in blocks):
@@ -220,7 +221,8 @@ def fusible(stack: Stack, precision: str) -> bool:
             if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
                 return False
         own = block.attention
-        if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:  # they are one product
+        # the three layers become one product
+        if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:
             return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
         if not all(divisible(module, precision) for module in linears):
@@ -235,7 +237,10 @@ def fusible(stack: Stack, precision: str) -> bool:
 
 
 def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
-    """Norms and products of a block, in the order of `fused`. Factors of what is added are taken into the weights."""
+    """Return the norms and products of a block in the order of `fused`.
+
+    Layer scales are multiplied into the weights.
+    """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
     three = (attention.query, attention.key, attention.value)
     bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])

@@ -1,15 +1,15 @@
-"""The innermost loop: a tile of a matrix product, as LLVM is to write it, for the processor at hand.
+"""The innermost loop of the kernels: a tile of a matrix product, written in LLVM for the current processor.
 
-Every product of the package's fused kernels is `rows` rows of activations times one group of `COLUMNS` columns of a
-weight. A step of the loop takes 4 bytes of each row, which are one float32, two bf16 or four 8-bit numbers, copies them
-into all lanes of a vector, and multiplies them with 4 bytes of each column:
+Every product of the fused kernels multiplies `rows` rows of activations with one group of `COLUMNS` columns of a
+weight. A step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them into
+all lanes of a vector, and multiplies them with 4 bytes of each column:
 
     float32   acc += a * w                    any processor
     bf16      acc += a0 * w0 + a1 * w1        dot product of pairs, summed in float32 (AVX512-BF16)
     int8      acc += a0 * w0 + ... + a3 * w3  unsigned times signed bytes, summed in int32 (AVX512-VNNI, AVX-VNNI)
 
-so one layout of weights and one loop serve the three; only the instruction differs. All accumulators of a tile stay in
-registers. Compilers find these instructions in plain loops by luck only, hence this file.
+So one weight layout and one loop serve all three; only the instruction differs. All accumulators of a tile stay in
+registers. Compilers do not reliably generate these instructions from plain loops.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from numba import types
 from numba.core import config
 from numba.extending import intrinsic
 
-ROWS = 6  # of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
-LINE = 64  # bytes that come at once
-WIDTHS = (1, 2, 4, 8)  # vectors in a head whose keys are read where they stand
+ROWS = 6  # rows of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
+LINE = 64  # bytes of a cache line
+WIDTHS = (1, 2, 4, 8)  # vectors per head for which keys are read directly from memory
 FLOAT32, BF16, INT8 = range(3)
 
-# what Numba compiles for: another processor than this one, where its variables say so
+# CPU features of Numba's target; empty if its environment variables name another processor
 _FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
-# PyTorch's word for the kind of processor: its variable ATEN_CPU_CAPABILITY makes it say a lesser one, for tests
+# PyTorch's name of the CPU capability; tests lower it with the environment variable ATEN_CPU_CAPABILITY
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-LANES = 16 if _WIDE else 8  # float32 numbers in a vector
-VECTORS = 4 if _WIDE else 2  # in a row of a tile; 16 registers hold 6 x 2 accumulators
+LANES = 16 if _WIDE else 8  # float32 numbers per vector
+VECTORS = 4 if _WIDE else 2  # vectors per row of a tile; 16 registers hold 6 x 2 accumulators
 COLUMNS = LANES * VECTORS
 HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
 HAS_INT8 = (
@@ -48,7 +48,7 @@ _FLOAT32 = ir.FloatType()
 
 
 class _BFloat16(ir.Type):
-    """llvmlite has no name for it."""
+    """The bfloat type of LLVM, which llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -61,7 +61,7 @@ class _BFloat16(ir.Type):
 
 
 def _instruction(kind: int) -> tuple[str, Any, Any]:
-    """Its name, the type of an accumulator and that of what is multiplied."""
+    """Return the name of the instruction, the type of an accumulator and the type of the factors."""
     bits = LANES * 32
     if kind == FLOAT32:
         floats = ir.VectorType(_FLOAT32, LANES)
@@ -73,7 +73,7 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
 
 
 def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
-    """What belongs to the number, or nothing."""
+    """Write a switch over a number: run the case with this value, or nothing."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
     for value, write in cases.items():
@@ -89,13 +89,14 @@ def multiply(
     typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any,
     ahead: Any, ahead_step: Any,
 ) -> Any:  # fmt: skip
-    """A tile of up to ROWS rows, by addresses and strides in bytes; out (rows, COLUMNS) of 32 bits.
+    """Multiply a tile of up to ROWS rows; out (rows, COLUMNS) of 32-bit numbers. Strides are in bytes.
 
-    a      rows of activations, 4 * steps bytes each
-    w      (steps, COLUMNS) times 4 bytes, one after the other
-    ahead  what will be read next: at every step a row of COLUMNS is asked for, `ahead_step` bytes behind the last
+    a      address of the activations, 4 * steps bytes per row
+    w      address of the weights, contiguous (steps, COLUMNS) times 4 bytes
+    ahead  address to prefetch: each step prefetches a row of COLUMNS, `ahead_step` bytes after the last
     """
-    kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]  # `lower` refuses the others
+    # `lower` rejects the other precisions
+    kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
 
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         kind, rows, *rest = arguments
@@ -107,12 +108,12 @@ def multiply(
 
 
 def _ask(b: Any, address: Any) -> None:
-    """Into the caches, if the address is one at all."""
+    """Prefetch a cache line. The address may be invalid."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
     b.call(
         fetch, [b.inttoptr(address, kinds[0]), _INT32(0), _INT32(2), _INT32(1)]
-    )  # for reading, into the second cache, data
+    )  # arguments: read access, L2 cache, data
 
 
 def _write_loop(
@@ -165,14 +166,14 @@ def _write_loop(
 
 
 def _gather(mixes: bool) -> Callable[..., None]:
-    """One query of vectors * LANES numbers, and the positions of a sequence wherever they stand in memory.
+    """Return an intrinsic for one query of vectors * LANES numbers over the scattered positions of a sequence.
 
     scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
     mix(vectors, halves, weights, values, ...): the sum of the values times their weights
 
-    Position s stands slots[s] * slot + s * step bytes behind `keys`; from one entry of the 64-bit slots to the next it
-    is `slot_step` bytes, 8 or 0. What stands `ahead` bytes from what is read will be read next, and is asked for. Where
-    `halves` is 1, keys and values are bf16, everything else is float32. Vectors are one of WIDTHS.
+    Position s is slots[s] * slot + s * step bytes after `keys`. The 64-bit entries of slots are `slot_step` bytes
+    apart, 8 or 0. The data `ahead` bytes after each read is prefetched. If `halves` is 1, keys and values are bf16,
+    otherwise float32, as is everything else. `vectors` is one of WIDTHS.
     """
 
     @intrinsic
@@ -255,19 +256,19 @@ scores, mix = _gather(mixes=False), _gather(mixes=True)
 
 @intrinsic
 def float_of(typing: Any, bits: Any) -> Any:
-    """The float32 number that has these 32 bits."""
+    """Return the float32 number with these 32 bits."""
     return types.float32(types.int32), lambda context, b, signature, given: b.bitcast(given[0], _FLOAT32)
 
 
 @intrinsic
 def bits_of(typing: Any, number: Any) -> Any:
-    """The 32 bits of a float32 number."""
+    """Return the 32 bits of a float32 number."""
     return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
 
 
 @intrinsic
 def rounded(typing: Any, number: Any) -> Any:
-    """A float32 number as the 16 bits of bf16: the nearest, of two the even one."""
+    """Round a float32 number to the 16 bits of bf16, to nearest even."""
 
     def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
         if HAS_BF16:
@@ -281,13 +282,13 @@ def rounded(typing: Any, number: Any) -> Any:
 
 @intrinsic
 def pointer(typing: Any, address: Any) -> Any:
-    """An address as what `numba.carray` takes."""
+    """Return an address as the pointer type that `numba.carray` expects."""
     return types.voidptr(types.intp), lambda context, b, signature, given: b.inttoptr(given[0], _INT8.as_pointer())
 
 
 @intrinsic
 def arrive(typing: Any, counter: Any) -> Any:
-    """One more has arrived at the 64-bit counter at this address."""
+    """Add 1 to the 64-bit counter at this address, atomically."""
 
     def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
         b.atomic_rmw("add", b.inttoptr(given[0], _INT64.as_pointer()), _INT64(1), "acq_rel")
@@ -298,7 +299,7 @@ def arrive(typing: Any, counter: Any) -> Any:
 
 @intrinsic
 def arrived(typing: Any, counter: Any) -> Any:
-    """How many have arrived."""
+    """Return the value of the 64-bit counter at this address."""
 
     def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
         return b.load_atomic(b.inttoptr(given[0], _INT64.as_pointer()), "acquire", 8)

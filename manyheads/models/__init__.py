@@ -1,1 +1,1 @@
-"""One paper, one file: a configuration, its presets, and the module, assembled from the bricks of the core."""
+"""Models, one file per paper: a configuration and the module, assembled from the building blocks of the core."""

@@ -1,4 +1,4 @@
-"""These weights in a model of another head or size: the start of every fine-tuning."""
+"""Transfer of weights to a model with another head or size, as the start of fine-tuning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
 
-# parts of our models by name: those with a row for each label, and all that a head may have or lack
+# Names of modules with one row per label, and of all modules that some heads have and others lack.
 CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
 HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
 
@@ -22,14 +22,14 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
-    """The same network with other settings of its configuration, and the names of the tensors that are new.
+    """Return a model with the same weights and changed settings, and the names of its new tensors.
 
-    head, labels  What tells labels apart is kept where both stay the same, else new. Other parts of a head are kept
-                  where both heads have them. A ViT's layer below its head, `representation`, belongs to pretraining
-                  and goes with the old head (Dosovitskiy 2020, section 3.2), unless the settings name it
-    vocab         larger: tokens are added, whose rows of the embedding, and biases of the output, are new
-    image_size    of a ViT: its positions are resized to the new grid (there, too)
-    others        leave the shapes of weights as they are (rates of dropout, ...). Raises UserError where they do not.
+    head, labels  Classifier weights are kept if both settings stay the same, otherwise initialized. Other parts of a
+                  head are kept if both heads have them. The `representation` layer of a ViT belongs to pretraining and
+                  is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section 3.2).
+    vocab         A larger value adds tokens. Their rows of the embedding and their output biases are new.
+    image_size    For a ViT. The positions are resized to the new grid (section 3.2).
+    others        Settings that change no tensor shapes, such as dropout rates. Raises UserError if they do.
     """
     old: Any = model.config
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
@@ -45,10 +45,10 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
             weights[name] = torch.cat([weights[name], own[name][-added:].to(weights[name])])
     if isinstance(model, ViT):
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
-            # as DINOv2's own code does it: smoothed for the models with registers, not for those before them
+            # antialiasing as in the code of DINOv2: for models with registers, but not for the earlier ones
             smooth = bool(config.registers)
             weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid, antialias=smooth)
-        for name in own if relabelled else ():  # new heads begin at zero, as in the paper
+        for name in own if relabelled else ():  # new heads start at zero, as in the paper
             if _part(name) in CLASSIFIERS:
                 own[name] = torch.zeros_like(own[name])
     lost = [name for name in weights if name not in own and _part(name) not in HEADS]

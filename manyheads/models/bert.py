@@ -1,18 +1,18 @@
-"""BERT: an encoder that reads a text in both directions at once, and the heads that it is trained with (Devlin 2018).
+"""BERT: a bidirectional text encoder, with the heads of its paper (Devlin 2018).
 
-tokens + positions + segments -> norm -> N x [self-attention, feed-forward]  -> states, one for each token
+tokens + positions + segments -> norm -> N x [self-attention, feed-forward]  -> states, one per token
 pooled = tanh(linear(state of the first token, [CLS]))
 
-head             reads             gives
+head             input             output
 "none"           states            states (B, T, D)
-"pooler"         states            states (B, T, D); `pool` gives the pooled vector
-"masked_lm"      states            logits of the words (B, T, V): dense, GELU, norm, the tied embeddings, a bias
-"pretraining"    states, pooled    those, and logits (B, 2): the second sentence follows the first, or does not
+"pooler"         states            states (B, T, D); `pool` returns the pooled vector
+"masked_lm"      states            word logits (B, T, V): dense, GELU, norm, the tied embeddings, a bias
+"pretraining"    states, pooled    word logits, and logits (B, 2): the second sentence follows the first, or does not
 "next_sentence"  pooled            logits (B, 2)
-"sequence"       pooled            logits of the labels of a text or pair (B, L)
-"token"          states            logits of the labels of each token (B, T, L)
-"question"       states            logits of the answer's first and last token (B, T, 2)
-"choice"         pooled            from tokens (B, C, T): one score for each of C candidates (B, C)
+"sequence"       pooled            label logits of a text or pair (B, L)
+"token"          states            label logits of each token (B, T, L)
+"question"       states            logits of the first and last token of the answer (B, T, 2)
+"choice"         pooled            one score for each of C candidates (B, C), from tokens (B, C, T)
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from manyheads.core.positions import Positions
 from manyheads.errors import UserError
 
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
-POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")  # heads above a pooler
+POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")  # heads that use the pooler
 PREDICTS_WORDS = ("masked_lm", "pretraining")
 LABELLED = ("sequence", "token")
 
 
 @dataclass(frozen=True)
 class BertConfig(Config):
-    """Sizes and choices; the defaults are those of bert-base-uncased.
+    """Sizes and choices of a BERT model. The defaults are those of bert-base-uncased.
 
-    labels         what the head "sequence" or "token" tells apart, by the index of the logit
-    activation     "gelu", or "gelu_tanh", which the original code computes
-    segment_types  how many kinds of segments there are: a text, and what follows it. With 1 (RoBERTa) or None, no
-                   vectors at all (DistilBERT), only the separator between them tells the two texts of a pair apart
-    head_dropout   before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
+    labels         labels of the heads "sequence" and "token", by the index of the logit
+    activation     "gelu", or "gelu_tanh" as in the original code
+    segment_types  number of segment types: 2 for pairs of texts. With 1 (RoBERTa) or None, that is without segment
+                   embeddings (DistilBERT), only a separator token separates the texts of a pair.
+    head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
 
     norm           "post": after each residual sum, as published; "pre": before each sublayer and once at the end, which
-                   learns faster (Xiong 2020) and is saved under a name of our own
+                   trains faster (Xiong 2020) but is saved only in the format of this package
 
-    RoBERTa (Liu 2019) and DistilBERT (Sanh 2019) are this encoder with other values of
+    The following settings describe RoBERTa (Liu 2019) and DistilBERT (Sanh 2019):
 
-    position_offset       rows of the table of positions before the first that is used
-    pooler_activation     of the layer on the state of [CLS]
-    dropout_below_pooler  under the head "sequence" that layer's input is dropped out as well
-    question_dropout      before the logits of the head "question"
+    position_offset       number of unused rows before the first position in the position table
+    pooler_activation     activation of the pooler, the layer on the state of [CLS]
+    dropout_below_pooler  dropout before the pooler for the head "sequence"
+    question_dropout      dropout before the logits of the head "question"
     """
 
     vocab: Vocabulary = 30_522
@@ -84,15 +84,16 @@ class BertConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head in LABELLED and not self.labels:
-            raise UserError(f"the head {self.head!r} needs labels")
+            raise UserError(f"the head {self.head!r} needs labels: set labels")
         if self.head == "sequence" and len(self.labels) == 1:
             raise UserError(
-                f"the head 'sequence' has one label, {self.labels[0]!r}: a score is not supported, only classes"
+                f"the head 'sequence' has only one label, {self.labels[0]!r}: expected at least two (regression is not "
+                "supported)"
             )
 
 
 class Bert(nn.Module):
-    """Tokens in, what the head gives out (see the table above)."""
+    """BERT encoder with one of the heads in the table of this module. The input is tokens."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class Bert(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Section A.2 and the original code: weights from a normal cut at two deviations of 0.02, biases zero."""
+        """Draw weights from a normal with std 0.02, cut at two deviations; zero the biases (section A.2)."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04)
@@ -126,10 +127,12 @@ class Bert(nn.Module):
     def forward(
         self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """tokens (B, T), or (B, C, T) for the head "choice" -> what the head gives; a pair for "pretraining".
+        """Return the output of the head for tokens (B, T), or (B, C, T) for the head "choice".
 
-        lengths   (B,) or (B, C): how many tokens of each row are real; None: all
-        segments  as tokens: which segment each belongs to; None: the first
+        The head "pretraining" returns a pair.
+
+        lengths   number of real tokens of each row, (B,) or (B, C); None: all tokens
+        segments  segment index of each token, same shape as tokens; None: the first segment
         """
         shape = tokens.shape[:-1]
         flat = [None if t is None else t.flatten(0, len(shape) - 1) for t in (lengths, segments)]
@@ -137,13 +140,14 @@ class Bert(nn.Module):
         return self.apply_head(states, shape)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) -> the last layer's states (B, T, D)."""
+        """Return the states of the last layer, (B, T, D), for tokens (B, T)."""
         return self.encoder(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
 
     def states(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> list[Tensor]:
-        """tokens (B, T) -> the embeddings and the states of every layer, each (B, T, D); the last one is `encode`'s.
+        """Return the embeddings and the states of every layer, each (B, T, D), for tokens (B, T).
 
-        The paper's features for a frozen encoder (section 5.3) are the last, or the last four concatenated.
+        The last entry equals the result of `encode`. As features of a frozen encoder, the paper uses the last layer, or
+        the last four concatenated (section 5.3).
         """
         states = self.encoder.states(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
         if self.encoder.norm is not None:
@@ -151,7 +155,7 @@ class Bert(nn.Module):
         return states
 
     def embed(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) -> (B, T, D)."""
+        """Return the embeddings (B, T, D) of tokens (B, T)."""
         x = self.embedding(tokens)
         if self.segments is not None:
             one_kind = segments is None or len(self.segments.weight) == 1
@@ -159,23 +163,23 @@ class Bert(nn.Module):
         return dropout(self.embedding_norm(self.positions(x)), self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
-        """states (B, T, D) -> (B, D): the state of [CLS], through a layer of its own."""
+        """Apply the pooler to the state of [CLS]: states (B, T, D) -> (B, D)."""
         assert self.pooler is not None, f"the head {self.config.head!r} has no pooler"
         pooled = self.pooler(states[:, 0])
         return torch.tanh(pooled) if self.config.pooler_activation == "tanh" else torch.relu(pooled)
 
     def transformed(self, states: Tensor) -> Tensor:
-        """states (..., D) -> (..., D): what the logits of the words are a product of."""
+        """Apply the layer before the word logits to states (..., D) and return (..., D)."""
         assert self.transform is not None
         assert self.transform_norm is not None
         return self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(states)))
 
     def words(self, states: Tensor) -> Tensor:
-        """states (..., D) -> logits of the words (..., V), with the embeddings as the matrix."""
+        """Return the word logits (..., V) of states (..., D), with the embeddings as output matrix."""
         return F.linear(self.transformed(states), self.embedding.weight, self.output_bias)
 
     def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
-        """The head on states (B, T, D), or (B * C, T, D) where `shape` is (B, C)."""
+        """Apply the head to states (B, T, D), or (B * C, T, D) if `shape` is (B, C)."""
         head = self.config.head
         if head == "masked_lm":
             return self.words(states)  # (B, T, V)

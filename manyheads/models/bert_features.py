@@ -1,6 +1,6 @@
-"""BERT as it is, and a small reader above it that is trained: the feature-based approach (Devlin 2018, section 5.3).
+"""Frozen BERT with a trainable BiLSTM on top: the feature-based approach (Devlin 2018, section 5.3).
 
-The states of the last layer, or of the last four side by side, feed a two-layer BiLSTM; nothing of BERT changes.
+The BiLSTM has two layers and reads the states of the last BERT layer, or of the last four concatenated.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from manyheads.models.sequence_baselines import Recurrent
 
 @dataclass(frozen=True)
 class BertFeaturesConfig(BertConfig):
-    """A BERT's configuration, and what is read of it. With the head "token" every token gets a label of its own.
+    """Configuration of a frozen BERT and its BiLSTM. With the head "token", every token gets a label.
 
-    read    how many of the last layers' states are concatenated: 1 or 4 in the paper
+    read    number of the last layers whose states are concatenated: 1 or 4 in the paper
     hidden  units of the BiLSTM in each direction
     """
 
@@ -32,11 +32,11 @@ class BertFeaturesConfig(BertConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.read <= self.layers:
-            raise UserError(f"read is {self.read}: the model has {self.layers} layers")
+            raise UserError(f"read is {self.read}: expected at most {self.layers}, the number of layers")
 
 
 class BertFeatures(nn.Module):
-    """Tokens of a text or pair in, logits over the labels out."""
+    """Classifier of a text, a pair of texts or its tokens. Tokens in, label logits out."""
 
     def __init__(self, config: BertFeaturesConfig) -> None:
         super().__init__()
@@ -47,13 +47,16 @@ class BertFeatures(nn.Module):
         self.output = nn.Linear(self.mixer.features, len(c.labels))
 
     def train(self, mode: bool = True) -> BertFeatures:
-        """As of any module; but features are always those of BERT without dropout."""
+        """Set the mode of the module. BERT stays in eval mode, so that its features are without dropout."""
         super().train(mode)
         self.bert.eval()
         return self
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) with lengths (B,) and segments (B, T) as of BERT -> logits (B, L), of each token (B, T, L)."""
+        """Return logits (B, L), or (B, T, L) for each token.
+
+        Inputs as for BERT: tokens (B, T), lengths (B,), segments (B, T).
+        """
         c = self.config
         with torch.no_grad():
             states = self.bert.states(tokens, lengths, segments)[-c.read :]

@@ -1,21 +1,25 @@
 """Attention as convolution: the theorem as code, and the model that learns it (Cordonnier, Loukas & Jaggi 2020).
 
-A head may look by position alone. Let r = (|d|^2, d_1, d_2) encode the shift d from the query's pixel to the key's, and
-let the head have v = -alpha (1, -2 D_1, -2 D_2). Its scores v r = -alpha |d - D|^2 + constant make its map a Gaussian
-around the shift D, of width 1 / sqrt(2 alpha); when alpha grows the head sees the pixel at shift D and nothing else. A
-convolution K x K is a sum over K * K shifts of a matrix times the pixel there: K * K such heads (theorem 1, lemma 2).
+A head may attend by position alone. Let r = (|d|^2, d_1, d_2) encode the shift d from the pixel of the query to the
+pixel of the key, and let v = -alpha (1, -2 D_1, -2 D_2) be the vector of the head. Its scores are v r = -alpha |d -
+D|^2 + constant, so its attention weights are a Gaussian around the shift D of width 1 / sqrt(2 alpha). For large alpha,
+the head attends only to the pixel at shift D. A K x K convolution is a sum over K * K shifts, each with a matrix that
+multiplies the pixel there. So K * K such heads compute it (theorem 1, lemma 2).
 
-The model, for small images: pixels -> 2 x 2 of them as the channels of one -> linear -> N layers -> mean -> classifier
+The model is for small images:
+
+    pixels -> each 2 x 2 block becomes the channels of one pixel -> linear -> N layers -> mean -> classifier
 
     layer   x = norm(x + linear(attention(x)));  x = norm(x + feed_forward(x))
-    each head mixes the whole of x (its own value matrix is part of the output's): 9 heads, as of a 3 x 3 convolution
+    Each head mixes all channels of x (its value matrix is part of the output's). 9 heads match a 3 x 3 convolution.
 
-kind         scores of head h, shift d = (d_1, d_2), width D         its own parameters
-"quadratic"  v_h r_d: centres and widths are learned                  H x 3
-"relative"   u_h row[d_1] + w_h column[d_2]: an encoding learned      2 (2 S - 1) D + 2 H D, of S x S pixels
-"content"    (q_h k_h + q_h [row[d_1], column[d_2]]) / sqrt(D)        2 (2 S - 1) D / 2 + 2 H D (D + 1)
+kind         scores of head h, shift d = (d_1, d_2), width D          parameters of the attention
+"quadratic"  v_h r_d, with learned centers and widths                  H x 3
+"relative"   u_h row[d_1] + w_h column[d_2], a learned encoding        2 (2 S - 1) D + 2 H D, for S x S pixels
+"content"    (q_h k_h + q_h [row[d_1], column[d_2]]) / sqrt(D)         2 (2 S - 1) D / 2 + 2 H D (D + 1)
 
-Maps of the first two do not depend on the image: recorded, they are (1, H, T, T), one for the whole batch.
+The attention weights of the first two kinds do not depend on the image. Recorded, they have the shape (1, H, T, T)
+for the whole batch.
 """
 
 from __future__ import annotations
@@ -40,11 +44,11 @@ Kind = Literal["quadratic", "relative", "content"]
 
 @dataclass(frozen=True)
 class ConvAttentionConfig(Config):
-    """Sizes and choices; the defaults are those of the paper's models for CIFAR-10 (table 1).
+    """Sizes and choices of the model. The defaults are those of the paper's models for CIFAR-10 (table 1).
 
-    labels      what is told apart, by the index of the logit; none: the model gives its features
-    image_size  of training. "quadratic" takes images of any size, the others none larger
-    downsample  so many pixels, in both directions, become the channels of one
+    labels      classes by the index of the logit; empty: the model returns its features
+    image_size  side of the training images. "quadratic" accepts any size, the other kinds no larger one.
+    downsample  side of the pixel blocks that become the channels of one pixel
     """
 
     kind: Kind = "quadratic"
@@ -63,12 +67,17 @@ class ConvAttentionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind == "content" and self.width % 2:
-            raise UserError(f"width is {self.width}: half of it encodes rows, half columns; make it even")
+            raise UserError(
+                f"width is {self.width}: expected an even number, because half of it encodes rows and half columns"
+            )
         whole_patches(self.image_size, self.downsample)
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
-    """From every pixel (first axis) to every pixel (second): (T, T, 2) down and to the right, T = rows * columns."""
+    """Return the shifts from every pixel (first axis) to every pixel (second axis), (T, T, 2), T = rows * columns.
+
+    The last axis has the shift down and the shift to the right.
+    """
     axes = torch.arange(rows, device=device), torch.arange(columns, device=device)
     at = torch.cartesian_prod(*axes).view(-1, 2)  # (T, 2)
     return at[None] - at[:, None]
@@ -77,34 +86,36 @@ def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tenso
 def attention_of(
     weight: Tensor, bias: Tensor | None = None, alpha: float = 46.0, *, dilation: int = 1, groups: int = 1
 ) -> QuadraticAttention:
-    """A multi-head attention that computes a convolution: the paper's theorem 1, by its construction.
+    """Return a multi-head attention that computes the given convolution, by the construction of theorem 1 of the paper.
 
-    weight (O, I / groups, Ky, Kx) and bias (O,) are those of a `torch.nn.Conv2d` (its stride would only choose among
-    the outputs); the attention takes (B, Y, X, I) and gives (B, Y, X, O), in the weight's number format, by Ky * Kx
-    heads. Where the whole kernel lies within the image its output is the convolution's, but for about exp(-alpha) of
-    the largest: at 46, nothing in float64.
+    weight (O, I / groups, Ky, Kx) and bias (O,) are those of a `torch.nn.Conv2d` with stride 1. The attention has Ky *
+    Kx heads, maps (B, Y, X, I) to (B, Y, X, O), and has the dtype of the weight. Where the whole kernel lies inside the
+    image, its output equals the convolution, with a relative error of about exp(-alpha): for alpha 46, zero in float64.
 
-    At the borders no head can look outside. The softmax gives its weight to the pixels that are there, to the one next
-    to where the head would look: as if the image were padded with copies of its border, not with zeros. For zeros,
-    give it the image with zeros around, and cut them off the output.
+    At the borders, no head can attend to pixels outside the image. The softmax then selects the pixel that is closest
+    to the shift, as if the image were padded with copies of its border. For zero padding, pad the image with zeros
+    before the call, and crop the output.
     """
     if weight.dim() != 4:
-        raise UserError(f"the weight has shape {tuple(weight.shape)}: expected (O, I / groups, Ky, Kx), of a Conv2d")
+        raise UserError(f"expected a Conv2d weight of shape (O, I / groups, Ky, Kx), found {tuple(weight.shape)}")
     if alpha < 0:
-        raise UserError(f"alpha is {alpha:g}: expected 0 or more, or heads would look away from their centres")
+        raise UserError(
+            f"alpha is {alpha:g}: expected 0 or more, because a head with a negative alpha attends away from its center"
+        )
     outputs, inputs, height, width = weight.shape
     if outputs % groups:
-        raise UserError(f"the weight has {outputs} outputs, which {groups} groups do not divide")
-    with torch.device("meta"):  # nothing is drawn that would be overwritten
+        raise UserError(f"the weight has {outputs} outputs: expected a multiple of {groups} groups")
+    with torch.device("meta"):  # no initialization, because all weights are overwritten
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
     group_size = outputs // groups
-    matrices = weight.new_zeros(outputs, height, width, groups, inputs)  # zeros between groups
+    matrices = weight.new_zeros(outputs, height, width, groups, inputs)  # zero between different groups
     for group in range(groups):
         part = slice(group * group_size, (group + 1) * group_size)
         matrices[part, :, :, group] = weight.detach()[part].permute(0, 2, 3, 1)
     at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
-    before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])  # of PyTorch's padding="same"
+    # left and top padding of PyTorch's padding="same"
+    before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])
     with torch.no_grad():
         attention.centres.copy_(at * dilation - before)
         attention.sharpness.fill_(math.sqrt(2 * alpha))
@@ -114,7 +125,7 @@ def attention_of(
 
 
 class PixelAttention(nn.Module):
-    """Every pixel of x (B, Y, X, D) looks at every pixel."""
+    """Attention from every pixel of x (B, Y, X, D) to every pixel. Base class."""
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
@@ -128,15 +139,16 @@ class PixelAttention(nn.Module):
 
 
 class PositionalAttention(PixelAttention):
-    """Heads that look by position alone: x (B, Y, X, D) -> (B, Y, X, O)."""
+    """Attention whose weights depend only on positions: x (B, Y, X, D) -> (B, Y, X, O). Base class."""
 
     def scores(self, rows: int, columns: int) -> Tensor:
-        """(H, T, T) for an image of T = rows * columns pixels."""
+        """Return the scores (H, T, T) of an image with T = rows * columns pixels."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
-        # one map for all images, so that they are mixed together, as if they were channels of one: (1, 1, T, B * D)
+        # All images share the attention weights, so they are mixed at once, as channels of a single image: (1, 1, T, B
+        # * D).
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
             value, None, value, scores=self.scores(rows, columns)[None],
@@ -147,15 +159,15 @@ class PositionalAttention(PixelAttention):
 
 
 class QuadraticAttention(PositionalAttention):
-    """Heads that see a Gaussian around a shift of their own (section 3.1, equation 9, isotropic).
+    """Attention whose heads weigh pixels by a Gaussian around a learned shift (section 3.1, equation 9, isotropic).
 
-    centres    (H, 2) the shifts, down and to the right, in pixels
-    sharpness  (H,) 1 / width, in 1 / pixels: alpha is half of its square
+    centres    the shifts of the heads, down and to the right, in pixels, (H, 2)
+    sharpness  1 / width of each Gaussian, in 1 / pixels, (H,); alpha is half of its square
     """
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__(width, heads, outputs, dropout)
-        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)  # spread over 5 x 5 pixels (authors' code)
+        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)  # spread over 5 x 5 pixels, as in the authors' code
         self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
 
     def scores(self, rows: int, columns: int) -> Tensor:
@@ -167,9 +179,9 @@ class QuadraticAttention(PositionalAttention):
 
 
 class RelativeAttention(PositionalAttention):
-    """Heads that look by a learned encoding of the row's shift and one of the column's (section 4.2).
+    """Attention by a learned encoding of the row shift and of the column shift (section 4.2).
 
-    size  the largest number of rows, and of columns
+    size  maximum number of rows, and of columns
     """
 
     def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
@@ -185,9 +197,9 @@ class RelativeAttention(PositionalAttention):
 
 
 class ContentAttention(PixelAttention):
-    """Heads that look by content, and by where it is as their query asks (section 4.3, Ramachandran 2019).
+    """Attention by content, and by position relative to the query (section 4.3, Ramachandran 2019).
 
-    x (B, Y, X, D) -> (B, Y, X, D); `size` is the largest number of rows, and of columns.
+    x (B, Y, X, D) -> (B, Y, X, D); `size` is the maximum number of rows, and of columns.
     """
 
     def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
@@ -201,7 +213,8 @@ class ContentAttention(PixelAttention):
             projection(x).flatten(1, 2).unflatten(-1, (self.heads, width)).transpose(1, 2)
             for projection in (self.query, self.key)
         )  # (B, H, T, D)
-        along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)  # one half asks for rows, one for columns
+        # one half of the query for row shifts, one for column shifts
+        along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)
         down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_between(self.rows, rows)))
         right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_between(self.columns, columns)))
         both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)  # (B, H, T, T)
@@ -214,7 +227,7 @@ class ContentAttention(PixelAttention):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network, as of BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
+    """Attention, then a feed-forward network, as in BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
 
     def __init__(self, c: ConvAttentionConfig) -> None:
         super().__init__()
@@ -238,7 +251,7 @@ class Layer(nn.Module):
 
 
 class ConvAttention(nn.Module):
-    """Images in, logits over the labels out."""
+    """Image classifier of attention layers. Images in, label logits out."""
 
     def __init__(self, config: ConvAttentionConfig) -> None:
         super().__init__()
@@ -248,41 +261,45 @@ class ConvAttention(nn.Module):
         self.classifier = nn.Linear(c.width, len(c.labels)) if c.labels else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X), normalised -> logits (B, L), or the features (B, D) of a model without labels."""
+        """Return logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no labels."""
         features = self.features(images)
         return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> the mean over the pixels of the last layer (B, D)."""
+        """Return the mean over the pixels of the last layer, (B, D), for images (B, C, Y, X)."""
         self.grid(images)
-        x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)  # nothing is lost: it can be undone
+        # invertible, so no information is lost
+        x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)
         x = self.pixels(x)  # (B, Y, X, D)
         for layer in self.layers:
             x = layer(x)
         return x.mean((1, 2))
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """Rows and columns of the tokens of images (B, C, Y, X). Raises UserError where the model takes none such."""
+        """Return the rows and columns of the tokens of images (B, C, Y, X). Raises UserError for unsupported images."""
         c = self.config
         channels, *sizes = images.shape[1:]
         if channels != c.channels:
-            raise UserError(f"the images have {channels} channels, the model takes {c.channels}")
+            raise UserError(f"the images have {channels} channels, but the model expects {c.channels}")
         for size in sizes:
             whole_patches(size, c.downsample)
             if c.kind != "quadratic" and size > c.image_size:
                 raise UserError(
-                    f"the images are {sizes[0]} x {sizes[1]}, the model's encodings reach {c.image_size} x"
-                    f" {c.image_size}: make them smaller"
+                    f"the images are {sizes[0]} x {sizes[1]}, but the model accepts at most {c.image_size} x"
+                    f" {c.image_size}: resize them"
                 )
         return sizes[0] // c.downsample, sizes[1] // c.downsample
 
 
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
-    """Of vectors (H, P) with encodings (Q, K, P): (H, Q, K). No matrix product, whose factors autocast would round."""
+    """Return the products of vectors (H, P) and encodings (Q, K, P), (H, Q, K).
+
+    Not a matrix product, because autocast would round its factors.
+    """
     return (vectors[:, None, None] * encodings).sum(-1)
 
 
 def _between(table: nn.Embedding, count: int) -> Tensor:
-    """Where a table of encodings has the shift from each of `count` places (first axis) to each: (count, count)."""
+    """Return the index in a table of encodings for each shift between two positions, (count, count)."""
     at = torch.arange(count, device=table.weight.device)
     return at[None] - at[:, None] + table.num_embeddings // 2

@@ -1,12 +1,12 @@
-"""Three ways of reading a text, on equal terms (Devlin 2018, figure 3): what may a token know when it is understood?
+"""Three ways of reading a text, compared on equal terms (Devlin 2018, figure 3).
 
-reading          a token sees                               trained to predict                        as in
+reading          a token attends to                         training objective                        as in
 "bidirectional"  the whole text, in every layer             masked words                              BERT
-"left_to_right"  what came before it, in every layer        the next word                             GPT
-"two_lstms"      what came before it, and what follows it,  the next word forwards, the one before    ELMo
-                 each by itself, put side by side           it backwards
+"left_to_right"  the tokens before it, in every layer       the next word                             GPT
+"two_lstms"      the tokens before it and the tokens after  the next word forwards, the previous      ELMo
+                 it, separately, then concatenated          word backwards
 
-All have one embedding, tied to the output, and features of one width.
+All of them have one embedding, tied to the output, and features of the same width.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 @dataclass(frozen=True)
 class DirectionalConfig(Config):
-    """Sizes, and what a token sees. A layer is a block of a Transformer, or an LSTM in each direction."""
+    """Sizes and reading direction. A layer is a Transformer block, or one LSTM per direction."""
 
     vocab: Vocabulary
-    reading: Direction = "bidirectional"  # the name is that of saved directories
+    reading: Direction = "bidirectional"  # a field name of saved directories
     pad: TokenId = 0
     width: Size = 128
     layers: Layers = 2
@@ -46,11 +46,11 @@ class DirectionalConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % 2:
-            raise UserError(f"width is {self.width}: expected an even one, of which each direction has half")
+            raise UserError(f"width is {self.width}: expected an even number, because each direction gets half of it")
 
 
 class DirectionalEncoder(nn.Module):
-    """Tokens in, a feature vector for each out: what the token is taken for, given what may be read of its text."""
+    """Encoder with one of three reading directions. Tokens in, one feature vector per token out."""
 
     def __init__(self, config: DirectionalConfig) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ class DirectionalEncoder(nn.Module):
         self.lstms: nn.ModuleList | None = None
         directions = 2 if c.reading == "two_lstms" else 1
         if directions == 2:
-            hidden = c.width * 3 // 4  # so that both directions together have about as many weights as the stack
+            # so that both directions together have about as many weights as the stack of blocks
+            hidden = c.width * 3 // 4
             self.lstms = nn.ModuleList(LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
             self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
         else:
@@ -76,11 +77,11 @@ class DirectionalEncoder(nn.Module):
         xavier_uniform(self)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of which lengths (B,) are real (None: all) -> features (B, T, D)."""
+        """Return the features (B, T, D) of tokens (B, T). lengths (B,): number of real tokens; None: all."""
         return torch.cat(self.directions(tokens, lengths), dim=-1)
 
     def directions(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
-        """The features (B, T, D), or those of both LSTMs, (B, T, D / 2) each."""
+        """Return a list with the features (B, T, D), or with those of both LSTMs, each (B, T, D / 2)."""
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
             order = _backwards(tokens, lengths)  # (B, T, 1)
@@ -93,12 +94,12 @@ class DirectionalEncoder(nn.Module):
         return [self.encoder(self.positions(x), mask=mask)]
 
     def transformed(self, features: Tensor, direction: int = 0) -> Tensor:
-        """features (..., D) of a direction -> (..., D): what the logits of the words are a product of."""
+        """Apply the layer before the word logits to the features (..., D) of a direction, and return (..., D)."""
         return F.gelu(self.transforms[direction](features))
 
 
 def _backwards(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B, T, 1): where each row is read from, its last real token first; padding stays where it is."""
+    """Return the source position for each position of the reversed rows, (B, T, 1). Padding stays in place."""
     at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     last = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < last, last - 1 - at, at)[..., None]

@@ -2,12 +2,12 @@
 
     tokens -> embed + learned positions -> N x [causal self-attention, feed-forward] (-> norm) -> logits
 
-GPT norms after each residual sum, as Vaswani 2017. GPT-2 norms before each sublayer and once after the last block, and
-draws the projections that write to the residual path smaller by sqrt(2 N), for 2 N of them add up. The output
-projection is the embedding matrix (tied).
+GPT applies a norm after each residual sum, as Vaswani 2017. GPT-2 applies it before each sublayer and once after the
+last block. Its projections that write to the residual stream are initialized smaller by sqrt(2 N), because 2 N of them
+add up. The output projection is the embedding matrix (tied).
 
-Fine-tuned on labels, it reads them from the state of a text's last token, which has seen all others (Radford 2018,
-section 3.2): logits = linear(state), without a bias.
+A model fine-tuned on labels computes them from the state of the last token of a text, which has attended to all others
+(Radford 2018, section 3.2): logits = linear(state), without a bias.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import Positions
 from manyheads.errors import UserError
 
-INIT_STD = 0.02  # of all matrices (Radford 2018, section 4.1)
+INIT_STD = 0.02  # standard deviation of all matrices (Radford 2018, section 4.1)
 
 
 @dataclass(frozen=True)
 class GPTConfig(Config):
-    """Sizes and choices. The vocabulary comes from the data or the preset.
+    """Sizes and choices of a GPT model. The vocabulary comes from the data or the preset.
 
-    end           the token between documents, where the vocabulary has one: it begins and ends a text
+    end           token between documents, if the vocabulary has one; it begins and ends a text
     feed_forward  hidden units; None: 4 * width
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
-    bias          in linear layers and layer norms; nanoGPT goes without
-    dropout       on what each sublayer adds, and below the classifier; `embedding_dropout` on the sum of token and
-                  position
-    head          "language": logits of the next token; "sequence": of the `labels` of a text
-    pad           under the head "sequence", what fills up the texts of a batch; for other tools: by its lengths alone
-                  we know where a text ends. None: they take one text at a time
+    bias          biases in linear layers and layer norms; False as in nanoGPT
+    dropout       dropout of each sublayer's output and before the classifier; `embedding_dropout` is for the sum of
+                  token and position embeddings
+    head          "language": logits of the next token; "sequence": logits of the `labels` of a text
+    pad           padding token for the head "sequence". This package finds the end of a text by its length; other tools
+                  need the token, and without it (None) read one text at a time.
     """
 
     vocab: Vocabulary
@@ -68,11 +68,11 @@ class GPTConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head == "sequence" and len(self.labels) < 2:
-            raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more to tell apart")
+            raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more")
 
 
 class GPT(nn.Module):
-    """Tokens in, what the head gives out."""
+    """GPT decoder with a language or classification head. Tokens in, logits out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -85,47 +85,47 @@ class GPT(nn.Module):
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T) -> logits (B, T, V) of what follows each; or logits (B, L) under the head "sequence".
+        """Return logits (B, T, V) of the next token for tokens (B, T), or (B, L) for the head "sequence".
 
-        lengths   (B,) real tokens of each row; None: all. No token looks at padding behind it.
-        segments  (B, T) numbers of packed documents: a token looks at those of its own document only. The head
-                  "sequence" reads none: the two texts of a pair are one sequence.
+        lengths   number of real tokens of each row, (B,); None: all. No token attends to the padding after it.
+        segments  document indices of packed documents, (B, T): a token attends only to its document. The head
+                  "sequence" ignores them, because a pair of texts is one sequence.
         """
         if self.classifier is not None:
             return self.classify(self.hidden(tokens, lengths), lengths)
         return self.project(self.hidden(tokens, lengths, segments))
 
     def classify(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D) -> logits (B, L), from the last real token of each row."""
+        """Return label logits (B, L) from the last real token of each row of hidden (B, T, D)."""
         assert self.classifier is not None
         rows = torch.arange(len(hidden), device=hidden.device)
         last = hidden[:, -1] if lengths is None else hidden[rows, lengths - 1]  # (B, D)
         return self.classifier(dropout(last, self.config.dropout, self.training))
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """The last states (B, T, D), before the output projection."""
+        """Return the states of the last layer, (B, T, D), before the output projection."""
         packed = None if segments is None else (segments, segments)
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
 
     def project(self, hidden: Tensor) -> Tensor:
-        """hidden (..., D) -> logits (..., V)."""
+        """Return the logits (..., V) of hidden states (..., D)."""
         return F.linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:
-        """The output projection (V, D)."""
+        """Return the matrix of the output projection, (V, D)."""
         return self.embedding.weight
 
     def start(self, batch: int, capacity: int) -> KVCache:
-        """An empty cache that is ready to `step` through at most `capacity` positions."""
+        """Return an empty cache for `step` with at most `capacity` positions."""
         return self.decoder.new_cache(batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
-        """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each.
+        """Return the logits (B, T, V) after each of the next tokens (B, T), with the previous tokens in the cache.
 
-        at  (B,) the only one of each row's T for which logits are wanted: then (B, 1, V)
+        at  index of the only token of each row whose logits are needed, (B,); the result is then (B, 1, V)
 
-        Rows may take up fewer: `cache.advance` with negative numbers forgets the last positions of a row.
+        To discard the last positions of a row, call `cache.advance` with negative numbers.
         """
         queries = tokens.shape[1]
         hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
@@ -137,7 +137,7 @@ class GPT(nn.Module):
         return dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self) -> None:
-        nn.init.normal_(self.embedding.weight, std=INIT_STD)  # as the positions are
+        nn.init.normal_(self.embedding.weight, std=INIT_STD)  # position embeddings are initialized in the same way
         if self.classifier is not None:
             nn.init.normal_(self.classifier.weight, std=INIT_STD)
         for module in self.decoder.modules():

@@ -1,18 +1,19 @@
-"""Stand-alone self-attention: attention to the neighbourhood instead of convolutions (Ramachandran et al. 2019).
+"""Stand-alone self-attention: local attention instead of convolutions (Ramachandran et al. 2019).
 
 layer   y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j   over the window x window positions j around i
-        r_(a, b) = [row embedding of a, column embedding of b], half of the head's width each; 8 heads
-        where the resolution is halved, a 2 x 2 average pool follows the layer
-stem    every pixel looks at its block of 4 x 4, with values v_j = (sum_m p_m(j) V_m) x_j, whose matrix depends on where
-        in the block j stands; then a norm and 4 x 4 max-pooling, "aligned with the attention's window" (section 3.2)
-network a ResNet whose 3 x 3 convolutions, in some stages or in all, and whose stem, if wanted, are such layers
+        r_(a, b) = [row embedding of a, column embedding of b], each half of the head's width; 8 heads
+        a layer that halves the resolution is followed by 2 x 2 average pooling
+stem    every pixel attends to its block of 4 x 4 pixels, with values v_j = (sum_m p_m(j) V_m) x_j. Their matrix depends
+        on the position of j in the block. Then a norm, and 4 x 4 max-pooling "aligned with the attention's window"
+        (section 3.2)
+network a ResNet whose 3 x 3 convolutions, in some or all stages, are such layers; optionally also its stem
 
-At a border the positions outside do not exist: the softmax runs over those inside (no zeros are attended to), so a
-window that covers the image is global attention. The number of parameters depends on the window by the embeddings only.
+Positions outside the image do not exist: the softmax covers only those inside (it attends to no zeros). So a window
+that covers the image is global attention. The window affects the number of parameters only through the embeddings.
 
-How it is computed: `query_block` x `query_block` queries share the keys around them, of which each sees its own window.
-The result does not depend on it. 1 computes no score in vain (and counts the paper's FLOPs), but copies every key
-window^2 times; the maps recorded are (B, H, blocks, queries of a block, keys around it).
+Computation: `query_block` x `query_block` queries share the keys around them, and each query attends to its window. The
+result does not depend on the block size. Size 1 computes no unnecessary score (the paper's FLOPs), but copies every key
+window^2 times. Recorded attention maps have the shape (B, H, blocks, queries of a block, keys around it).
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
 
 Window = Annotated[int, Range(1, 1000)]
 
-MOST_WEIGHTS = 2**28  # of a layer's heads together, when they are spread out over the image
+# maximum number of attention weights of a layer, over all heads, when maps are expanded to the whole image
+MOST_WEIGHTS = 2**28
 
 
 @dataclass(frozen=True)
 class LocalAttentionConfig(ResNetConfig):
-    """A ResNet's sizes, and where it has attention; the defaults attend everywhere, the stem included.
+    """Sizes of a ResNet, and the places of its attention layers. By default, all stages and the stem use attention.
 
-    attends      stages whose 3 x 3 convolutions are attention, from 1; numbers beyond the last are of none
-    front        the stem: attention, or the ResNet's convolution that `stem` names
-    window       neighbours along each axis, an odd number
-    stem_window  of the stem's blocks, and of the pooling after it
-    mixtures     value matrices of the stem
-    query_block  how many queries, along each axis, share keys: speed alone
+    attends      stages whose 3 x 3 convolutions are replaced by attention, from 1; larger numbers have no effect
+    front        type of the stem: attention, or the ResNet's convolution that `stem` names
+    window       neighbors along each axis, an odd number
+    stem_window  side of the blocks of the stem, and of the pooling after it
+    mixtures     number of value matrices of the stem
+    query_block  number of queries along each axis that share keys; affects only the speed
     """
 
     attends: Stages = (1, 2, 3, 4)
@@ -61,11 +63,11 @@ class LocalAttentionConfig(ResNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.attends, default=0) > len(self.depths):
-            raise UserError(f"attends {self.attends}: expected some of 1 to {len(self.depths)}")
+            raise UserError(f"attends is {self.attends}: expected stages from 1 to {len(self.depths)}")
 
 
 class LocalAttentionNet(ResNet):
-    """Images in, logits over the labels out."""
+    """ResNet with local attention instead of convolutions. Images in, label logits out."""
 
     config: LocalAttentionConfig
 
@@ -84,7 +86,7 @@ class LocalAttentionNet(ResNet):
 
 
 class LocalAttention(nn.Module):
-    """x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up."""
+    """Local self-attention: x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up."""
 
     def __init__(
         self, channels: int, width: int, heads: int = 8, window: int = 7, *, stride: int = 1, query_block: int = 4
@@ -92,9 +94,9 @@ class LocalAttention(nn.Module):
         super().__init__()
         _check_heads(width, heads)
         if window % 2 == 0:
-            raise UserError(f"window is {window}: an odd one looks equally far to all sides")
+            raise UserError(f"window is {window}: expected an odd number, so that it reaches equally far to all sides")
         self.heads, self.reach, self.stride, self.query_block = heads, window // 2, stride, query_block
-        self.query = nn.Linear(channels, width, bias=False)  # 1 x 1 convolutions
+        self.query = nn.Linear(channels, width, bias=False)  # equivalent to 1 x 1 convolutions
         self.key = nn.Linear(channels, width, bias=False)
         self.value = nn.Linear(channels, width, bias=False)
         self.relative = RelativePositions(heads, width // heads, self.reach)
@@ -113,7 +115,7 @@ class LocalAttention(nn.Module):
             around(self.value(pixels)),
             mask=inside(height, width, block, (block + 2 * self.reach) ** 2, x.device),
             bias=self.relative(query, seen(height, width, block, self.reach, self.reach, x.device)),
-            scale=1.0,  # the paper has no 1 / sqrt(Dh)
+            scale=1.0,  # the paper does not scale by 1 / sqrt(Dh)
             tap=self.tap,
         )
         y = whole(mixed, height, width, block)  # (B, width, Y, X)
@@ -125,12 +127,12 @@ class LocalAttention(nn.Module):
         return _grids(shape)
 
     def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
-        """Maps as recorded -> (B, H, Y * X, Y * X)."""
+        """Return recorded maps as maps over the image, (B, H, Y * X, Y * X)."""
         return over_image(maps, shape, min(self.query_block, max(shape[2:])), self.reach)
 
 
 class AttentionStem(nn.Module):
-    """images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
+    """Attention stem: images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
 
     p(j) = softmax over the mixtures of (row[a] + column[b]) nu_m for position j = (a, b) of a block (appendix A).
     """
@@ -155,7 +157,8 @@ class AttentionStem(nn.Module):
         pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
         places = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
-        shares = (places @ self.mixtures.T).softmax(-1)  # which matrix, not where to look (window^2, M)
+        # mixture weights of the value matrices, not attention weights: (window^2, M)
+        shares = (places @ self.mixtures.T).softmax(-1)
         matrices = torch.einsum("pm,mdc->pdc", shares, self.values)
         inputs = blocks(pixels, 1, window)[:, 0]  # (B, N, window^2, C)
         value = torch.einsum("bnpc,pdc->bnpd", inputs, matrices)
@@ -175,12 +178,12 @@ class AttentionStem(nn.Module):
         return _grids(shape)
 
     def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
-        """Maps as recorded -> (B, H, Y * X, Y * X)."""
+        """Return recorded maps as maps over the image, (B, H, Y * X, Y * X)."""
         return over_image(maps, shape, self.window, 0)
 
 
 class RelativePositions(nn.Module):
-    """q r: what a query adds to its score of a key by where that stands, up to `reach` positions away on both axes."""
+    """Relative position term q r of the scores, for keys up to `reach` positions away along both axes."""
 
     def __init__(self, heads: int, head_width: int, reach: int) -> None:
         super().__init__()
@@ -190,9 +193,10 @@ class RelativePositions(nn.Module):
         self.columns = nn.Parameter(torch.randn(shape))
 
     def forward(self, query: Tensor, seen: tuple[Seen, Seen]) -> Tensor:
-        """query (B, H, N, block^2, Dh) -> (B, H, N, block^2, (block + 2 halo)^2), minus infinity where it cannot see.
+        """Return the bias (B, H, N, block^2, (block + 2 halo)^2) of a query (B, H, N, block^2, Dh).
 
-        A window is the rows that are near and the columns that are near: hiding those costs a fraction of a mask.
+        Keys outside the window get minus infinity. The window is an intersection of near rows and near columns, and
+        hiding these costs a fraction of a full mask.
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), seen, strict=True):
@@ -205,7 +209,10 @@ class RelativePositions(nn.Module):
 
 
 def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
-    """x (B, Y, X, C) -> (B, H, N, (block + 2 halo)^2, C / H): its N blocks with what is around them, zeros outside."""
+    """Split x (B, Y, X, C) into N blocks with their surroundings, (B, H, N, (block + 2 halo)^2, C / H).
+
+    Pixels outside the image are zeros.
+    """
     height, width = x.shape[1:3]
     x = F.pad(x, (0, 0, halo, halo - width % -block, halo, halo - height % -block))
     side = block + 2 * halo
@@ -215,22 +222,23 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
 
 
 def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
-    """x (B, H, N, block^2, Dh), blocks without surroundings -> the image (B, H * Dh, Y, X)."""
+    """Join blocks x (B, H, N, block^2, Dh) without surroundings to an image (B, H * Dh, Y, X)."""
     x = x.unflatten(3, (block, block)).unflatten(2, (-(-height // block), -(-width // block)))
-    x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), of whole blocks
+    x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), padded to whole blocks
     return x[..., :height, :width]
 
 
 def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
-    """Maps (B, H, N, block^2, (block + 2 halo)^2) of x (B, C, Y, X) -> (B, H, Y * X, Y * X), zeros where nobody looks.
+    """Return maps (B, H, N, block^2, (block + 2 halo)^2) of x (B, C, Y, X) as (B, H, Y * X, Y * X).
 
-    Raises UserError where that is too large.
+    Keys outside the window get zeros. Raises UserError if the result would be too large.
     """
     height, width = shape[2:]
     positions, heads = height * width, maps.shape[1]
     if heads * positions**2 > MOST_WEIGHTS:
         raise UserError(
-            f"the maps of {heads} heads on {height} x {width} positions are too large: choose fewer heads, or layers of"
+            f"the maps of {heads} heads on {height} x {width} positions are too large: select fewer heads, or layers "
+            "with"
             " a lower resolution"
         )
     numbers = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
@@ -242,20 +250,23 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
 
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
-    """Every position of x (B, C, Y, X) looks at some of the same."""
+    """Return the grids of queries and keys of x (B, C, Y, X), which are the same."""
     return (Grid(shape[2], shape[3]),) * 2
 
 
 class Seen(NamedTuple):
-    """For each query of a block, along one axis, and each row, or column, of keys around the block."""
+    """Visibility of keys for each query of a block, along one axis: rows or columns of keys around the block."""
 
-    shifts: Tensor  # how far it is from the query (block^2, side)
-    near: Tensor  # is it of the image, and at most `reach` away? (N, block^2, side)
+    shifts: Tensor  # distance of the key from the query (block^2, side)
+    near: Tensor  # True if the key is inside the image and at most `reach` away (N, block^2, side)
 
 
 @lru_cache(maxsize=64)
 def seen(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> tuple[Seen, Seen]:
-    """Which rows, and which columns, each query sees of the keys around its block; one beyond the image sees all."""
+    """Return the visible rows and the visible columns of keys for each query of a block.
+
+    A query outside the image sees all keys.
+    """
     own = torch.arange(block, device=device)
     around = torch.arange(-halo, block + halo, device=device)
     apart = around - own[:, None]  # (block, side)
@@ -265,9 +276,9 @@ def seen(height: int, width: int, block: int, halo: int, reach: int, device: tor
         there = (first + around >= 0) & (first + around < length)
         return ((apart.abs() <= reach) & there[:, None]) | (first + own >= length)[..., None]  # (blocks, block, side)
 
-    with torch.inference_mode(False):  # a table that evaluation made must do for training
+    with torch.inference_mode(False):  # a table built during evaluation must also work in training
         rows, columns = near(height), near(width)
-        down, right = len(rows), len(columns)  # blocks
+        down, right = len(rows), len(columns)  # number of blocks
         rows = rows.repeat_interleave(block, 1).repeat_interleave(right, 0)  # (N, block^2, side)
         return (
             Seen(apart.repeat_interleave(block, 0), rows),
@@ -277,7 +288,7 @@ def seen(height: int, width: int, block: int, halo: int, reach: int, device: tor
 
 @lru_cache(maxsize=64)
 def inside(height: int, width: int, block: int, keys: int, device: torch.device) -> Mask | None:
-    """Where blocks reach beyond the image, queries there see nothing; None where they do not."""
+    """Return a mask that hides all keys from queries outside the image, or None if the blocks fit into the image."""
     if height % block == width % block == 0:
         return None
     with torch.inference_mode(False):
@@ -286,7 +297,7 @@ def inside(height: int, width: int, block: int, keys: int, device: torch.device)
 
 
 def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
-    """Scores begin near unit variance, as a scale by 1 / sqrt(Dh) would make them; the values are He's."""
+    """Initialize scores with unit variance, as a factor 1 / sqrt(Dh) would; He initialization for values."""
     nn.init.normal_(query.weight, std=(query.in_features * (query.out_features // heads)) ** -0.5)
     nn.init.normal_(key.weight, std=key.in_features**-0.5)
     weight = value.weight if isinstance(value, nn.Linear) else value
@@ -296,6 +307,6 @@ def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Paramete
 def _check_heads(width: int, heads: int) -> None:
     if width % (2 * heads):
         raise UserError(
-            f"width {width} is not divisible by 2 x {heads} heads: each has as many row as column embeddings; in a"
-            " network it is stem_width, one of the widths, or in bottlenecks a quarter of one"
+            f"width {width} is not divisible by 2 x {heads} heads: each head has equal row and column embeddings (in a"
+            " network, this width is stem_width, one of the widths, or a quarter of one in bottlenecks)"
         )

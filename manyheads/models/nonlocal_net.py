@@ -2,17 +2,17 @@
 
 block   z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C   over all positions j of the image, or of all frames
 
-kind              f                                   C               = one head of attention, with as scores
-"gaussian"        exp(x_i x_j)                        sum of the f    x x^T, nothing projected but the values
+kind              f                                   C               computed as one attention head with the scores
+"gaussian"        exp(x_i x_j)                        sum of the f    x x^T, where only the values are projected
 "embedded"        exp(theta(x_i) phi(x_j))            sum of the f    queries theta(x), keys phi(x)
-"dot"             theta(x_i) phi(x_j)                 how many j      the same, divided by the count, no softmax
-"concatenation"   ReLU(w [theta(x_i), phi(x_j)])      how many j      given, additive
+"dot"             theta(x_i) phi(x_j)                 number of j     as "embedded", divided by the count, no softmax
+"concatenation"   ReLU(w [theta(x_i), phi(x_j)])      number of j     explicit scores, additive
 
-theta, phi and g go to half the channels. Keys and values are max-pooled 2 x 2 (never over frames) after phi and g, as
-section 3.3 says; the authors' code pools before them. W_z y passes a batch norm whose scale starts at zero (where
-`identity` is "convolution", W_z does): a new block changes nothing, and can be put into a trained network.
+theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over frames) after phi and
+g, as in section 3.3; the authors' code pools before. A batch norm follows W_z. Its scale starts at zero; without the
+norm (`identity` "convolution"), W_z does. So a new block changes nothing and can be inserted into a trained network.
 
-A clip (B, C, T, Y, X) goes through the convolutions frame by frame and through the blocks as a whole (the paper's C2D,
+A clip (B, C, T, Y, X) passes the convolutions frame by frame, and the non-local blocks as a whole (the paper's C2D,
 without its poolings over time).
 """
 
@@ -37,13 +37,15 @@ POOL = 2
 
 @dataclass(frozen=True)
 class NonLocalConfig(ResNetConfig):
-    """A ResNet's sizes, and of the blocks in it; the defaults are the paper's five blocks in ResNet-50 (section 4.1).
+    """Sizes of a ResNet and of its non-local blocks.
 
-    stages    that have blocks; the paper calls stages 2 and 3 res3 and res4. (): none, a ResNet that sees clips
-    every     so many residual blocks come before each
-    scaled    scores are divided by the root of their queries' width, as in the authors' code and not in the paper
-    pooled    keys and values are pooled
-    identity  what is zero at the start: the scale of a batch norm after W_z, or W_z, without a norm
+    The defaults are the paper's five blocks in ResNet-50 (section 4.1).
+
+    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a ResNet for clips
+    every     number of residual blocks before each non-local block
+    scaled    divide scores by the root of the query width, as in the authors' code but not in the paper
+    pooled    max-pool keys and values
+    identity  zero at the start: the scale of a batch norm after W_z ("norm"), or W_z without a norm ("convolution")
     """
 
     kind: Kind = "embedded"
@@ -56,13 +58,16 @@ class NonLocalConfig(ResNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.stages, default=0) > len(self.depths):
-            raise UserError(f"stages {self.stages}: expected some of 1 to {len(self.depths)}")
+            raise UserError(f"stages is {self.stages}: expected stages from 1 to {len(self.depths)}")
         if self.stages and all(self.depths[stage - 1] < self.every for stage in self.stages):
-            raise UserError(f"every={self.every}: stages {self.stages} have too few blocks, so none is non-local")
+            raise UserError(
+                f"every is {self.every}, but stages {self.stages} have fewer blocks, so that none is non-local: lower "
+                "it"
+            )
 
 
 class NonLocalNet(ResNet):
-    """Images, or clips, in; logits over the labels out."""
+    """ResNet with non-local blocks. Images or clips in, label logits out."""
 
     config: NonLocalConfig
 
@@ -79,7 +84,7 @@ class NonLocalNet(ResNet):
             stage.blocks = nn.ModuleList(blocks)
 
     def features(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) or clips (B, C, T, Y, X) -> (B, D), the mean over all positions."""
+        """Return the mean over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
         batch, clips = len(images), images.dim() == 5
         x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)  # (B * T, C, Y, X)
         for stage in self.stages:
@@ -93,9 +98,10 @@ class NonLocalNet(ResNet):
 
 
 class NonLocalBlock(nn.Module):
-    """x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape; see the table above.
+    """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape; see the table of this module.
 
-    inner  channels that theta, phi and g give; None: half of x's. Positions are in the order of x, the last axis first.
+    inner  output channels of theta, phi and g; None: half of the channels of x. Positions are flattened in the order of
+           x.
     """
 
     def __init__(
@@ -114,7 +120,7 @@ class NonLocalBlock(nn.Module):
         self.pool = POOL if pooled else 1
         self.scale = (channels if kind == "gaussian" else inner) ** -0.5 if scaled else 1.0
         projects = kind != "gaussian"
-        self.theta = nn.Linear(channels, inner) if projects else None  # 1 x 1 convolutions
+        self.theta = nn.Linear(channels, inner) if projects else None  # equivalent to 1 x 1 convolutions
         self.phi = nn.Linear(channels, inner) if projects else None
         self.g = nn.Linear(channels, inner)
         self.pair = nn.Linear(2 * inner, 1, bias=False) if kind == "concatenation" else None
@@ -122,7 +128,7 @@ class NonLocalBlock(nn.Module):
         self.norm = nn.BatchNorm1d(channels) if identity == "norm" else None
         self.tap = Tap()
         for layer in self.children():
-            if isinstance(layer, nn.Linear):  # section 4.1's code
+            if isinstance(layer, nn.Linear):  # as in the code for section 4.1
                 nn.init.normal_(layer.weight, std=0.01)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -139,7 +145,7 @@ class NonLocalBlock(nn.Module):
             of_query, of_key = self.pair.weight.chunk(2, dim=1)  # w [a, b] = w1 a + w2 b, (1, inner) each
             scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
         y = attend(
-            query[:, None],  # one head
+            query[:, None],  # a single head
             key[:, None] if scores is None else None,
             value[:, None],
             scores=scores,
@@ -151,17 +157,20 @@ class NonLocalBlock(nn.Module):
         return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
 
     def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
-        """The positions of x of that shape, and what the pooling leaves of them; it drops an odd row or column."""
+        """Return the grid of positions of an input of that shape, and the grid after pooling.
+
+        Pooling drops an odd row or column.
+        """
         frames, height, width = (1, *shape[2:])[-3:]
         rows, columns = (max(1, size // self.pool) for size in (height, width))
         down, across = (size // self.pool * self.pool / size or 1.0 for size in (height, width))
         return Grid(frames * height, width), Grid(frames * rows, columns, cover=(down, across))
 
     def _pooled(self, positions: Tensor, space: tuple[int, ...]) -> Tensor:
-        """(B, N, C) at all positions -> (B, Nk, C) at one of four."""
+        """Max-pool (B, N, C) to one in four positions, (B, Nk, C)."""
         if self.pool == 1:
             return positions
         frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))  # (B, C, T or 1, Y, X)
-        # an image of one row or column, which has no 2 x 2, keeps it
+        # an image with a single row or column is pooled only along the other axis
         kernel = (1, *(min(self.pool, size) for size in space[-2:]))
         return F.max_pool3d(frames, kernel).flatten(2).transpose(1, 2)

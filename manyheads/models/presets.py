@@ -1,10 +1,10 @@
-"""All presets, one table: a name such as `bert/base-uncased` -> what its configuration has other than the defaults.
+"""Table of all presets: a name such as `bert/base-uncased` and the settings that differ from the defaults.
 
-    config = preset("bert/tiny", vocab=1000)    # the same with another vocabulary
+    config = preset("bert/tiny", vocab=1000)    # the preset with another vocabulary
     model = build(config)
 
-A preset counts what its paper counts: vocabularies are those published, BERT has its pooler and no head, image models
-have 1,000 classes. Looking a name up needs no torch; a configuration and a model do.
+The sizes follow the papers: published vocabularies, BERT with its pooler and without a head, image models with 1,000
+classes. Looking up a name does not import torch; building a configuration or a model does.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from manyheads.core.config import LARGEST_PARAMETERS, Config
 from manyheads.errors import UserError
 
-FLOAT32 = 4  # bytes
+FLOAT32 = 4  # bytes per number
 
 C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model and its configuration, by name: `module` of this package has both."""
+    """Names of a model class, its configuration class and the `module` of this package that contains both."""
 
     module: str
     config: str
@@ -39,7 +39,7 @@ class Family:
         return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
 
 
-# what stands before the slash of a preset's name; some of the last ones have no presets
+# Keys: the part of a preset's name before the slash. Some of the last families have no presets.
 FAMILIES = {
     "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
@@ -61,7 +61,7 @@ FAMILIES = {
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
-IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")  # families that see images
+IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")  # families of image models
 
 Settings = dict[str, Any]
 
@@ -84,9 +84,9 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 
 _TRANSFORMER = {
-    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # Wu et al. 2021, Transformer-Tiny for Multi30k
-    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # JoeyNMT's IWSLT model
-    # the PyTorch tutorial's translator: torch.nn.Transformer's final norms, dropout everywhere, nothing tied
+    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # Transformer-Tiny for Multi30k (Wu et al. 2021)
+    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # IWSLT model of JoeyNMT
+    # Translator of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, nothing tied.
     "blog": {
         **_transformer(3, 512, 8, 512, 0.1, 0), **_vocabularies(19_214, 10_837), "tie": "none", "final_norm": True,
         "output_bias": True, "positions": "interleaved", "attention_dropout": 0.1, "activation_dropout": 0.1,
@@ -95,18 +95,18 @@ _TRANSFORMER = {
     "big": _transformer(6, 1024, 16, 4096, 0.3, 37_000),
 }  # fmt: skip
 
-# the vocabulary of the translation that the paper compares with
+# vocabulary size of the translation model that the paper compares with
 _UNIVERSAL_VOCABULARY = 37_000
 _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
     "base": {**_UNIVERSAL_BASE, "steps": 6},  # universal_transformer_base of the published code
-    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # twice the steps at most
-    "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # for a CPU
+    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # a maximum of twice the steps
+    "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # small enough for a CPU
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
 }
 
-# ------------------------------------------------------------------------------------------------ models of a text
+# ------------------------------------------------------------------------------------------------ text models
 
 
 def _bert(layers: int, width: int, vocabulary: int = 30_522) -> Settings:
@@ -114,7 +114,7 @@ def _bert(layers: int, width: int, vocabulary: int = 30_522) -> Settings:
 
 
 _BERT = {
-    "tiny": _bert(2, 128),  # this and the next three: Turc et al. 2019
+    "tiny": _bert(2, 128),  # this and the next three sizes: Turc et al. 2019
     "mini": _bert(4, 256),
     "small": _bert(4, 512),
     "medium": _bert(8, 512),
@@ -129,7 +129,7 @@ def _gpt2(layers: int, width: int, heads: int) -> Settings:
 
 
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
-    """nanoGPT's character models of tiny-shakespeare, with its GELU; both have the vocabulary of that text."""
+    """Return nanoGPT's settings for characters of tiny-shakespeare, with its GELU and the vocabulary of that text."""
     return {
         "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
         "activation": "gelu", "dropout": rate, "attention_dropout": rate, "embedding_dropout": rate,
@@ -138,17 +138,17 @@ def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> S
 
 _GPT: dict[str, Settings] = {
     "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # Radford 2018, section 4.1
-    "gpt2/124m": _gpt2(12, 768, 12),  # Radford 2019, table 2, which miscounts the two smaller ones
+    "gpt2/124m": _gpt2(12, 768, 12),  # Radford 2019, table 2, which states wrong sizes for the two smaller models
     "gpt2/355m": _gpt2(24, 1024, 16),
     "gpt2/774m": _gpt2(36, 1280, 20),
     "gpt2/1558m": _gpt2(48, 1600, 25),
-    # Brown 2020, table 2.1, to be counted; every second layer of the paper's attends to neighbours alone
+    # Brown 2020, table 2.1; only for counting parameters: in the paper, every second layer uses local attention
     "gpt3/175b": {**_gpt2(96, 12_288, 96), "max_positions": 2048},
-    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # for a CPU
-    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a GPU
+    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # small enough for a CPU
+    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a single GPU
 }
 
-# ---------------------------------------------------------------------------------------------- models of an image
+# ---------------------------------------------------------------------------------------------- image models
 
 
 def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
@@ -158,8 +158,8 @@ def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
 
 _TI, _S, _B, _L, _H = (192, 12, 3), (384, 12, 6), (768, 12, 12), (1024, 24, 16), (1280, 32, 16)
 _TEN = tuple("0123456789")
-# A start from which small models learn faster: after 100 steps vit/2-8 has an accuracy of 0.56 on digits; with
-# positions of deviation 0.02 it has 0.29, and with DeiT's matrices as well 0.13.
+# Initialization with which small models train faster. After 100 steps on digits, vit/2-8 has an accuracy of 0.56. With
+# a position_std of 0.02 it is 0.29, and with DeiT's matrices as well 0.13.
 _FAST_START: Settings = {"init": "xavier", "position_std": 0.5}
 _CIFAR: Settings = {"labels": _TEN, "image_size": 32, **_FAST_START}
 _VIT: dict[str, Settings] = {
@@ -169,12 +169,13 @@ _VIT: dict[str, Settings] = {
         for name, size in (("ti", _TI), ("s", _S), ("b", _B), ("l", _L))
         for patch in (16, 32)
     },
-    "vit/h14": _vit(_H, 14, labels=()),  # released without a head
+    "vit/h14": _vit(_H, 14, labels=()),  # published without a head
     **{
-        f"deit/{name}16": _vit(size, 16, distilled=True, stochastic_depth=0.1)  # table 9
+        f"deit/{name}16": _vit(size, 16, distilled=True, stochastic_depth=0.1)  # DeiT, table 9
         for name, size in (("ti", _TI), ("s", _S), ("b", _B))
     },
-    # small images: ViT's sizes on 32 x 32, and what a CPU can train; xs4-32 is the ViT of Lee et al. 2021
+    # Small images: the sizes of ViT for 32 x 32 pixels, and sizes for training on a CPU. xs4-32 is the ViT of Lee et
+    # al. 2021.
     "vit/ti4-32": _vit(_TI, 4, **_CIFAR),
     "vit/s4-32": _vit(_S, 4, **_CIFAR),
     "vit/b4-32": _vit(_B, 4, **_CIFAR),
@@ -194,9 +195,9 @@ def _bottleneck(*depths: int, **more: Any) -> Settings:
 
 _SMALL: Settings = {"stem": "3x3", "image_size": 32}  # for images of 32 x 32
 _RESNET: dict[str, Settings] = {
-    "18": _basic(2, 2, 2, 2),  # this and the next: He 2015, table 1
+    "18": _basic(2, 2, 2, 2),  # ResNet-18 and 34: He 2015, table 1
     "34": _basic(3, 4, 6, 3),
-    "26": _bottleneck(1, 2, 4, 1),  # this and the next: Ramachandran 2019, section 4.1
+    "26": _bottleneck(1, 2, 4, 1),  # ResNet-26 and 38: Ramachandran 2019, section 4.1
     "38": _bottleneck(2, 3, 5, 2),
     "50": _bottleneck(3, 4, 6, 3),
     "101": _bottleneck(3, 4, 23, 3),
@@ -209,7 +210,7 @@ _LOCAL: dict[str, Settings] = {
     **{name: _RESNET[name] for name in ("26", "38", "50")},
     **{name: {**_RESNET[name], "stem_window": 2} for name in ("18-small", "26-small")},
 }
-_KINDS = ("quadratic", "relative", "content")  # of attention as convolution
+_KINDS = ("quadratic", "relative", "content")  # kinds of attention in conv_attention.py
 
 PRESETS: dict[str, Settings] = {
     **_named("transformer", _TRANSFORMER),
@@ -228,16 +229,20 @@ PRESETS: dict[str, Settings] = {
     **_named("resnet", {f"{name}-se": {**settings, "squeeze": 16} for name, settings in _RESNET.items()}),
     **_named("nonlocal", {name: _RESNET[name] for name in ("50", "101", "18-small", "26-small", "20-small")}),
     **_named("local-attention", _LOCAL),
-    # with the convolution in front, as the paper's best
+    # convolution as stem, as in the paper's best models
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # the paper's
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # sizes of the paper
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }
 
 
 def full_name(name: str, *families: str) -> str:
-    """The name of a preset as the table has it. One of these families (none: of any) may be named in short: `tiny`, or
-    by its first word: `universal/tiny` where one stack is wanted is universal-sequence/tiny."""
+    """Return the full name of a preset in the table. Raises UserError for an unknown name.
+
+    families  families whose presets may be abbreviated (none: any family, full names only). The name may be the size,
+              `tiny`, or the first word of the family and the size: with the family universal-sequence, `universal/tiny`
+              is universal-sequence/tiny.
+    """
     names = [full for full in PRESETS if not families or family_of(full) in families]
     word, _, size = name.partition("/")
     short = [f"{family}/{name}" for family in families]
@@ -248,13 +253,13 @@ def full_name(name: str, *families: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Advice for a name that is none of the table's."""
+    """Return advice for a name that is missing in the table."""
     names = list(names)
     short = {full.partition("/")[2]: full for full in names}
     close = get_close_matches(name, names, n=1) or [short[word] for word in get_close_matches(name, short, n=1)]
     if close:
-        return f"did you mean {close[0]}? `manyheads summary` lists all of them"
-    return f"expected a name such as {names[0]}; `manyheads summary` lists all of them"
+        return f"did you mean {close[0]}? `manyheads summary` lists all presets"
+    return f"expected a name such as {names[0]}; `manyheads summary` lists all presets"
 
 
 def family_of(name: str) -> str:
@@ -262,38 +267,42 @@ def family_of(name: str) -> str:
 
 
 def preset(name: str, *families: str, **settings: Any) -> Any:
-    """A configuration by name (see `full_name`), with other values where `settings` has some."""
+    """Return the configuration of a preset (see `full_name`), where `settings` override its values."""
     return fitted(name, families, settings, {})
 
 
 def fitted(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:
-    """A preset for data that have been read.
+    """Return the configuration of a preset for data that has been read.
 
-    settings  the user's
-    decided   what is not his to choose, such as the size of a vocabulary that has been learned: UserError where
-              `settings` has it, too
+    settings  settings of the user
+    decided   values that the data or the task determine, such as the size of a learned vocabulary. Raises UserError if
+              `settings` contains them, too.
     """
     name = full_name(name, *families)
     return configured(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
 
 
 def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
-    """A configuration of this kind from `fitted`'s settings, and `base` where they have none."""
+    """Return a configuration of this class from `settings` and `decided` (see `fitted`), with defaults from `base`."""
     known = {f.name for f in fields(kind)}
     if unknown := sorted(settings.keys() - known):
         valid = sorted(known - decided.keys())
-        raise UserError(f"unknown settings {', '.join(unknown)}: valid are {', '.join(valid)}")
+        raise UserError(f"unknown settings {', '.join(unknown)}: expected some of {', '.join(valid)}")
     if idle := sorted(settings.keys() & decided.keys()):
         raise UserError(
-            f"settings {', '.join(idle)}: the data and the task decide these: leave them out (the size of a vocabulary "
-            "is the recipe's `vocabulary`)"
+            f"cannot set {', '.join(idle)}: the data and the task determine these; remove them (the size of a "
+            "vocabulary "
+            "is the setting `vocabulary` of the recipe)"
         )
     return kind(**{**(base or {}), **settings, **decided})
 
 
 def build(config: Config) -> Any:
-    """The model of a configuration, whatever its family. Raises UserError, before it takes any memory, where it has
-    more numbers than `LARGEST_PARAMETERS`, or than this machine's memory holds: parameters and tables of positions."""
+    """Return the model of a configuration of any family.
+
+    Raises UserError before memory is allocated if the model is too large: if parameters and position tables exceed
+    `LARGEST_PARAMETERS` numbers or the memory of this machine.
+    """
     import torch
 
     from manyheads.core.runtime import physical_memory
@@ -306,9 +315,9 @@ def build(config: Config) -> Any:
     if torch.get_default_device().type != "meta":
         most = min(most, physical_memory() // FLOAT32)
     if parameters + others > most:
-        positions = f" and {others:,} other numbers, such as those of max_positions" * (others > 0)
+        positions = f" and {others:,} other numbers, such as position tables" * (others > 0)
         raise UserError(
-            f"the model would have {parameters:,} parameters{positions}, expected at most {most:,}: "
+            f"the model would have {parameters:,} parameters{positions}: expected at most {most:,}; "
             "choose smaller sizes"
         )
     return model(config)

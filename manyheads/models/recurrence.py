@@ -1,19 +1,21 @@
-"""One block, applied again and again until each position has thought enough: the depth of the Universal Transformer
-(Dehghani 2018), and its halting (adaptive computation time, Graves 2016).
+"""Recurrence in depth with halting, as in the Universal Transformer.
 
-    repeat:  state = block(state + coordinates(position, step))        the same weights at every step
+One block is applied repeatedly (Dehghani 2018). With halting (adaptive computation time, Graves 2016), each position
+decides when to stop.
 
-With halting, each position adds up probabilities of stopping, sigmoid(w . state + b), and halts at the step N where
-their sum passes 1 - epsilon; that step gets the remainder R, so that the weights p of its steps sum to one. What a
-position returns is
+    repeat:  state = block(state + coordinates(position, step))        with the same weights at every step
 
-    "basic"        y = p * state + (1 - p) * y at each step: the published code. It compounds: weights .3 .3 .3 .1 mix
-                   the states by .132 .189 .27 .1, which do not sum to one.
-    "accumulated"  y = y + p * state: the weighted mean that Graves meant (section 2.2).
+With halting, each position accumulates the probabilities sigmoid(w . state + b), and halts at the step N where their
+sum exceeds 1 - epsilon. This step gets the remainder R as its weight, so that the weights p of the steps sum to one.
+The output y of a position is, for each type of halting:
 
-After its halt a position's y stays, while its state goes on, for others to look at. The ponder cost is the mean of
-N + R, of which R has a gradient. The published code leaves a position that has not halted at the last step without its
-remainder; here, as in Graves, the last step takes it.
+    "basic"        y = p * state + (1 - p) * y at each step, as in the published code. The factors compound: weights
+                   .3 .3 .3 .1 mix the states by .132 .189 .27 .1, which do not sum to one.
+    "accumulated"  y = y + p * state: the weighted mean that Graves describes (section 2.2).
+
+After halting, a position's output is frozen. Its state is still updated, so that other positions can attend to it. The
+ponder cost is the mean of N + R, where only R has a gradient. In the published code, a position that has not halted at
+the last step lacks its remainder. Here, as in Graves, the last step adds it.
 """
 
 from __future__ import annotations
@@ -37,19 +39,20 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, Positions, sinusoidal
 from manyheads.errors import UserError
 
-KERNELS = (3, 5)  # positions that the two convolutions of a transition see (the published code)
+KERNELS = (3, 5)  # kernel sizes of the two convolutions of a transition, as in the published code
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceConfig(Config):
     """Sizes and choices of a recurrence in depth.
 
-    steps         how often the block is applied; with halting, at most
-    transition    "feed_forward", or "separable": two depth-wise separable convolutions with a ReLU between them
-    timing        of the step: sines as of the position (the paper), or "learned" (the published code's default)
-    halting       "fixed": all steps; "basic" and "accumulated": see the head of this file
-    halting_bias  b as it begins: at 1, positions halt after two steps at first; the lower, the later
-    epsilon       how little of the probability may be left at a halt
+    steps         number of applications of the block; with halting, the maximum
+    transition    "feed_forward", or "separable": two depthwise separable convolutions with a ReLU between them
+    timing        step embeddings: "sinusoidal" as for positions (the paper), or "learned" (default of the published
+                  code)
+    halting       "fixed": all steps; "basic" and "accumulated": see the docstring of this module
+    halting_bias  initial value of b: at 1, positions halt after two steps at first; lower values halt later
+    epsilon       maximum probability that may remain at a halt
     ponder        weight of the ponder cost in the loss
     norm          "post": after each residual sum, as published; "pre": before each sublayer, and once at the end
     """
@@ -76,16 +79,16 @@ class RecurrenceConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.transition == "separable" and self.activation != "relu":
-            raise UserError(f"activation is {self.activation!r}: separable convolutions have relu between them")
+            raise UserError(f"activation is {self.activation!r}: expected 'relu', which the separable transition uses")
 
 
 class PonderState(NamedTuple):
-    """How long every position thought.
+    """Number of steps of every position, with the weights of the steps.
 
-    steps      (B, T) N, the steps until its halt, that one included
-    remainder  (B, T) R, the weight of the last of them
-    weights    (B, T, steps computed) p of each; of a real position they sum to one
-    real       (B, T) False where there is padding; None: all are real
+    steps      number of steps N up to and including the halt, (B, T)
+    remainder  weight R of the last step, (B, T)
+    weights    weight p of each computed step, (B, T, steps); for a real position they sum to one
+    real       False at padding, (B, T); None: no padding
     """
 
     steps: Tensor
@@ -95,7 +98,7 @@ class PonderState(NamedTuple):
 
     @property
     def cost(self) -> Tensor:
-        """The mean of N + R over the real positions."""
+        """Mean of N + R over the real positions."""
         return self._mean(self.steps + self.remainder)
 
     @property
@@ -106,12 +109,12 @@ class PonderState(NamedTuple):
         return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
 
 
-Thoughts = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty where the steps are fixed
+Thoughts = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty if the number of steps is fixed
 
 
 @runtime_checkable
 class Halting(Protocol):
-    """A model with a recurrence in depth, which can say how long its positions think."""
+    """Model with a recurrence in depth, which can return the steps of its positions."""
 
     def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, Thoughts]:
         """Return the last states, as `hidden` of other models, and the steps that every position took."""
@@ -119,9 +122,11 @@ class Halting(Protocol):
 
 
 def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
-    """Return a function of the model's inputs to its last states and its thoughts; without a recurrence, no thoughts.
+    """Return a function from the model's inputs to its last states and its ponder states by stack.
 
-    compile  applied to the model's method
+    Without a recurrence, the ponder states are empty.
+
+    compile  function applied to the method of the model
     """
     if isinstance(model, Halting):
         return compile(model.forward_with_halting)
@@ -130,9 +135,11 @@ def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda functi
 
 
 class SeparableConvolution(FeedForward):
-    """Depth-wise over 3 positions, expand, ReLU, depth-wise over 5, contract (Dehghani 2018, section 2.1).
+    """Transition of two depthwise convolutions: depthwise over 3 positions, expand, ReLU, depthwise over 5, contract.
 
-    causal  looks at the positions before, and not around. Beyond the text there are zeros.
+    Source: Dehghani 2018, section 2.1.
+
+    causal  use only earlier positions and not those on both sides. Outside the text, inputs are zeros.
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, causal: bool) -> None:
@@ -143,7 +150,7 @@ class SeparableConvolution(FeedForward):
         self.causal = causal
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """x (B, T, D), real (B, T) or None -> (B, T, D)."""
+        """Return the transition (B, T, D) of x (B, T, D). real (B, T): False at padding; None: no padding."""
         hidden = self.activation(self.expand(self._along(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
         return self.tap.on_residual(self.contract(self._along(self.between, hidden, real)))
@@ -156,7 +163,7 @@ class SeparableConvolution(FeedForward):
 
 
 class SeparableBlock(Block):
-    """A block whose last sublayer sees neighbours."""
+    """Block whose last sublayer mixes neighboring positions."""
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         def convolve(x: Tensor) -> Tensor:
@@ -171,7 +178,7 @@ class SeparableBlock(Block):
 
 
 class StepCache(KVCache):
-    """Keys and values of every step, and where the transition looks back what it read (`width`; else 0)."""
+    """Key-value cache for every step, and for a separable transition also a cache of its inputs."""
 
     def __init__(self, c: RecurrenceConfig, batch: int, capacity: int, like: Tensor) -> None:
         kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
@@ -180,7 +187,10 @@ class StepCache(KVCache):
         self._inputs = torch.zeros(c.steps, batch, capacity, width, **kind)
 
     def inputs_with(self, step: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep new inputs x (B, T, D): they behind as many of the last as matter (B, t, D), and which of them exist."""
+        """Store new inputs x (B, T, D) of a step, and return the inputs that the convolutions need.
+
+        Returns the new inputs after the necessary previous ones, (B, t, D), and a mask (B, t) of those that exist.
+        """
         rows, new = torch.arange(self.batch, device=x.device)[:, None], x.shape[1]
         look = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
         self._inputs[step, rows, look[:, -new:]] = x.to(self._inputs.dtype)
@@ -193,12 +203,12 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        most = min(self.capacity, other.capacity)  # beyond that either has nothing
+        most = min(self.capacity, other.capacity)  # neither cache has positions beyond this
         self._inputs[:, rows, :most] = other._inputs[:, : len(rows), :most]
 
 
 class Recurrence(nn.Module):
-    """The block, applied to every position at once, at each step with the coordinates of position and step."""
+    """Repeated block for all positions at once. Each step adds embeddings of the position and of the step."""
 
     timing: Tensor
 
@@ -225,14 +235,15 @@ class Recurrence(nn.Module):
         cache: StepCache | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, PonderState | None]:
-        """x (B, T, D), row b at the positions from offset[b] on -> (B, T, D), and how long each position thought.
+        """Return the output (B, T, D) of x (B, T, D), and the steps of each position.
 
-        With a cache no step is left out: whoever comes later may think longer, and look at the states of all steps.
+        Row b starts at position offset[b].
+        With a cache, no step is skipped: later positions may take more steps and attend to the states of all steps.
         """
         c, real = self.config, None if mask.key_lengths is None else _real(mask.key_lengths, x.shape[1])
         state, y = x, torch.zeros_like(x)
         running = x.new_ones(x.shape[:2], dtype=torch.bool)  # (B, T)
-        given = x.new_zeros(x.shape[:2])  # of the probability
+        given = x.new_zeros(x.shape[:2])  # accumulated probability of halting
         steps, remainder = given, given
         weights: list[Tensor] = []
         for step in range(c.steps):
@@ -251,7 +262,8 @@ class Recurrence(nn.Module):
             share = weight[..., None]
             y = y + share * state if c.halting == "accumulated" else share * state + (1 - share) * y
             going = running if real is None else running & real
-            if cache is None and not x.is_meta and not going.any():  # where FLOPs are counted, all steps are
+            # all steps run on the meta device, where FLOPs are counted
+            if cache is None and not x.is_meta and not going.any():
                 break
         y = y if self.norm is None else self.norm(y)
         return y, PonderState(steps, remainder, torch.stack(weights, -1), real) if weights else None
@@ -259,8 +271,10 @@ class Recurrence(nn.Module):
 
 @contextmanager
 def pondered(model: nn.Module) -> Iterator[Thoughts]:
-    """How long every position thinks while the block runs, by the names of the model's recurrences; of several passes
-    the last. Nothing of a model whose positions cannot halt."""
+    """Record the steps of every position while the block runs, by the names of the model's recurrences.
+
+    Several passes keep only the last. The result is empty for a model without halting.
+    """
     thoughts: Thoughts = {}
     with ExitStack() as undo:
         for name, module in model.named_modules():
@@ -275,7 +289,7 @@ def pondered(model: nn.Module) -> Iterator[Thoughts]:
 
 
 def ponder_cost(model: Any, thoughts: Thoughts) -> Tensor | float:
-    """What a loss per token grows by, for thinking: nothing where no position can halt."""
+    """Return the ponder cost per token to add to the loss; 0 if the model has no halting."""
     return model.config.ponder * sum(ponder.cost for ponder in thoughts.values()) if thoughts else 0.0
 
 
@@ -294,5 +308,5 @@ def _block(c: RecurrenceConfig, *, causal: bool, cross: bool) -> Block:
 
 
 def _real(lengths: Tensor, width: int) -> Tensor:
-    """(B, T): which positions are no padding."""
+    """Return a mask (B, T), True at positions that are not padding."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]

@@ -1,16 +1,16 @@
-"""ResNet: convolutions whose output is added to their input (He, Zhang, Ren & Sun 2015), in the form called v1.5.
+"""ResNet: convolutions with residual connections (He, Zhang, Ren & Sun 2015), in the variant v1.5.
 
 image -> stem -> 4 stages of residual blocks, each stage but the first at half the resolution -> mean -> linear
 
-stem                                     a residual block: relu(x + f(x)), every convolution with a batch norm
+stem                                     residual block: relu(x + f(x)), every convolution with a batch norm
 "7x7"  7 x 7, stride 2, 3 x 3 max-pool   "basic"       f = 3 x 3, relu, 3 x 3
 "3x3"  3 x 3, for images of 32 x 32      "bottleneck"  f = 1 x 1 to a quarter of the width, relu, 3 x 3, relu, 1 x 1
 
-Where a block halves the resolution, its first 3 x 3 convolution does (v1.5; in the paper it is the first 1 x 1). Where
-f changes the shape, a 1 x 1 convolution takes x to it. The last norm of each branch starts at zero, so that a new
-network is a shallow one (Goyal 2017, section 5.1).
+In a block that halves the resolution, the first 3 x 3 convolution has the stride (v1.5; in the paper, the first 1 x 1).
+If f changes the shape, a 1 x 1 convolution projects x. The last norm of each branch starts at zero, so that a new
+network behaves like a shallow one (Goyal 2017, section 5.1).
 
-The networks with attention between or instead of the convolutions are this one, with `mixing` or blocks of their own.
+Networks with attention between or instead of the convolutions derive from this class, through `mixing` or other blocks.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from manyheads.core.config import Config, Layers, Pixels, Range, Size
 from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
-# what mixes neighbouring positions: (channels, width, stride, number of the stage, from 1) -> (B, width, Y, X)
+# Constructor of the layer that mixes neighboring positions: (channels, width, stride, number of the stage, from 1) ->
+# module with output (B, width, Y, X).
 Mixing = Callable[[int, int, int, int], nn.Module]
-REDUCTION = 4  # of a bottleneck
-FEW = 16  # channels
-Stages = tuple[Annotated[int, Range(1, 100)], ...]  # numbers of some, from 1
+REDUCTION = 4  # channel reduction of a bottleneck
+FEW = 16  # maximum number of channels for the workaround in Convolution
+Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, from 1
 
 
 @dataclass(frozen=True)
 class ResNetConfig(Config):
-    """Sizes and choices; the defaults are those of ResNet-50.
+    """Sizes and choices of a ResNet. The defaults are those of ResNet-50.
 
-    labels         what is told apart, by the index of the logit; none: the model gives its features
-    image_size     that the model is meant for; others work, too
-    depths         residual blocks of each stage
-    widths         channels that each stage gives
-    squeeze        reduction of squeeze-and-excitation in every block, 16 in its paper; None: without
-    stride_in_1x1  the first 1 x 1 convolution of a bottleneck halves the resolution (the original), not the 3 x 3
-    halve_first    the first stage halves the resolution, too
+    labels         classes by the index of the logit; empty: the model returns its features
+    image_size     intended size of the images; other sizes work, too
+    depths         number of residual blocks per stage
+    widths         output channels of each stage
+    squeeze        reduction of squeeze-and-excitation in every block, 16 in its paper; None: none
+    stride_in_1x1  put the stride of a bottleneck into its first 1 x 1 convolution (the original), not into the 3 x 3
+    halve_first    halve the resolution in the first stage, too
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
@@ -62,18 +63,18 @@ class ResNetConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.depths) != len(self.widths) or not self.depths:
-            raise UserError(f"depths {self.depths} and widths {self.widths}: expected one of each for every stage")
+            raise UserError(f"depths is {self.depths} and widths is {self.widths}: expected one of each per stage")
         if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
-            raise UserError(f"widths {self.widths}: a bottleneck's are multiples of {REDUCTION}")
+            raise UserError(f"widths is {self.widths}: expected multiples of {REDUCTION} for bottlenecks")
         if self.block == "basic" and self.stride_in_1x1:
-            raise UserError("stride_in_1x1 has no effect in a basic block: leave it out, or set block=bottleneck")
+            raise UserError("stride_in_1x1 has no effect in a basic block: remove it, or set block=bottleneck")
 
 
 class ResNet(nn.Module):
-    """Images in, logits over the labels out.
+    """ResNet classifier. Images in, label logits out.
 
-    mixing  makes what mixes neighbours in the blocks; a 3 x 3 convolution unless given.
-    stem    stands before the stages; the configuration's unless given.
+    mixing  constructor of the mixing layers in the blocks; None: 3 x 3 convolutions
+    stem    module before the stages; None: the stem of the configuration
     """
 
     def __init__(self, config: ResNetConfig, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
@@ -93,7 +94,7 @@ class ResNet(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """He's normal weights for convolutions (He 2015b), zero for the last scale of each branch."""
+        """Draw He normal weights for convolutions (He 2015b), and zero the last norm scale of each branch."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -102,12 +103,12 @@ class ResNet(nn.Module):
                 nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
 
     def forward(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X), normalised -> logits (B, L); features (B, D) of a model without labels."""
+        """Return logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no labels."""
         features = self.features(images)
         return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> (B, D): what the classifier reads."""
+        """Return the input of the classifier, (B, D), for images (B, C, Y, X)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -115,7 +116,7 @@ class ResNet(nn.Module):
 
 
 class Normed(nn.Module):
-    """A layer that mixes (a convolution, or attention) and the batch norm of what it gives. No activation."""
+    """Mixing layer (convolution or attention) followed by a batch norm, without activation."""
 
     def __init__(self, mixer: nn.Module, width: int) -> None:
         super().__init__()
@@ -127,9 +128,11 @@ class Normed(nn.Module):
 
 
 class Convolution(nn.Conv2d):
-    """Channels last in memory: it trains a quarter to a third faster. Not so in training with few channels on a
-    processor: the backward pass of oneDNN (of PyTorch 2.13) writes beyond the gradient of a 1 x 1 convolution with
-    stride there, and the process ends without a message."""
+    """Convolution in the channels-last memory format, which trains 25 to 33% faster.
+
+    Exception: training with few channels on a CPU. The backward pass of oneDNN (in PyTorch 2.13) then writes beyond the
+    gradient of a strided 1 x 1 convolution, and the process crashes without a message.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if self.in_channels < FEW and x.device.type == "cpu" and torch.is_grad_enabled():
@@ -139,7 +142,7 @@ class Convolution(nn.Conv2d):
 
 
 class Stem(Normed):
-    """images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) where they are small."""
+    """Stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) if `small`."""
 
     def __init__(self, channels: int, width: int, *, small: bool) -> None:
         kernel, stride = (3, 1) if small else (7, 2)
@@ -152,7 +155,7 @@ class Stem(Normed):
 
 
 class Stage(nn.Module):
-    """Blocks one after another."""
+    """Sequence of blocks."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -165,7 +168,7 @@ class Stage(nn.Module):
 
 
 class Residual(nn.Module):
-    """relu(x + f(x)): x (B, channels, Y, X) -> (B, width, Y / stride, X / stride)."""
+    """Residual block relu(x + f(x)): x (B, channels, Y, X) -> (B, width, Y / stride, X / stride)."""
 
     def __init__(self, c: ResNetConfig, channels: int, width: int, stride: int, stage: int, mixing: Mixing) -> None:
         super().__init__()
@@ -194,5 +197,5 @@ class Residual(nn.Module):
 
 
 def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:
-    """What mixes in a plain ResNet, the same in every stage."""
+    """Return the mixing layer of a plain ResNet, a 3 x 3 convolution in every stage."""
     return Convolution(channels, width, 3, stride, 1, bias=False)

@@ -1,6 +1,6 @@
-"""Sequence to sequence with two LSTMs and no attention (Sutskever 2014): the rival of the Transformers that translate.
+"""Sequence-to-sequence model of two LSTMs without attention (Sutskever 2014), a baseline for translation.
 
-One LSTM reads the source, and its last state, as large for any length, is where the other one begins to write.
+One LSTM reads the source. Its last state, of the same size for any length, is the initial state of the other LSTM.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, V
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, packed
 
-State = tuple[Tensor, Tensor]  # of h and of c: (layers, B, D) each
+State = tuple[Tensor, Tensor]  # hidden state h and cell state c, (layers, B, D) each
 
 
 @dataclass(frozen=True)
 class Seq2SeqLSTMConfig(Config):
-    """Sizes and choices; source and target share a vocabulary and a matrix, which is also the output's.
+    """Sizes and choices of the model. Source, target and output share one vocabulary and one embedding matrix.
 
-    max_positions  tokens a text may have: nothing in the model needs a limit
+    max_positions  maximum number of tokens of a text; the model itself needs no limit
     """
 
     vocab: Vocabulary
@@ -36,20 +36,20 @@ class Seq2SeqLSTMConfig(Config):
 
 
 class StateCache:
-    """What the decoder remembers: one state a row, whatever was written."""
+    """Cache of the decoder: one LSTM state per row, of constant size."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.lengths = torch.zeros(state[0].shape[1], dtype=torch.long, device=state[0].device)  # (B,)
 
     def select(self, rows: Tensor) -> None:
-        """Keep rows (N,), in that order, repeated where a number is repeated."""
+        """Keep only the given rows (N,), in that order; an index may repeat."""
         self.state = (self.state[0][:, rows], self.state[1][:, rows])
         self.lengths = self.lengths[rows]
 
 
 class Seq2SeqLSTM(nn.Module):
-    """Source and target tokens in, logits over the vocabulary out."""
+    """Encoder-decoder of two LSTMs. Source and target tokens in, logits over the vocabulary out."""
 
     def __init__(self, config: Seq2SeqLSTMConfig) -> None:
         super().__init__()
@@ -65,34 +65,37 @@ class Seq2SeqLSTM(nn.Module):
     def forward(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
-        """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows."""
+        """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
+
+        The target begins with the start token.
+        """
         return self.project(self.hidden(source, source_lengths, target))
 
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The decoder's states (B, Tt, D).
+        """Return the states of the decoder, (B, Tt, D).
 
-        No state depends on the padding behind a target, or on positions: lengths of targets and offsets change nothing.
+        Target lengths and offsets have no effect, because no state depends on later padding or on absolute positions.
         """
         return self._write(target, self._read(source, source_lengths))[0]
 
     def project(self, hidden: Tensor) -> Tensor:
-        """hidden (..., D) -> logits (..., V)."""
+        """Return the logits (..., V) of hidden states (..., D)."""
         return F.linear(hidden, self.output_weight, self.output_bias)
 
     @property
     def output_weight(self) -> Tensor:
-        """The output projection (V, D)."""
+        """Return the matrix of the output projection, (V, D)."""
         return self.embedding.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StateCache:
-        """Read the source (B, Ts); the cache has no capacity to outgrow."""
+        """Encode the source (B, Ts) and return a cache for `step`. `capacity` has no effect."""
         return StateCache(self._read(source, source_lengths))
 
     def step(self, tokens: Tensor, cache: StateCache) -> Tensor:
-        """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T), with the previous tokens in the cache."""
         states, cache.state = self._write(tokens, cache.state)
         cache.lengths = cache.lengths + tokens.shape[1]
         return self.project(states)

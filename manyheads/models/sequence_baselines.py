@@ -1,15 +1,15 @@
-"""The rivals of the text classifier: every other way in which the sources mix a sequence, on the same embedding.
+"""Baselines for the text classifier: other ways to mix a sequence, on the same embedding.
 
-kind      mixes by                                                     its parameters, 32 wide on 32
+kind      mixing layer                                                 parameters for width and hidden 32
 "rnn"     h' = tanh(W x + U h + b), the last state (Elman 1990)        2,112
-"lstm"    gates and a cell (Hochreiter & Schmidhuber 1997)             8,448: Keras's 8,320 and a second bias
-"bilstm"  one LSTM forwards, one backwards (Schuster & Paliwal 1997)   16,896: Keras's 16,640 and two second biases
+"lstm"    gates and a cell (Hochreiter & Schmidhuber 1997)             8,448: 8,320 as in Keras and a second bias
+"bilstm"  one LSTM per direction (Schuster & Paliwal 1997)             16,896: 16,640 as in Keras and two second biases
 "conv1d"  two convolutions, 7 words wide, with pooling between them    2 x 7,200 (Chollet, section 6.4)
 "conv2d"  two 3 x 3 convolutions over the words x features "image"     320 + 9,248
 
-Half of the features are then dropped out, and one sigmoid unit reads them, as in the text classifier. PyTorch's
-recurrent layers add two biases, of which one would do: they start at zero, and the one of the forget gate at one, as in
-Keras. What lies behind a text's end changes nothing.
+Dropout of one half and one sigmoid unit follow, as in the text classifier. PyTorch's recurrent layers have two biases,
+although one would be enough. They start at zero, except the bias of the forget gate, which starts at one as in Keras.
+Padding after a text changes nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Neighbours = Annotated[int, Range(1, 1000)]
 
 @dataclass(frozen=True)
 class SequenceBaselineConfig(Config):
-    """Sizes and choices.
+    """Sizes and choices of a sequence baseline.
 
-    labels         what is told apart, by the index of the logit
+    labels         classes by the index of the logit
     hidden         units of a recurrent layer in each direction, or channels of a convolution
-    kernel         how many neighbours a convolution sees, along each of its axes
-    pooling        how many neighbours the pooling between two convolutions takes together, along each axis
-    max_positions  words a text may have
-    dropout        before the output
+    kernel         width of a convolution along each of its axes
+    pooling        width of the pooling between two convolutions along each axis
+    max_positions  maximum number of words of a text
+    dropout        dropout before the output
     """
 
     kind: Kind = "lstm"
@@ -58,11 +58,13 @@ class SequenceBaselineConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel % 2 == 0:
-            raise UserError(f"kernel is {self.kernel}: an odd one looks equally far to both sides")
+            raise UserError(
+                f"kernel is {self.kernel}: expected an odd number, so that it reaches equally far to both sides"
+            )
 
 
 class SequenceBaseline(nn.Module):
-    """Tokens in, logits over the labels out."""
+    """Text classifier with one of five mixing layers. Tokens in, label logits out."""
 
     def __init__(self, config: SequenceBaselineConfig) -> None:
         super().__init__()
@@ -74,16 +76,24 @@ class SequenceBaseline(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
+        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+
+        Segments are ignored.
+        """
         c = self.config
         if tokens.shape[1] > c.max_positions:
-            raise UserError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
+            raise UserError(
+                f"the input has {tokens.shape[1]} tokens, but the model takes at most {c.max_positions}: truncate it"
+            )
         features = self.mixer(self.embedding(tokens), lengths)  # (B, features)
         return both_logits(self.output(dropout(features, c.dropout, self.training)))
 
 
 class Recurrent(nn.Module):
-    """x (B, T, D), lengths (B,) or None -> the last state, of both directions where there are two (B, features)."""
+    """Recurrent layer that returns its last state: x (B, T, D), lengths (B,) or None -> (B, features).
+
+    With two directions, both last states are concatenated.
+    """
 
     def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
         super().__init__()
@@ -98,7 +108,7 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
                 if gated and name.startswith("bias_ih"):
-                    nn.init.ones_(parameter[hidden : 2 * hidden])  # the forget gate's
+                    nn.init.ones_(parameter[hidden : 2 * hidden])  # bias of the forget gate
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         _, states = self.layer(packed(x, lengths))
@@ -106,15 +116,15 @@ class Recurrent(nn.Module):
         return last[-self.directions :].transpose(0, 1).flatten(1)
 
     def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """x (B, T, D), lengths (B,) or None -> the states at every position (B, T, features)."""
+        """Return the states of every position, (B, T, features), for x (B, T, D) and lengths (B,) or None."""
         states, _ = self.layer(packed(x, lengths))
         return states if lengths is None else pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
 
 
 class Convolutional(nn.Module):
-    """x (B, T, D), lengths (B,) or None -> the maxima over the text of what the second convolution finds (B, features).
+    """Two convolutions and a maximum over the text: x (B, T, D), lengths (B,) or None -> (B, features).
 
-    axes  1: along the words, all features at once. 2: along the words and along the features.
+    axes  1: convolutions along the words, over all features. 2: along the words and along the features.
     """
 
     def __init__(self, width: int, hidden: int, kernel: int, pooling: int, axes: Literal[1, 2]) -> None:
@@ -132,7 +142,7 @@ class Convolutional(nn.Module):
         # channels, then words, then features: (B, D, T) or (B, 1, T, D)
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
         x = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
-        # nothing is below zero, so the zeros behind a text never are the largest, nor change what is
+        # After a ReLU no value is negative. So the zeros after a text are never a wrong maximum.
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
         x = pool(x, self.pooling, ceil_mode=True)
         shorter = None if lengths is None else -(-lengths // self.pooling)
@@ -141,7 +151,7 @@ class Convolutional(nn.Module):
 
 
 def _only_real(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (B, C, T, ...) with zeros behind each text."""
+    """Return x (B, C, T, ...) with zeros after each text."""
     if lengths is None:
         return x
     real = torch.arange(x.shape[2], device=x.device) < lengths[:, None]  # (B, T)

@@ -1,19 +1,19 @@
-"""Squeeze-and-excitation: channels that weigh each other (Hu, Shen & Sun 2017).
+"""Squeeze-and-excitation: a learned factor for each channel (Hu, Shen & Sun 2017).
 
 x -> mean over the image -> linear, to 1/16 -> ReLU -> linear -> sigmoid -> a factor for every channel of x
 
-It stands at the end of a residual branch (figure 3 of the paper), as in the presets "...-se" of models/resnet.py.
+Used at the end of a residual branch (figure 3 of the paper), as in the presets "...-se" of models/resnet.py.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-MULTIPLE = 8  # the inner width is one of 8, and at least 8, as the common implementations have it; the paper has C / r
+MULTIPLE = 8  # the inner width is a multiple of 8, at least 8, as in common implementations; in the paper it is C / r
 
 
 class SqueezeExcitation(nn.Module):
-    """x (B, C, Y, X) -> (B, C, Y, X), each channel scaled by a number between 0 and 1; `reduction` is the paper's r."""
+    """Scale each channel of x (B, C, Y, X) by a factor between 0 and 1. `reduction` is r in the paper."""
 
     def __init__(self, channels: int, reduction: int = 16) -> None:
         super().__init__()
@@ -25,5 +25,5 @@ class SqueezeExcitation(nn.Module):
         return x * self.weights(x)[:, :, None, None]
 
     def weights(self, x: Tensor) -> Tensor:
-        """How much each channel of x counts: (B, C), from 0 to 1."""
+        """Return the factor of each channel of x, (B, C), from 0 to 1."""
         return self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()

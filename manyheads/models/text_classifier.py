@@ -1,15 +1,16 @@
-"""The textbook's text classifier: one encoder block in the form that Keras gives it, pooled into one vector.
+"""The text classifier of Chollet's textbook: Keras-style encoder blocks, pooled into one vector.
 
     words -> embed (+ positions) -> N x [self-attention, feed-forward] -> max or mean over the text -> dropout -> logits
 
-Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter: the block has
-10,656 parameters, the model 650,689. Keras's heads do not divide the width: each of the 2 is 32 wide, as the model is.
+Source: Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter. The
+block has 10,656 parameters, the model 650,689. In Keras the heads do not divide the width: each of the 2 heads is 32
+wide, as is the model.
 
     query, key, value  3 x (32 x 64 + 64) =  6,336        feed-forward  2 x (32 x 32 + 32) = 2,112
     output                  64 x 32 + 32  =  2,080        layer norms   2 x (32 + 32)      =   128
 
-As published, every text is filled up to 600 words, the padding is read and pooled like words, and there are no
-positions, so the order of the words is lost. The preset `corrected` has positions and leaves the padding out.
+As published, every text is padded to 600 words, the padding is processed and pooled like words, and there are no
+positions, so the order of the words is lost. The preset `corrected` has positions and masks the padding.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class TextClassifierConfig(Config):
-    """Sizes and choices; the defaults are those of the chapter.
+    """Sizes and choices of the text classifier. The defaults are those of the chapter.
 
-    labels         what is told apart, by the index of the logit
-    head_width     of each head, free of `width`
+    labels         classes by the index of the logit
+    head_width     width of each head, independent of `width`
     positions      "none", "learned", or one of the sinusoidal layouts
-    masked         False: padding is read like words, up to `max_positions` of them
-    max_positions  words a text may have
-    dropout        before the output
+    masked         False: texts are padded to `max_positions`, and padding is processed like words
+    max_positions  maximum number of words of a text
+    dropout        dropout before the output
     """
 
     vocab: Vocabulary = 20_000
@@ -61,27 +62,27 @@ class TextClassifierConfig(Config):
 
 
 class TextClassifier(nn.Module):
-    """Tokens in, logits over the labels out."""
+    """Text classifier of encoder blocks and pooling. Tokens in, label logits out."""
 
     def __init__(self, config: TextClassifierConfig) -> None:
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else Positions(c.max_positions, c.width, c.positions)
-        biased = not c.masked and self.positions is None  # `_read_padding` counts the padding
+        biased = not c.masked and self.positions is None  # `_read_padding` then weighs the padding by a bias
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))
         self._initialize()
 
     def _initialize(self) -> None:
-        """Keras's: Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05)."""
+        """Initialize as Keras: Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05)."""
         c = self.config
         xavier_uniform(self)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         if c.positions == "learned" and self.positions is not None:
             nn.init.uniform_(self.positions.table, -0.05, 0.05)
-        # Keras keeps the heads as an axis of the kernel and counts its inputs and outputs as of a convolution:
-        # query (D, H, Dh) has H * D in and D * Dh out, output (H, Dh, D) has H * Dh in and H * D out
+        # Keras stores the heads as an axis of the kernel and computes fan-in and fan-out as for a convolution. Query
+        # (D, H, Dh) has fan-in H * D and fan-out D * Dh; output (H, Dh, D) has fan-in H * Dh and fan-out H * D.
         inwards = math.sqrt(6 / (c.heads * c.width + c.width * c.head_width))
         outwards = math.sqrt(6 / (c.heads * c.head_width + c.heads * c.width))
         for attention in (module for module in self.modules() if isinstance(module, Attention)):
@@ -90,10 +91,15 @@ class TextClassifier(nn.Module):
             nn.init.uniform_(attention.output.weight, -outwards, outwards)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
+        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+
+        Segments are ignored.
+        """
         c = self.config
         if tokens.shape[1] > c.max_positions:
-            raise UserError(f"the input has {tokens.shape[1]} tokens, the model takes {c.max_positions}: truncate it")
+            raise UserError(
+                f"the input has {tokens.shape[1]} tokens, but the model takes at most {c.max_positions}: truncate it"
+            )
         if lengths is None:
             lengths = torch.full(tokens.shape[:1], tokens.shape[1], device=tokens.device)
         counts = None
@@ -107,10 +113,11 @@ class TextClassifier(nn.Module):
         return both_logits(self.output(dropout(pooled, c.dropout, self.training)))
 
     def _read_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Texts filled up to `max_positions`: tokens, lengths, and how often each token counts (B, T).
+        """Pad texts to `max_positions`; return tokens, lengths, and the count of each token (B, T).
 
-        Without positions all the padding of a text is alike, and n equal keys weigh as much as one whose score is
-        log(n) higher: one stands for all, which gives the same numbers for a fraction of the work.
+        Without positions, all padding tokens of a text are equal, and n equal keys have the same weight as a single key
+        whose score is log(n) higher. So one padding token represents them all, which gives the same result in a
+        fraction of the time.
         """
         c = self.config
         at = torch.arange(tokens.shape[1], device=tokens.device)
@@ -126,18 +133,21 @@ class TextClassifier(nn.Module):
 
 
 def units(labels: tuple[str, ...]) -> int:
-    """Units of the output: one for two labels, as the sigmoid of the chapter; else one for each."""
+    """Return the number of output units: one for two labels (sigmoid, as in the chapter), otherwise one per label."""
     return 1 if len(labels) == 2 else len(labels)
 
 
 def both_logits(outputs: Tensor) -> Tensor:
-    """Output units (B, 1) or (B, L) -> logits (B, L). softmax(0, z) is (1 - sigmoid(z), sigmoid(z)): one unit is enough
-    for two labels, and cross-entropy on these logits is the chapter's binary one."""
+    """Convert output units (B, 1) or (B, L) to logits (B, L).
+
+    softmax(0, z) is (1 - sigmoid(z), sigmoid(z)): one unit is enough for two labels, and cross-entropy on these logits
+    is the binary cross-entropy of the chapter.
+    """
     return F.pad(outputs, (1, 0)) if outputs.shape[1] == 1 else outputs
 
 
 def pool(x: Tensor, lengths: Tensor, how: str, counts: Tensor | None = None) -> Tensor:
-    """x (B, T, D) -> (B, D): maximum or mean over the real positions, each counted as often as `counts` (B, T) says."""
+    """Pool x (B, T, D) over the real positions to (B, D), by maximum or mean. counts (B, T): weights of the mean."""
     real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, T)
     if how == "max":
         return x.masked_fill(~real[..., None], -math.inf).amax(1)

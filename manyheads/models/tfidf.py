@@ -1,12 +1,12 @@
-"""Words weighted by how rare they are, and a linear classifier: what every model that reads sequences has to beat.
+"""TF-IDF with a linear classifier, the baseline that every sequence model has to beat.
 
-    counts of the words -> 1 + log(count), times the inverse document frequency -> unit length
+    word counts -> 1 + log(count), times the inverse document frequency -> unit length
     -> (components -> unit length) -> linear -> logits
 
-Spärck Jones 1972, Salton & Buckley 1988; the components, where there are some, are the directions in which the training
-texts differ most: latent semantic analysis (Deerwester 1990). In scikit-learn's formulas (TfidfTransformer,
-TruncatedSVD, LogisticRegression), which also fits it (`tasks/classification/tfidf.py`). The order of the words does not
-matter, nor do unknown ones.
+Sources: Spärck Jones 1972, Salton & Buckley 1988. The optional components are the main directions of the training
+texts: latent semantic analysis (Deerwester 1990). The formulas are those of scikit-learn (TfidfTransformer,
+TruncatedSVD, LogisticRegression), which also fits the model (`tasks/classification/tfidf.py`). The order of the words
+has no effect, and unknown words are ignored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from manyheads.models.text_classifier import both_logits, units
 
 @dataclass(frozen=True)
 class TfidfConfig(Config):
-    """labels: what is told apart, by the index of the logit. components: of LSA, such as 100; None: words as they are.
-    max_positions: words a text may have; None: any number."""
+    """Sizes and choices of a TF-IDF model.
+
+    labels         classes by the index of the logit
+    components     number of LSA components, such as 100; None: no LSA
+    max_positions  maximum number of words of a text; None: no limit
+    """
 
     vocab: Vocabulary = 20_000
     labels: Classes = ("negative", "positive")
@@ -35,18 +39,21 @@ class TfidfConfig(Config):
 
 
 class Tfidf(nn.Module):
-    """Tokens in, logits over the labels out. Fitted, not trained by gradients."""
+    """TF-IDF classifier, fitted without gradients. Tokens in, label logits out."""
 
     def __init__(self, config: TfidfConfig) -> None:
         super().__init__()
         self.config = config
-        self.idf = nn.Parameter(torch.zeros(config.vocab))  # zero for what is left out
+        self.idf = nn.Parameter(torch.zeros(config.vocab))  # zero for ignored tokens
         size = config.components
         self.components = None if size is None else nn.Parameter(torch.zeros(size, config.vocab))
         self.output = nn.Linear(size or config.vocab, units(config.labels))
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, L). Segments are not read."""
+        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+
+        Segments are ignored.
+        """
         real = torch.ones_like(tokens, dtype=self.idf.dtype)
         if lengths is not None:
             real = (torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]).to(self.idf.dtype)

@@ -1,7 +1,7 @@
 """The encoder-decoder of "Attention Is All You Need" (Vaswani 2017).
 
-An encoder reads the source, all positions at once. A decoder writes the target from left to right: each position looks
-at the positions before it (causal self-attention) and at the whole source (cross-attention).
+An encoder processes all positions of the source at once. A decoder writes the target from left to right: each position
+attends to the positions before it (causal self-attention) and to the whole source (cross-attention).
 
     source  -> embed * sqrt(D) + positions -> N x [self-attention, feed-forward]                  -> memory
     target  -> embed * sqrt(D) + positions -> N x [causal self-attention, cross, feed-forward]    -> logits
@@ -32,15 +32,15 @@ TargetId = Annotated[int, Below("target_vocab")]
 
 @dataclass(frozen=True)
 class TransformerConfig(Config):
-    """Sizes and choices. The vocabularies come from the data, everything else from a preset or the user.
+    """Sizes and choices of a Transformer. The vocabularies come from the data, other values from a preset or the user.
 
     tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
     norm           "post": after each residual sum, as published; "pre": before each sublayer
-    final_norm     a norm after each stack (torch.nn.Transformer has them; the paper has not)
-    key_width      of each head's queries and keys; None: as wide as its values (Table 3, row B, narrows it)
-    start          the token that decoding begins from; Marian's is the padding token
-    source_pad     the padding token of a source vocabulary of its own
-    embedding_init "normal": N(0, 1 / width); "xavier": as all other matrices (the PyTorch tutorial)
+    final_norm     a norm after each stack, as in torch.nn.Transformer but not in the paper
+    key_width      width of the queries and keys of a head; None: the width of the values (Table 3, row B, has less)
+    start          token that starts decoding; in Marian, the padding token
+    source_pad     padding token of a separate source vocabulary
+    embedding_init "normal": N(0, 1 / width); "xavier": as for all other matrices (the PyTorch tutorial)
     """
 
     source_vocab: Vocabulary
@@ -78,19 +78,19 @@ class TransformerConfig(Config):
 
 
 def check_vocabularies(config: Any) -> None:
-    """Of an encoder-decoder: raises UserError where two vocabularies cannot share a matrix or a padding token."""
+    """Raise UserError if the two vocabularies of an encoder-decoder cannot share a matrix or a padding token."""
     source, target = config.source_vocab, config.target_vocab
     if config.tie == "all" and source != target:
         raise UserError(
-            f"one matrix for source and target needs one vocabulary, got {source} and {target} tokens: train a joint"
-            " one, or use tie='target'"
+            f"tie='all' needs one vocabulary, found {source} source and {target} target tokens: train a joint"
+            " vocabulary, or use tie='target'"
         )
     if config.source_pad is None and config.pad >= source:
-        raise UserError(f"pad is {config.pad}, and the source vocabulary has {source} tokens: give source_pad")
+        raise UserError(f"pad is {config.pad}, but the source vocabulary has only {source} tokens: set source_pad")
 
 
 class Transformer(nn.Module):
-    """Source and target tokens in, logits over the target vocabulary out."""
+    """Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -124,10 +124,11 @@ class Transformer(nn.Module):
     def forward(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
-        """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows.
+        """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
 
-        Lengths (B,) tell how many tokens of each row are real. The target's may be left out: the causal mask keeps
-        real positions from looking at padding behind them.
+        The target begins with the start token.
+        Lengths (B,) are the numbers of real tokens of each row. Target lengths are optional, because the causal mask
+        hides later padding from real positions.
         """
         return self.project(self.hidden(source, source_lengths, target, target_lengths))
 
@@ -135,9 +136,9 @@ class Transformer(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The decoder's last states (B, Tt, D), before the output projection.
+        """Return the states of the last decoder layer, (B, Tt, D), before the output projection.
 
-        offset  (B,) the position that source and target of each row begin at; None: 0
+        offset  first position of source and target of each row, (B,); None: 0
         """
         memory_mask = Mask(key_lengths=source_lengths)
         return self.decoder(
@@ -148,20 +149,20 @@ class Transformer(nn.Module):
         )
 
     def encode(self, source: Tensor, mask: Mask | None = None, offset: int | Tensor | None = None) -> Tensor:
-        """source (B, Ts) -> memory (B, Ts, D)."""
+        """Return the encoder output (memory) (B, Ts, D) of source (B, Ts)."""
         return self.encoder(self._embed(self.source_embedding, source, offset), mask=mask)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """hidden (..., D) -> logits (..., V)."""
+        """Return the logits (..., V) of hidden states (..., D)."""
         return F.linear(hidden, self.output_weight, self.output_bias)
 
     @property
     def output_weight(self) -> Tensor:
-        """The output projection (V, D), tied or not."""
+        """Return the matrix of the output projection, (V, D), tied or not."""
         return self.target_embedding.weight if self.output is None else self.output.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
-        """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""
+        """Encode the source (B, Ts) and return a cache for `step` with at most `capacity` target positions."""
         mask = Mask(key_lengths=source_lengths)
         memory = self.encode(source, mask)
         cache = self.decoder.new_cache(source.shape[0], capacity, memory)
@@ -173,7 +174,7 @@ class Transformer(nn.Module):
         return cache
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """The next tokens (B, T) of each row, T = 1 while generating -> logits (B, T, V) of what follows each."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T), with T = 1 during generation."""
         queries = tokens.shape[1]
         hidden = self.decoder(
             self._embed(self.target_embedding, tokens, cache.offset),

@@ -1,9 +1,9 @@
-"""The Universal Transformer (Dehghani 2018): an encoder-decoder, or one stack, with the recurrence of `recurrence.py`.
+"""The Universal Transformer (Dehghani 2018): an encoder-decoder or a single stack with recurrence in depth.
 
     source  -> embed * sqrt(D) -> one block [self-attention, transition], repeated                   -> memory
     target  -> embed * sqrt(D) -> one block [causal self-attention, cross, transition], repeated     -> logits
 
-Depth is tied, so the block learns an operation and not a layer.
+All steps share their weights, so the block learns an operation and not a layer. See `recurrence.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from manyheads.models.transformer import SourceId, TargetId, check_vocabularies
 
 @dataclass(frozen=True, kw_only=True)
 class UniversalConfig(RecurrenceConfig):
-    """An encoder-decoder.
+    """Sizes and choices of an encoder-decoder.
 
     tie         "all": one matrix for source, target and output; "target": for target and output
-    start       the token that decoding begins from
-    source_pad  the padding token of a source vocabulary of its own
+    start       token that starts decoding
+    source_pad  padding token of a separate source vocabulary
     """
 
     source_vocab: Vocabulary
@@ -47,9 +47,10 @@ class UniversalConfig(RecurrenceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class UniversalSequenceConfig(RecurrenceConfig):
-    """One recurrence: a decoder, where a position sees those before it (`head`), or an encoder, where it sees all.
+    """Sizes and choices of a single recurrence.
 
-    end  the token between documents, where the vocabulary has one
+    head  "decoder": a position attends to itself and earlier positions; "encoder": to all positions
+    end   token between documents, if the vocabulary has one
     """
 
     vocab: Vocabulary
@@ -58,17 +59,17 @@ class UniversalSequenceConfig(RecurrenceConfig):
 
 
 class _Universal(nn.Module):
-    """What the forms have in common."""
+    """Common part of both forms of the Universal Transformer."""
 
     config: Any
 
     def project(self, hidden: Tensor) -> Tensor:
-        """hidden (..., D) -> logits (..., V)."""
+        """Return the logits (..., V) of hidden states (..., D)."""
         return F.linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:
-        """The output projection (V, D), tied to the embedding of what is written."""
+        """Return the matrix of the output projection, (V, D), tied to the output embedding."""
         raise NotImplementedError
 
     def _initialize(self) -> None:
@@ -82,7 +83,7 @@ class _Universal(nn.Module):
 
 
 class Universal(_Universal):
-    """The encoder-decoder: source and target tokens in, logits over the target vocabulary out."""
+    """Universal Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
 
     def __init__(self, config: UniversalConfig) -> None:
         super().__init__()
@@ -100,9 +101,10 @@ class Universal(_Universal):
     def forward(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
     ) -> Tensor:
-        """source (B, Ts), target (B, Tt) beginning with the start token -> logits (B, Tt, V) of what follows.
+        """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
 
-        Lengths (B,) tell how many tokens of each row are real.
+        The target begins with the start token.
+        Lengths (B,) are the numbers of real tokens of each row.
         """
         return self.project(self.forward_with_halting(source, source_lengths, target, target_lengths)[0])
 
@@ -110,9 +112,9 @@ class Universal(_Universal):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, Thoughts]:  # fmt: skip
-        """The decoder's last states (B, Tt, D), before the output projection, and how long every position thought.
+        """Return the decoder's last states (B, Tt, D), before the output projection, and the steps of every position.
 
-        offset  (B,) the position that source and target of each row begin at; None: 0
+        offset  first position of source and target of each row, (B,); None: 0
         """
         memory_mask = Mask(key_lengths=source_lengths)
         memory, reading = self._read(source, memory_mask, offset)
@@ -124,7 +126,7 @@ class Universal(_Universal):
         return hidden, {stack: ponder for stack, ponder in pondered.items() if ponder is not None}
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
-        """The encoder's last states (B, Ts, D)."""
+        """Return the last states of the encoder, (B, Ts, D)."""
         return self._read(source, mask or Mask())[0]
 
     @property
@@ -132,17 +134,18 @@ class Universal(_Universal):
         return self.target_embedding.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StepCache:
-        """Read the source (B, Ts): a cache that is ready to `step` through at most `capacity` target positions."""
+        """Encode the source (B, Ts) and return a cache for `step` with at most `capacity` target positions."""
         memory, _ = self._read(source, Mask(key_lengths=source_lengths))
         cache = StepCache(self.config, source.shape[0], capacity, memory)
         assert self.decoder.block.cross is not None
-        entries = self.decoder.block.cross.project_keys_values(memory)  # one block: the same at every step
+        # the block is the same at every step, so these entries are, too
+        entries = self.decoder.block.cross.project_keys_values(memory)
         for step in range(self.config.steps):
             cache.set_cross(step, *entries, source_lengths)
         return cache
 
     def step(self, tokens: Tensor, cache: StepCache) -> Tensor:
-        """The next tokens (B, T) of each row, T = 1 while generating -> logits (B, T, V) of what follows each."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T), with T = 1 during generation."""
         hidden, _ = self.decoder(
             self._embed(self.target_embedding, tokens), mask=cache.mask(tokens.shape[1]),
             memory_mask=cache.cross_mask(), cache=cache, offset=cache.offset,
@@ -157,7 +160,7 @@ class Universal(_Universal):
 
 
 class UniversalSequence(_Universal):
-    """One recurrence: tokens in, logits at every position out, of what follows (decoder) or of what is there."""
+    """Single recurrence. Tokens in, logits of the next token (decoder) or of each token (encoder) out."""
 
     def __init__(self, config: UniversalSequenceConfig) -> None:
         super().__init__()
@@ -167,17 +170,17 @@ class UniversalSequence(_Universal):
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of which lengths (B,) are real (None: all) -> logits (B, T, V)."""
+        """Return logits (B, T, V) for tokens (B, T). lengths (B,): number of real tokens; None: all."""
         return self.project(self.hidden(tokens, lengths))
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The last states (B, T, D)."""
+        """Return the states after the last step, (B, T, D)."""
         return self.forward_with_halting(tokens, lengths)[0]
 
     def forward_with_halting(
         self, tokens: Tensor, lengths: Tensor | None = None, offset: int | Tensor | None = None
     ) -> tuple[Tensor, Thoughts]:
-        """The last states (B, T, D), and how long every position thought; row b begins at position offset[b]."""
+        """Return the last states (B, T, D), and the steps of every position. Row b begins at position offset[b]."""
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
         hidden, ponder = self.stack(self._embed(self.embedding, tokens), mask=mask, offset=offset)
         return hidden, {} if ponder is None else {self.config.head: ponder}
@@ -187,12 +190,12 @@ class UniversalSequence(_Universal):
         return self.embedding.weight
 
     def start(self, batch: int, capacity: int) -> StepCache:
-        """An empty cache of a decoder, ready to `step` through at most `capacity` positions."""
-        assert self.config.head == "decoder", "an encoder sees what is still to come"
+        """Return an empty cache of a decoder for `step` with at most `capacity` positions."""
+        assert self.config.head == "decoder", "only the head 'decoder' can generate"
         return StepCache(self.config, batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: StepCache, at: Tensor | None = None) -> Tensor:
-        """The next tokens (B, T) of each row -> logits (B, T, V) of what follows each; `at` as GPT's."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T); argument `at` as in `GPT.step`."""
         x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
         hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.offset)
         cache.advance(tokens.shape[1])

@@ -1,11 +1,12 @@
-"""ViT: a Transformer encoder that reads an image as patches (Dosovitskiy 2020); DeiT, which learns from a teacher too
-(Touvron 2021).
+"""ViT and DeiT: Transformer encoders that read an image as patches.
+
+ViT: Dosovitskiy 2020. DeiT (Touvron 2021) also learns from a teacher.
 
 patches -> linear -> [class token, (distillation token,) patches] + positions -> N x [self-attention, feed-forward]
--> norm -> state of the class token, or the mean of the patches' -> (tanh(linear)) -> linear -> logits
+-> norm -> state of the class token, or mean of the patch states -> (tanh(linear)) -> linear -> logits
 
-Patches meet only in attention. DeiT's second token has a head of its own, which learns what the teacher says while the
-class token's learns the true labels. The prediction adds up the two softmaxes.
+Patches interact only in attention. The distillation token of DeiT has a separate head, which learns the predictions of
+the teacher, while the head of the class token learns the true labels. The prediction is the sum of both softmaxes.
 """
 
 from __future__ import annotations
@@ -29,26 +30,25 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class ViTConfig(Config):
-    """Sizes and choices; the defaults are those of ViT-B/16.
+    """Sizes and choices of a ViT. The defaults are those of ViT-B/16.
 
-    labels            what the head tells apart, by the index of the logit; (): no head. Names may repeat, as ImageNet's
-    image_size        pixels of a side; images are square
-    pool              what the head reads: the state of a class token, or the mean of the patches' (then there is none)
-    distilled         with a distillation token (DeiT)
-    fused             what becomes of its head's logits in a prediction: "softmax": the paper's sum of both softmaxes,
-                      given as the log of their mean; "logits": the mean of both logits (the authors' code);
-                      "none": the token has no head
-    representation    width of a layer with tanh below the head, where there is one (at pre-training, section 3.1)
-    qkv_bias          whether queries, keys and values have biases
-    registers         learned tokens without a position, after the class token, for what the whole image has in common
+    labels            classes by the index of the logit; (): no head. Names may repeat, as in ImageNet.
+    image_size        side of the square images in pixels
+    pool              input of the head: the state of a class token, or the mean of the patches (without a class token)
+    distilled         add a distillation token (DeiT)
+    fused             combination of both heads in a prediction: "softmax": the log of the mean of both softmaxes (the
+                      paper's sum); "logits": the mean of both logits (the authors' code); "none": the token has no head
+    representation    width of a tanh layer before the head (pretraining, section 3.1); None: no such layer
+    qkv_bias          add biases to queries, keys and values
+    registers         number of learned tokens without a position, after the class token, for global information
                       (Darcet 2023)
-    layer_scale       first value of a factor for each channel of what a sublayer adds (Touvron 2021b); None: no factors
-    dropout           after every linear layer but those of query, key and value, and on the embeddings (section B.1)
-    stochastic_depth  probability of leaving out what the last layer adds; it grows linearly from 0 at the first
-    init              how matrices begin: "truncated_normal", of deviation 0.02 (DeiT); "xavier": Glorot's uniform ones
-                      (ViT's code), which do not leave narrow networks near zero
-    position_std      deviation of the positions at first, without which all patches would be alike; patches begin
-                      with 1, beside which 0.02 is hardly seen
+    layer_scale       initial value of a factor per channel of each sublayer output (Touvron 2021b); None: no factors
+    dropout           dropout after every linear layer but query, key and value, and on the embeddings (section B.1)
+    stochastic_depth  probability of skipping the last layer; it grows linearly from 0 at the first layer
+    init              initialization of matrices: "truncated_normal" with std 0.02 (DeiT); "xavier": Glorot uniform
+                      (ViT's code), which does not start narrow networks near zero
+    position_std      initial standard deviation of the positions. Patch embeddings start with a deviation of 1, so that
+                      positions with 0.02 have little effect at first.
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
@@ -77,27 +77,27 @@ class ViTConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distilled and self.pool != "class":
-            raise UserError("a distillation token stands beside a class token: expected pool 'class', got 'mean'")
+            raise UserError("a distillation token needs a class token: expected pool 'class', found 'mean'")
         if self.registers and self.pool != "class":
-            raise UserError("registers stand behind a class token: expected pool 'class', got 'mean'")
+            raise UserError("registers need a class token: expected pool 'class', found 'mean'")
         whole_patches(self.image_size, self.patch)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """Rows and columns of the patch grid."""
         side = whole_patches(self.image_size, self.patch)
         return side, side
 
     @property
     def tokens(self) -> int:
-        """How many tokens the encoder reads: patches, and class and distillation tokens and registers before them."""
+        """Number of encoder tokens: class token, distillation token, registers and patches."""
         return (self.pool == "class") + self.distilled + self.registers + math.prod(self.grid)
 
 
 class ViT(nn.Module):
-    """Images (B, C, Y, X) in, logits (B, L) out."""
+    """Vision Transformer. Images (B, C, Y, X) in, label logits (B, L) out."""
 
-    # DeiT's code decays neither positions nor, vectors as they are, tokens
+    # parameters without weight decay, as in DeiT's code; its tokens are vectors, which are never decayed
     undecayed: tuple[str, ...] = ("positions.table",)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -119,7 +119,7 @@ class ViT(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Normals are cut at two deviations (Touvron 2021, section 6), biases begin at zero."""
+        """Draw weights from normals cut at two deviations (Touvron 2021, section 6), and zero the biases."""
         c = self.config
         for parameter, std in (
             (self.class_token, 0.02), (self.distillation_token, 0.02), (self.register_tokens, 0.02),
@@ -136,9 +136,9 @@ class ViT(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """images (B, C, Y, X), normalised -> logits (B, L), or features where there is no head.
+        """Return logits (B, L) for normalized images (B, C, Y, X), or features if the model has no head.
 
-        With a distillation head, while training: the pair (class logits, distillation logits).
+        With a distillation head in training mode, returns a pair (class logits, distillation logits).
         """
         states = self.encode(images)
         features = self.pool(states)
@@ -150,36 +150,39 @@ class ViT(nn.Module):
         return both if self.training else self.fuse(*both)
 
     def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
-        """The prediction of both heads, (B, L) each -> (B, L) (Touvron 2021, section 4)."""
+        """Return the joint prediction (B, L) of both heads, from logits (B, L) each (Touvron 2021, section 4)."""
         if self.config.fused == "logits":
             return (by_class + by_distillation) / 2
         return torch.logaddexp(by_class.log_softmax(-1), by_distillation.log_softmax(-1)) - math.log(2)
 
     def features(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> what the (class) head reads, (B, D)."""
+        """Return the input of the (class) head, (B, D), for images (B, C, Y, X)."""
         return self.pool(self.encode(images))
 
     def pool(self, states: Tensor) -> Tensor:
-        """Normed states (B, T, D) -> (B, D), or as wide as the representation layer."""
+        """Pool normalized states (B, T, D) to (B, D), or to the width of the representation layer."""
         pooled = states.mean(1) if self.class_token is None else states[:, 0]
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def encode(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> states after the final norm (B, T, D): of the tokens, then of the patches by rows."""
+        """Return the states after the final norm, (B, T, D), for images (B, C, Y, X).
+
+        Special tokens come first, then the patches, row by row.
+        """
         return self.encoder(self.embed(images))
 
     def states(self, images: Tensor) -> list[Tensor]:
-        """The embeddings and what every layer gives, before the final norm, each (B, T, D)."""
+        """Return the embeddings and the output of every layer, each (B, T, D), before the final norm."""
         return self.encoder.states(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) -> (B, T, D). Raises UserError for images of another size than the model's."""
+        """Return the embeddings (B, T, D) of images (B, C, Y, X). Raises UserError for a wrong image size."""
         size = self.config.image_size
         if images.shape[-2:] != (size, size):
             rows, columns = images.shape[-2:]
             raise UserError(
-                f"the images are {rows} x {columns} pixels, the model takes {size} x {size}: resize the images,"
-                " or start a training with image_size"
+                f"the images are {rows} x {columns} pixels, but the model expects {size} x {size}: resize the images,"
+                " or train a model with another image_size"
             )
         x = self.patches(images)
         tokens = [t.expand(len(x), 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
@@ -190,7 +193,7 @@ class ViT(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
     def grids(self) -> tuple[Grid, Grid]:
-        """What queries and keys of all its layers are."""
+        """Return the grids of queries and keys, which are the same in all layers."""
         named = (("[class]", self.class_token), ("[distillation]", self.distillation_token))
         registers = [f"[register {number}]" for number in range(self.config.registers)]
         grid = Grid(*self.config.grid, (*(name for name, token in named if token is not None), *registers))

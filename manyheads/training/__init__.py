@@ -1,1 +1,1 @@
-"""Training: one straight-line loop over a `Task`. Knows no model."""
+"""Training loop for any `Task`, independent of the model, with checkpoints, distributed training and run records."""

@@ -1,4 +1,4 @@
-"""When a run validates and when it ends, computed from its settings and its counters."""
+"""Decisions of the training loop from its settings and counters: when to validate, and when to stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from manyheads.training.state import Counters
 
 
 def validation_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the current weights are to be validated and have not been yet."""
+    """Return True if a validation is due and the current weights have not been validated."""
     if counters.validated >= counters.step:
         return False
     every = config.validate_every
@@ -15,7 +15,7 @@ def validation_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the model of this epoch is to be kept."""
+    """Return True if the model of this epoch is to be saved under `kept/`."""
     return config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0
 
 
@@ -25,7 +25,10 @@ def snapshot_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) -> float:
-    """Return the finished fraction of the run, by the budget that is nearest; `batches`: of an epoch."""
+    """Return the finished fraction of the run, by the budget that is closest to its end.
+
+    batches  number of micro-batches in an epoch
+    """
     done = (
         (counters.step, config.steps),
         (counters.epoch + counters.index / batches, config.epochs),
@@ -35,7 +38,7 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
-    """Return why the run is over, None if it is not."""
+    """Return the reason why the run is finished, or None if it is not."""
     if config.patience is not None and counters.without_best >= config.patience:
         return f"no better {config.metric} in {_counted(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:

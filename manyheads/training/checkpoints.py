@@ -1,13 +1,13 @@
-"""Checkpoints on disk: whole or not at all, written while the training goes on.
+"""Checkpoints on disk, written atomically in the background.
 
     state/checkpoint-00000500.safetensors   model.*, optimiser.*, rng.*, loop.*
-    state/checkpoint-00000500.json          counters, config and the SHA-256 of every file it needs; written last
-    state/weights-00000500.safetensors      weights to average at the end, or the best by validation
+    state/checkpoint-00000500.json          counters, config and the SHA-256 of every required file; written last
+    state/weights-00000500.safetensors      weights for the final mean, or the best weights by validation
 
-Every file is replaced whole; a checkpoint exists once its JSON does. The last two that are whole are kept, with the
-weights they name, the best among them; what is older is removed once there is a newer one. No pickle.
+Every file is replaced atomically. A checkpoint is valid once its JSON file exists. The last two complete checkpoints
+are kept, together with the weights that they name; older files are removed. No file contains pickled data.
 
-A thread writes them, from copies that are made when the step is done: the loop stands still for a copy in memory.
+A thread writes the files from copies of the tensors. The training loop waits only for the copy in memory.
 """
 
 import hashlib
@@ -38,20 +38,22 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Those that cannot be used are logged as warnings.
+    """Checkpoints of one run. Unusable checkpoints are logged as warnings.
 
-    At most one checkpoint and the weights of one step wait to be written: who brings another waits. A write that failed
-    is the error of the next call; nothing is written after it. Leaving the context waits for what is being written.
+    At most one checkpoint and one set of weights wait in the queue; `save` and `snapshot` block while the previous
+    write is pending. After a failed write, the next call raises its error, and nothing more is written. On exit, the
+    context manager waits for pending writes.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._good: dict[int, set[str]] = {}  # step -> the files its checkpoint needs
-        self._digests: dict[str, str] = {}  # of the weights
-        self._saved = -1  # the last step with a checkpoint, which may wait to be written
-        self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}  # kept: new memory is slow
+        self._good: dict[int, set[str]] = {}  # step -> files that its checkpoint needs
+        self._digests: dict[str, str] = {}  # SHA-256 of each weights file
+        self._saved = -1  # last step with a checkpoint, which may still wait in the queue
+        # reused, because allocating new memory is slow
+        self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}
         self._writing: dict[str, Future[None]] = {}
-        self._thread = ThreadPoolExecutor(1, "checkpoints")  # one after the other, in their order
+        self._thread = ThreadPoolExecutor(1, "checkpoints")  # one thread, so that files are written in order
         self._failed = False
 
     def __enter__(self) -> Self:
@@ -61,7 +63,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Write the weights of a step beside the checkpoints; the result goes into the content of the next one."""
+        """Write the weights of a step next to the checkpoints. The next checkpoint must contain the returned entry."""
         file = f"weights-{step:08d}.safetensors"
 
         def write(copies: Mapping[str, Tensor]) -> None:
@@ -74,9 +76,10 @@ class Checkpoints:
         self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any],
         synced: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Commit the checkpoint of a step, then remove those it makes superfluous.
+        """Write the checkpoint of a step, then remove superfluous files.
 
-        A step has one checkpoint: what is committed is never written again. `synced` is called before the commit.
+        A checkpoint that is already written for this step is not written again. `synced` is called before the JSON file
+        is written.
         """
         if step == self._saved:
             return
@@ -95,12 +98,12 @@ class Checkpoints:
         self._saved = step
 
     def wait(self) -> None:
-        """Until all is written; the error of a write that failed."""
+        """Wait until everything is written. Raises the error of a failed write."""
         for writing in self._writing.values():
             writing.result()
 
     def check(self) -> None:
-        """The error of a write that failed, if one did so far."""
+        """Raise the error of a failed write, if there is one. Does not wait."""
         for writing in self._writing.values():
             if writing.done():
                 writing.result()
@@ -113,7 +116,7 @@ class Checkpoints:
         copies = self._copies[kind] = {name: _copied(t, self._copies[kind].get(name)) for name, t in tensors.items()}
 
         def run() -> None:
-            if self._failed:  # what needs a file that is not there must not be committed
+            if self._failed:  # a checkpoint must not be written if one of its files is missing
                 return
             self._failed = True
             write(copies)
@@ -130,9 +133,10 @@ class Checkpoints:
                     path.unlink()
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Content and tensors of the last checkpoint that is whole; None if there never was one.
+        """Return content and tensors of the last complete checkpoint, or None if the run has no checkpoint.
 
-        Where none is whole, the last one that lacks but weights beside it: `files` of its content is without them.
+        If no checkpoint is complete, returns the last one that lacks only weights files; `files` of its content omits
+        them.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
         whole: list[tuple[Path, dict[str, Any]]] = []
@@ -141,40 +145,44 @@ class Checkpoints:
             try:
                 content, lost = self._verified(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                logger.warning(f"{path} cannot be used: {error}")
+                logger.warning(f"{path}: cannot use this checkpoint: {error}")
                 continue
             for reason in lost:
-                logger.warning(f"{path} cannot be used as it is: {reason}")
+                logger.warning(f"{path}: this checkpoint is incomplete: {reason}")
             (lacking if lost else whole).append((path, content))
         if not paths:
             return None
         usable = whole or lacking
         if not usable:
-            raise UserError(f"{self.directory}: no checkpoint can be used; start again in another directory (--out)")
+            raise UserError(f"{self.directory}: no usable checkpoint found; start again in another directory (--out)")
         for path, content in usable:
             self._good[content["step"]] = {path.name, *content["files"]}
             self._digests |= content["files"]
         path, content = usable[0]
         self._saved = content["step"]
         if not whole:
-            logger.warning(f"no checkpoint is whole: using that of step {self._saved} without what it lacks")
+            logger.warning(f"no complete checkpoint found: using step {self._saved} without the missing weights")
         elif path != paths[0]:
-            logger.warning(f"using the previous good checkpoint, of step {self._saved}")
+            logger.warning(f"using the previous good checkpoint of step {self._saved}")
         try:
             return content, load_file(path.with_suffix(".safetensors"))
-        except SafetensorError as error:  # its SHA-256 is right: nobody's accident
-            raise UserError(f"{path.with_suffix('.safetensors')}: no safetensors file ({error})") from error
+        except SafetensorError as error:  # its SHA-256 matches, so the file is not damaged by accident
+            raise UserError(f"{path.with_suffix('.safetensors')}: not a safetensors file ({error})") from error
 
     def _verified(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
-        """Its content, and what is wrong with the weights beside it, which `files` of the content then lacks."""
+        """Return the content of a checkpoint, and the errors of its weights files.
+
+        `files` of the content omits weights files that are missing or damaged. Raises an error if another part is
+        damaged.
+        """
         saved = parse_json(regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
         if _digest(content) != saved["sha256"]:
-            raise UserError("its content does not match its SHA-256")
+            raise UserError("the content does not match its SHA-256")
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
-            raise UserError("its step is no number, or its files are not in its own directory")
+            raise UserError("the step is not an integer, or a file lies outside the directory")
         if path.with_suffix(".safetensors").name not in content["files"]:
-            raise UserError("it does not name its own tensors")
+            raise UserError("the list of files lacks the tensors of this checkpoint")
         lost: list[Exception] = []
         for file, expected in list(content["files"].items()):
             try:
@@ -191,7 +199,7 @@ class Checkpoints:
 
 @torch.no_grad()
 def _copied(tensor: Tensor, copy: Tensor | None) -> Tensor:
-    """The tensor in memory of its own, that of an earlier copy if it fits."""
+    """Return a copy of the tensor on the CPU; it reuses the memory of an earlier copy if shape and dtype match."""
     if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return copy.copy_(tensor)
@@ -202,8 +210,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The mean of `last` and the weights in `files`, summed in float64, tensor by tensor; integers are those of
-    `last`."""
+    """Return the mean of `last` and the weights in `files`, computed in float64. Integers are taken from `last`."""
     loaded = [load_file(file) for file in files]  # memory-mapped
     return {
         name: torch.stack([*(w[name].to(tensor.device).double() for w in loaded), tensor.double()]).mean(0).to(tensor)

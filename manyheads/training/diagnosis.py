@@ -1,4 +1,7 @@
-"""Steps whose loss or gradient is not finite: find the first bad tensor, and skip the step or end the run."""
+"""Diagnosis of training steps whose loss or gradient is not finite.
+
+Finds the first bad tensor, then skips the step or stops the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from manyheads.training.state import Counters, seed_step
 def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
     """Return the name of the first tensor that is not finite, given the gradients and losses of the step.
 
-    Collective. With several ranks the gradients are already mixed, so each computes its own again.
+    Collective. With several ranks, the gradients are already averaged, so each rank computes its local ones again.
     """
     if session.ranks.world > 1:
         session.optimizer.zero_grad()
@@ -28,20 +31,21 @@ def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: 
 
 
 def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
-    """Count a skipped step and return a message. Raise NonFiniteError if `budget` steps were skipped before."""
+    """Count a skipped step and return a message. Raise NonFiniteError if `budget` steps were already skipped."""
     message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
     if counters.skipped == budget:
-        used_up = f" the budget of {budget} to leave out is used up;" * (budget > 0)
+        used_up = f" the limit of {budget} skipped steps is reached;" * (budget > 0)
         raise NonFiniteError(
-            f"{message};{used_up} start anew with a smaller learning_rate, a longer warmup or clip, or --resume with "
-            f"training.skip_nonfinite={max(10, 2 * budget)} to leave such steps out; the last good checkpoint is kept"
+            f"{message};{used_up} start again with a smaller learning_rate, a longer warmup or clip; or use --resume "
+            "with "
+            f"training.skip_nonfinite={max(10, 2 * budget)} to skip such steps; the last good checkpoint is kept"
         )
     counters.skipped += 1
-    return f"{message}; left out, {counters.skipped} of {budget}"
+    return f"{message}; skipped, {counters.skipped} of {budget} allowed"
 
 
 def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: Sequence[Tensor]) -> str:
-    """Look through parameters, inputs, losses and gradients, in the order in which a step computes them."""
+    """Search parameters, inputs, losses and gradients for the first bad tensor, in the order of their computation."""
     model, strategy, ranks = session.model, session.strategy, session.ranks
     suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]
     if len(batches) == 1:

@@ -1,7 +1,7 @@
-"""The processes that a run is spread over, as `torchrun` or `train --processes N` starts them: which one this is, and
-what they tell each other. Needs no torch as long as there is but one.
+"""Communication between the processes (ranks) of a run, started by `torchrun` or `train --processes N`.
 
-Rank 0 alone writes and speaks. Messages go over gloo, also where gradients go over nccl.
+Only rank 0 writes files and prints. Objects and numbers are sent over gloo, even if gradients are sent over nccl. A run
+with a single process does not import torch here.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BEAT = 5.0  # seconds between two signs of life of a process
-SILENCE = 8  # beats without one, after which it is taken for dead
-FOREVER = timedelta(days=30)  # to wait for a process that lives: rank 0 may score or write for long
-ENDED = "another process has ended: so does this one; a training goes on from its last checkpoint with --resume"
+BEAT = 5.0  # seconds between two heartbeats of a process
+SILENCE = 8  # missed heartbeats after which a process counts as dead
+FOREVER = timedelta(days=30)  # maximum wait for a live process: rank 0 may validate or write for hours
+ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
 
 
-_board: list[Any] = []  # a store of texts that all processes see, as soon as they are joined
+_board: list[Any] = []  # key-value store of all processes, once they are connected
 
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """This process among those of the run; by itself, one process is all of them.
+    """Rank of this process in the run. A single process is rank 0 of 1.
 
-    rank   its number, from 0
-    world  how many there are
-    local  its number on its machine, which is that of its GPU
+    rank   index of this process, from 0
+    world  number of processes
+    local  index of this process on its machine, and of its GPU
     """
 
     rank: int = 0
@@ -53,15 +53,15 @@ class DistributedContext:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Return True on rank 0, the process that writes files and prints."""
         return self.rank == 0
 
     def total(self, *numbers: float) -> list[float]:
-        """The sums of all processes' numbers."""
+        """Return the sum over all ranks of each number. Collective."""
         return self._reduced("SUM", numbers)
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
-        """The largest of all processes' numbers, one by one."""
+        """Return the maximum over all ranks of each number. Collective."""
         return self._reduced("MAX", numbers)
 
     def _reduced(self, how: str, numbers: tuple[float, ...]) -> list[float]:
@@ -75,7 +75,7 @@ class DistributedContext:
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The tensor, with the sum of all processes' tensors in it."""
+        """Replace the tensor by its sum over all ranks, in place, and return it. Collective."""
         if self.world > 1:
             import torch.distributed as dist
 
@@ -83,7 +83,7 @@ class DistributedContext:
         return tensor
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, for all."""
+        """Call `make` on rank 0 and return its result on all ranks. Collective."""
         if self.world == 1:
             return make()
         import torch
@@ -94,7 +94,7 @@ class DistributedContext:
         return held[0]
 
     def all_gather(self, value: T) -> list[T]:
-        """What each process has, by rank."""
+        """Return the values of all ranks, ordered by rank. Collective."""
         if self.world == 1:
             return [value]
         import torch.distributed as dist
@@ -104,12 +104,12 @@ class DistributedContext:
         return values
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all ranks call this method (barrier)."""
         self.total(0.0)
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        """Rank 0 goes through the block before the others do, who find the files that it has made."""
+        """Run the block on rank 0 first, then on the other ranks, which find the files that rank 0 wrote."""
         if not self.first:
             self.wait()
         yield
@@ -118,23 +118,26 @@ class DistributedContext:
 
     @property
     def shown(self) -> dict[str, int]:
-        """For records: nothing of a single process."""
+        """Number of ranks for records; empty for a single process."""
         return {"ranks": self.world} if self.world > 1 else {}
 
 
 def is_rank() -> bool:
-    """Whether this process is one of several, by what `torchrun` has told it."""
+    """Return True if this process is one of several, according to the environment variables of `torchrun`."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and "MASTER_ADDR" in os.environ
 
 
 def restarted() -> bool:
-    """Whether `torchrun --max-restarts` has started the processes again after one died."""
+    """Return True if `torchrun --max-restarts` restarted the processes after one of them died."""
     return is_rank() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @cache
 def distributed_context() -> DistributedContext:
-    """This process; the first call joins it to the others, and silences it if it is not rank 0."""
+    """Return the rank of this process.
+
+    The first call joins the process group, and redirects the output of all ranks but 0 to the null device.
+    """
     if not is_rank():
         return DistributedContext()
     import torch
@@ -147,8 +150,9 @@ def distributed_context() -> DistributedContext:
     if gpus:
         if (here_too := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > gpus:
             raise UserError(
-                f"{here_too} processes on a machine with {gpus} GPU{'s' * (gpus > 1)}: start no more than it has, or "
-                "set CUDA_VISIBLE_DEVICES= to compute on the processor"
+                f"{here_too} processes on a machine with {gpus} GPU{'s' * (gpus > 1)}: start at most one process per "
+                "GPU, or "
+                "set CUDA_VISIBLE_DEVICES= to compute on the CPU"
             )
         torch.cuda.set_device(ranks.local)
     store = next(iter(dist.rendezvous("env://", timeout=timedelta(minutes=10))))[0]
@@ -163,7 +167,7 @@ def distributed_context() -> DistributedContext:
 
 
 def _of_this_attempt(store: Any) -> Any:
-    """After a restart the store still holds the addresses of the processes before."""
+    """Return a view of the store for this attempt, because after a restart it still contains the old addresses."""
     from torch.distributed import PrefixStore
 
     return PrefixStore(f"manyheads/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -173,15 +177,16 @@ def _leave(watch: _Watch) -> None:
     import torch.distributed as dist
 
     watch.over.set()
-    watch.join(SILENCE * BEAT)  # a thread that Python ends within a call of the store takes the process down with it
+    watch.join(SILENCE * BEAT)  # if Python ended the thread during a call of the store, the process would crash
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 class _Watch(threading.Thread):
-    """Gives signs of life, and ends this process when another gives none: a machine that is lost closes no connection.
+    """Thread that sends heartbeats, and ends this process if another rank stops sending them.
 
-    Time is counted in beats of this process, so that one that was stopped for a while takes nobody for dead.
+    The connections of a lost machine stay open, so that only its missing heartbeats show the failure. Time is counted
+    in heartbeats of this process, so that a suspended process does not time out its peers.
     """
 
     def __init__(self, ranks: DistributedContext) -> None:
@@ -194,11 +199,11 @@ class _Watch(threading.Thread):
         self._store = _of_this_attempt(store)
         _board.append(self._store)
         self._store.set(f"alive{ranks.rank}", "0")
-        ranks.wait()  # all have a first sign there
+        ranks.wait()  # every rank has sent its first heartbeat
 
     def run(self) -> None:
         seen: dict[int, bytes] = {}
-        silent = dict.fromkeys(range(self._ranks.world), 0)  # beats
+        silent = dict.fromkeys(range(self._ranks.world), 0)  # missed heartbeats of each rank
         parent = os.getppid()
         pool = ThreadPoolExecutor(1)
         for beat in range(1, sys.maxsize):
@@ -206,17 +211,17 @@ class _Watch(threading.Thread):
                 return
             answer = pool.submit(self._exchange, beat)
             if not _answered(answer) or answer.exception():
-                _end("the process that holds the run together cannot be reached any more")
+                _end("cannot reach the process that coordinates the run")
             for rank, sign in enumerate(answer.result()):
                 silent[rank] = silent[rank] + 1 if seen.get(rank) == sign else 0
                 seen[rank] = sign
             dead = [rank for rank, beats in silent.items() if beats >= SILENCE]
             if dead:
                 alive = min(rank for rank, beats in silent.items() if beats < SILENCE)
-                _end(f"rank {dead[0]} has given no sign of life for {SILENCE * BEAT:.0f} seconds",
+                _end(f"no heartbeat from rank {dead[0]} for {SILENCE * BEAT:.0f} seconds",
                      quietly=self._ranks.rank != alive)  # fmt: skip
             if os.getppid() != parent:
-                _end("the process that started this one is gone")
+                _end("the parent process has ended")
 
     def _exchange(self, beat: int) -> list[bytes]:
         self._store.set(f"alive{self._ranks.rank}", str(beat))
@@ -232,25 +237,25 @@ def _answered(answer: Future[Any]) -> bool:
 
 
 def _end(reason: str, quietly: bool = False) -> None:
-    """End this process from a thread: the main thread may wait forever in a call that no exception reaches."""
+    """End this process from a thread. The main thread may be blocked in a call that no exception can interrupt."""
     if not quietly:
-        logger.error(f"{reason}: all end; a training goes on from its last checkpoint with --resume")
+        logger.error(f"{reason}: stopping all processes; resume training from the last checkpoint with --resume")
     os._exit(1)
 
 
 def post_failure(message: str) -> None:
-    """Let the other ranks know why rank 0 fails."""
+    """Send the error message of rank 0 to the other ranks."""
     if _board:
         _board[0].set("complaint", message)
 
 
 def failure_of_first_rank() -> str | None:
-    """Return why rank 0 fails, if it says so within seconds."""
+    """Return the error message of rank 0, or None if none arrives within seconds."""
     for _ in range(int(2 * BEAT)):
         try:
             if _board and _board[0].check(["complaint"]):
                 return _board[0].get("complaint").decode()
-        except RuntimeError:  # rank 0 held it, and has ended
+        except RuntimeError:  # rank 0 hosted the store and has ended
             return None
         time.sleep(0.5)
     return None
@@ -258,7 +263,7 @@ def failure_of_first_rank() -> str | None:
 
 @contextmanager
 def reraise_peer_failure() -> Iterator[None]:
-    """An error of the connection to another process, which must have ended, as one line for the user."""
+    """Turn a lost connection to another process, which must have ended, into a one-line error for the user."""
     try:
         yield
     except RuntimeError as error:

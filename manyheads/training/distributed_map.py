@@ -1,6 +1,6 @@
-"""Predictions of several processes: whole batches, each computed by one of them, and the results gathered for all.
+"""Distributed evaluation: each batch is computed by one rank, and every rank gets all results.
 
-A batch is the one that a single process would make, so that what comes out is the same for any number of processes.
+The batches do not depend on the number of ranks, so the results do not either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ ALONE = DistributedContext()
 
 
 class _Division(NamedTuple):
-    """The ranks among which `each` divides its batches; `same_calls`: each computes as many as all others."""
+    """Ranks among which `distributed_map` divides its batches.
+
+    same_calls  True if every rank must compute the same number of batches
+    """
 
     ranks: DistributedContext
     same_calls: bool = False
@@ -32,17 +35,19 @@ _division = ContextVar("division", default=UNDIVIDED)
 
 
 class _Refused(NamedTuple):
-    """A UserError of one rank: all raise it, and rank 0 reports it."""
+    """UserError of one rank, sent to all ranks. Each rank raises it, and rank 0 reports it."""
 
     reason: str
 
 
 @contextmanager
 def divided(*, same_calls: bool = False) -> Iterator[None]:
-    """Divide the batches of `each` among the ranks within the block. Collective: all ranks make the same calls.
+    """Divide the batches of `distributed_map` among the ranks while the block runs.
 
-    same_calls  in the last round, ranks without a batch compute one of another rank and drop the result: the blocks of
-                a sharded model are gathered from all ranks
+    Collective: all ranks make the same calls.
+
+    same_calls  in the last round, a rank without a batch computes the batch of another rank and drops the result.
+                Sharded models need this, because all ranks take part when a block is gathered.
     """
     with reraise_peer_failure():
         before = _division.set(_Division(distributed_context(), same_calls))
@@ -53,14 +58,14 @@ def divided(*, same_calls: bool = False) -> Iterator[None]:
 
 
 def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterator[R]:
-    """The results of all batches, in their order; in each round every process makes and computes one.
+    """Yield the results of all batches in order. In each round, every rank computes one batch.
 
-    What `run_batch` returns goes from process to process: tensors on the CPU.
+    The results are sent between processes, so `run_batch` must return tensors on the CPU.
     """
     ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
         index = first + ranks.rank
-        has_own = index < len(batches)  # in the last round, some ranks have none
+        has_own = index < len(batches)  # in the last round, some ranks have no batch
 
         def results(index: int = index, has_own: bool = has_own, first: int = first) -> list[R]:
             if has_own:
@@ -74,14 +79,14 @@ def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterat
 
 
 def read_once(chunks: Iterator[R]) -> Iterator[R]:
-    """What rank 0 reads from where it can be read but once, for all processes."""
+    """Yield on all ranks the chunks that rank 0 reads, for a source that can be read only once."""
     ranks = _division.get().ranks
     while (chunk := _agreed(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
         yield chunk
 
 
 def _agreed(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
-    """What each process makes, by rank."""
+    """Return the results of `make` on all ranks, ordered by rank. A UserError of one rank is raised on all ranks."""
     if ranks.world == 1:
         return [make()]
     made: R | _Refused

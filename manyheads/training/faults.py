@@ -1,4 +1,4 @@
-"""Errors of a step that cannot be computed. Imports no torch by itself."""
+"""Errors of training steps: loss or gradients that are not finite, and insufficient memory. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class NonFiniteError(UserError):
-    """The loss or a gradient is NaN or infinite."""
+    """Loss or gradient that is NaN or infinite."""
 
 
 class BatchTooLargeError(UserError):
-    """The memory does not suffice for a step."""
+    """Training step that needs more memory than available."""
 
 
 def no_memory(error: Exception) -> bool:
-    """Python's, PyTorch's on a GPU, and PyTorch's on a processor, which is a RuntimeError like any other."""
+    """Return True for an out-of-memory error of Python, or of PyTorch on a GPU or CPU (there a plain RuntimeError)."""
     return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
@@ -40,16 +40,19 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
         from manyheads.core.block import trained_stacks
 
-        sparing = any(not stack.checkpointing for stack in trained_stacks(model))  # not every model has any
+        sparing = any(not stack.checkpointing for stack in trained_stacks(model))  # false for models without stacks
         raise BatchTooLargeError(
-            f"step {step}: the memory{where} does not suffice for a batch of {shapes}: "
-            f"{'--resume with training.checkpointing=true, or ' * sparing}start anew with smaller batches "
+            f"step {step}: out of memory{where} with a batch of {shapes}: "
+            f"{'use --resume with training.checkpointing=true, or ' * sparing}start again with smaller batches "
             "(batch_tokens, batch_items or rows) and a larger training.accumulate; the last checkpoint is kept"
         ) from error
 
 
 def batch_arrays(batch: Any) -> dict[str, Any]:
-    """Return the tensors and arrays of a batch by name: of a dataclass, a NamedTuple or any object with attributes."""
+    """Return the tensors and arrays of a batch by name.
+
+    A batch is a dataclass, a NamedTuple or an object with attributes.
+    """
     if isinstance(batch, tuple):
         fields = dict(zip(getattr(batch, "_fields", ()), batch, strict=False))
     elif is_dataclass(batch):

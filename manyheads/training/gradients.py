@@ -1,4 +1,4 @@
-"""The gradients of an effective batch: a forward and a backward pass for each of its micro-batches."""
+"""Gradients of an effective batch, accumulated over forward and backward passes of its micro-batches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from manyheads.training.task import Loss
 
 
 class Sums(NamedTuple):
-    """The losses of a group's micro-batches on this rank, with the gradients in the parameters.
+    """Losses of the micro-batches of a group on this rank. Their gradients are in the parameters.
 
-    losses       of each micro-batch, in units of the first part (`Loss.scaled`), without gradients
-    window       what they add to the window of the log: the loss, and the correct targets
+    losses       loss of each micro-batch without gradient, in units of the first part (`Loss.scaled`)
+    window       sums to add to the window of the log: the loss and the number of correct targets
     has_classes  False if the task does not count correct targets
     """
 
@@ -27,10 +27,10 @@ class Sums(NamedTuple):
 
 
 def accumulate_gradients(session: TrainingSession, group: Group, counts: list[int], *, local: bool = False) -> Sums:
-    """Add up the gradients of a group in the parameters, as the mean over the targets of all ranks.
+    """Accumulate the gradients of a group in the parameters, normalized by the number of targets of all ranks.
 
-    counts  of the whole effective batch (`Group.counts`)
-    local   without the gradients of other ranks, unless the model is sharded
+    counts  target counts of the whole effective batch (`Group.counts`)
+    local   exclude the gradients of other ranks, unless the model is sharded
     """
     losses, window, has_classes = [], torch.zeros_like(session.window), False
     for batch, counted in zip(group.batches, group.counted, strict=True):
@@ -42,10 +42,10 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
             with session.compute.autocast():
                 parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
                 loss = parts.scaled(counts)
-            # DistributedDataParallel and FSDP take the mean of the ranks' gradients: multiplied by their number it is
-            # the sum. A batch that another rank counts takes part in the all-reduce with gradients of zero.
+            # DDP and FSDP average the gradients of the ranks; the factor world turns the mean into a sum. A batch that
+            # another rank counts takes part in the all-reduce with zero gradients.
             ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
-        assert parts.count == batch.items, "a loss is summed over the targets of its batch"
+        assert parts.count == batch.items, "the loss must be a sum over the targets of its batch"
         losses.append(loss.detach())
         has_classes = parts.correct is not None
         if counted:

@@ -1,5 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed). After the first signal the step finishes and a checkpoint is
-written; the second aborts at once."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP (closed terminal).
+
+After the first signal, the current step finishes and a checkpoint is written. The second signal aborts at once.
+"""
 
 import signal
 import threading
@@ -8,14 +10,15 @@ from typing import Any, Self
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was interrupted; its checkpoint is written. The command line exits with status 130."""
+    """Interrupted run whose checkpoint is written. The command line exits with status 130."""
 
 
 class Signals:
-    """Within the context, `received` is the number of the signal that asked the run to stop.
+    """Context manager that records a signal to stop the run in `received`.
 
-    An abort by the second signal does no damage: files are only ever replaced whole. A signal that is ignored (as nohup
-    does) stays ignored. A handler that was not installed from Python stays: Python cannot put it back.
+    The second signal aborts without damage, because files are only replaced atomically. A signal that the process
+    ignores (as with nohup) stays ignored. A handler that was not installed from Python stays, because Python cannot
+    restore it.
     """
 
     def __init__(self) -> None:
@@ -23,7 +26,7 @@ class Signals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python handles signals there only
+        if threading.current_thread() is threading.main_thread():  # Python handles signals only in the main thread
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
                 if handler is not None and handler != signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""The training loop: from batches to a model directory."""
+"""Training loop, from batches to a model directory."""
 
 from __future__ import annotations
 
@@ -54,21 +54,25 @@ def train(
     """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
 
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
-    resumed run computes bit for bit what an uninterrupted one would (same machine, torch, threads and route).
-    `settings` is what else defines the run (JSON); a resume with other settings or another config is refused.
-    `upgrade` adds to the saved settings of an older run the defaults of settings that it did not have.
-    `flops`: training FLOPs per unit of the task; if given, progress has the fraction of the machine's peak.
-    `progress` receives the progress of the run every half second.
+    resumed run is bit-identical to an uninterrupted one on the same machine with the same torch version, threads and
+    compute configuration.
 
-    The final weights: the mean of the last `average` snapshots, or the moving average by `ema`; if `config.metric` is
-    given, the best weights by validation instead, unless the mean does better. Without any of these, the last ones.
+    settings  other settings that define the run (JSON). A resume with different settings or another config is refused.
+    upgrade   function that adds missing settings, with their defaults, to the saved settings of an older run.
+    flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
+    progress  callback that receives the progress of the run every half second.
 
-    Under `torchrun` the rows of every micro-batch are divided over the ranks (`ranks.py`). They compute what one
-    process computes, except for dropout, which each draws by itself. Any number of ranks can resume the run.
+    The final weights are the last ones by default; the mean of the last `average` snapshots if `config.average` is
+    above 1; or the moving average if `config.ema` is set. If `config.metric` is set, the best weights by validation are
+    used, unless the others are better.
+
+    Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`). The result is the
+    same as with one process, except for dropout, which each rank draws separately. A run may resume with any number of
+    ranks.
     """
     batches = len(task.batches(0))
     if not batches:
-        raise UserError("there are no training batches: the training data are empty")
+        raise UserError("there are no training batches: the training data is empty")
     check_metric(task, config)
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
@@ -99,7 +103,7 @@ def train(
 
 
 def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:
-    """Train until the run ends, and return why; or the summary of a session that stops before."""
+    """Train until the run ends and return the reason, or return the summary of a session that stops earlier."""
     config, counters = session.config, session.counters
     session.save(log.synced)
     session.model.train()
@@ -122,7 +126,7 @@ def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) ->
 
 
 def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
-    """Save and return a summary if `max_minutes` are over; save and raise `Interrupted` after a signal. Collective."""
+    """Save and return a summary after `max_minutes`; save and raise `Interrupted` after a signal. Collective."""
     seconds, received = session.ranks.all_reduce_max(session.elapsed(), session.signals.received or 0)
     session.counters.seconds = session.seconds_before + seconds
     session.checkpoints.check()
@@ -131,10 +135,10 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
     session.save(log.synced, wait=True)
     if received:
         raise Interrupted(
-            f"{signal.Signals(int(received)).name} after step {session.counters.step:,}; the checkpoint is written; "
+            f"{signal.Signals(int(received)).name} after step {session.counters.step:,}; wrote a checkpoint; "
             f"resume with: {session.resume_command}"
         )
-    reason = f"the time of --max-minutes is over; resume with: {session.resume_command}"
+    reason = f"the time limit --max-minutes is reached; resume with: {session.resume_command}"
     return Summary.stopped(reason, session.counters)
 
 
@@ -156,13 +160,14 @@ def _raise_if_interrupted(session: TrainingSession) -> None:
     """Raise `Interrupted` if a signal arrived too late to stop the training. Collective."""
     if max(session.ranks.all_reduce_max(session.signals.received or 0)):
         raise Interrupted(
-            f"interrupted at its end; the model in {session.out} is complete, this scores it: {session.resume_command}"
+            f"interrupted after training; the model in {session.out} is complete; to evaluate it: "
+            f"{session.resume_command}"
         )
 
 
 @contextmanager
 def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
-    """Turn the error of a disk that is full or gone, anywhere in the block, into a UserError."""
+    """Turn the error of a disk that is full or disconnected into a UserError."""
     full = errno.ENOSPC, errno.EDQUOT
     try:
         yield
@@ -175,6 +180,6 @@ def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
         )
         if elsewhere or not (lost or isinstance(error, WriteError)):
             raise
-        cause = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; what was there is intact"
-        hint = "make room" if number in full else "bring the directory back"
-        raise UserError(f"{cause}: {hint} and --resume") from error
+        cause = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; existing files are intact"
+        hint = "free disk space" if number in full else "make the directory available again"
+        raise UserError(f"{cause}: {hint} and use --resume") from error

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary without holding the logits of a whole batch."""
+"""Cross-entropy over a vocabulary, computed in chunks so that the logits of a whole batch are never in memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 512  # positions at once: 512 x 10,000 float32 logits are 20 MB, which stay in the cache of a processor
+CHUNK = 512  # positions per chunk: 512 x 10,000 float32 logits are 20 MB, which fit into the cache of a CPU
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """What losses are computed in: float32, or float64 where the model is in it."""
+    """Convert a tensor to the precision of losses: float64 stays, narrower types become float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def smoothed_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Sum over the real targets of the cross-entropy with smoothed labels (Szegedy 2016; Vaswani 2017, section 5.4).
+    """Return the sum of the label-smoothed cross-entropy (Szegedy 2016; Vaswani 2017, section 5.4), float32, 0-dim.
 
-    hidden (N, D), weight (V, D), bias (V,), target (N,) -> 0-dim float32
+    hidden (N, D), weight (V, D), bias (V,), target (N,)
 
-    The true token gets 1 - smoothing, and smoothing is spread evenly over the V - 1 tokens other than padding. The
-    padding token has probability zero: it is never a target, and its row of `weight` gets no gradient from here. A
-    vocabulary may have none (pad=None, for which smoothing must be 0). Positions with a negative target are left out.
+    The true token gets probability 1 - smoothing; the rest is spread evenly over the other V - 1 tokens without
+    padding. The padding token has probability zero: it is never a target, and its row of `weight` gets no gradient
+    here. If the vocabulary has no padding token (pad=None), smoothing must be 0. Negative targets are ignored.
 
-    The logits are made, used for value and gradients, and dropped a chunk at a time: for a small model they are most
-    of the memory and half of the time. Under autocast their products are narrow ones; what is summed up, over the
-    vocabulary and over chunks, is float32 all the same.
+    Logits are computed chunk by chunk and freed after their loss and gradients are computed. In a small model they
+    would take most of the memory and half of the time. Under autocast the products run in low precision, but all sums
+    over the vocabulary and over chunks are float32.
     """
     real = target >= 0 if pad is None else (target >= 0) & (target != pad)
     return vocabulary_loss(hidden[real], weight, bias, target[real], smoothing=smoothing, pad=pad)
@@ -38,9 +38,9 @@ def smoothed_cross_entropy(
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """`smoothed_cross_entropy` where all targets are real."""
-    assert pad is not None or smoothing == 0.0, "smoothed labels are spread over the tokens other than padding"
-    if not torch.is_grad_enabled():  # a parameter wants its gradient even there
+    """Return the loss of `smoothed_cross_entropy` if no target is padding or negative."""
+    assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
+    if not torch.is_grad_enabled():  # a parameter requires its gradient even in this mode
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     total = _SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing, pad)
     assert isinstance(total, Tensor)
@@ -48,10 +48,12 @@ def vocabulary_loss(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """With p the model's probabilities, e the share of every token and onehot the true one:
+    """Label-smoothed cross-entropy with a hand-written gradient.
 
-    loss      = logsumexp(z) - (1 - smoothing) * z_true - e * sum(z)
-    dloss/dz  = p - (1 - smoothing) * onehot - e
+    With logits z, model probabilities p, the smoothing e of every token, and the one-hot vector of the true token:
+
+        loss      = logsumexp(z) - (1 - smoothing) * z_true - e * sum(z)
+        dloss/dz  = p - (1 - smoothing) * onehot - e
 
     The last term of both needs no pass over the logits: sum(z) = hidden . sum of the rows of weight (+ sum of bias).
     """
@@ -62,7 +64,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         device = hidden.device.type
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        narrows = torch.is_autocast_enabled(device) and wide == torch.float32  # float64 is left alone, as elsewhere
+        narrows = torch.is_autocast_enabled(device) and wide == torch.float32  # autocast does not apply to float64
         narrow = torch.get_autocast_dtype(device) if narrows else wide
         rows, table = hidden.to(wide), weight.to(wide)
         narrow_rows, narrow_table = rows.to(narrow), table.to(narrow)
@@ -90,7 +92,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 smooth = h @ column + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
                 total -= (on_true * true_log_p + share * smooth).sum()
                 if not any(ctx.needs_input_grad):
-                    continue  # a validation wants the value alone
+                    continue  # validation needs only the value
                 probability = log_p.exp_()
                 probability[at, t] -= on_true
                 if grad_bias is not None:

@@ -1,4 +1,4 @@
-"""Optimisers; their learning rate is set by the schedule before every step."""
+"""Optimizers. The schedule sets their learning rate before every step."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,16 +11,20 @@ from manyheads.training.config import TrainingConfig
 
 
 def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9) or AdamW, as one fused kernel; BERT's; Keras's RMSprop;
-    or SGD with the Nesterov momentum betas[0], for convolutional nets (He 2016: learning rate 0.1, momentum 0.9, decay
-    1e-4).
+    """Return the optimizer of the config for the trainable parameters of a model.
 
-    Weight decay applies to matrices and embeddings, not to biases and norms (Devlin 2018, Radford 2018), nor to the
+    adam, adamw  PyTorch's fused kernels (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9)
+    bert_adam    AdamW without bias correction, as in BERT's code
+    rmsprop      RMSprop as in Keras
+    sgd          SGD with Nesterov momentum betas[0], for convolutional networks (He 2016: learning rate 0.1, momentum
+                 0.9, weight decay 1e-4)
+
+    Weight decay applies to matrices and embeddings, but not to biases and norms (Devlin 2018, Radford 2018), nor to the
     parameters that the model lists in `undecayed`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise UserError("the model has no trainable parameter")
+        raise UserError("the model has no trainable parameters")
     if config.optimiser == "adam":
         return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
     if config.optimiser == "rmsprop":
@@ -35,19 +39,21 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
-        momentum = config.betas[0]  # PyTorch's fused kernel fails where a parameter's first gradient comes later
+        # PyTorch's fused kernel fails if the first gradient of a parameter comes in a later step
+        momentum = config.betas[0]
         return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 
 class BertAdam(torch.optim.Optimizer):
-    """AdamW without the correction of the moments' bias (Devlin 2018, the original code's optimization.py).
+    """AdamW without bias correction of the moments (Devlin 2018, optimization.py of the original code).
 
         m = beta1 * m + (1 - beta1) * g        v = beta2 * v + (1 - beta2) * g^2
         p = p - lr * (m / (sqrt(v) + eps) + weight_decay * p)
 
-    With their moments still near zero the first steps are larger than Adam's, (1 - beta1) / sqrt(1 - beta2) times the
-    learning rate: it needs its warm-up. The paper: betas 0.9 and 0.999, eps 1e-6, weight_decay 0.01, clip 1.0.
+    The first steps are larger than with Adam, (1 - beta1) / sqrt(1 - beta2) times the learning rate, because the
+    moments start at zero. So it needs a warm-up. The paper uses betas 0.9 and 0.999, eps 1e-6, weight_decay 0.01, clip
+    1.0.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
@@ -72,13 +78,13 @@ class BertAdam(torch.optim.Optimizer):
 
 
 class RMSprop(torch.optim.Optimizer):
-    """RMSprop (Tieleman & Hinton 2012, lecture 6.5) as Keras 3 has it.
+    """RMSprop (Tieleman & Hinton 2012, lecture 6.5) as implemented in Keras 3.
 
         v = rho * v + (1 - rho) * g^2        p = p - lr * g / sqrt(v + eps)
 
-    Keras's defaults: learning rate 1e-3, rho 0.9, eps 1e-7. PyTorch's own has rho 0.99 (its alpha) and 1e-8, and adds
-    eps to the root instead, as Keras did before 2.11. That is another optimiser for small gradients: below the root of
-    eps, 3e-4, as those of rare words are, they make small steps here, and there steps as large as all others.
+    Defaults of Keras: learning rate 1e-3, rho 0.9, eps 1e-7. PyTorch's RMSprop uses rho 0.99 (its alpha) and eps 1e-8,
+    and adds eps to the root, as Keras did before 2.11. The two differ for gradients below sqrt(eps) = 3e-4, such as
+    those of rare words: here such gradients make small steps, in PyTorch steps as large as for other gradients.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], eps: float, rho: float = 0.9) -> None:

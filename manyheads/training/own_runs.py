@@ -1,8 +1,9 @@
-"""The runs that this user has trained on this machine. Verbs open the files that their records name without --trust.
+"""List of the runs that this user has trained on this machine.
 
-`result.json` names files, and a run may come from anywhere. So a training leaves a digest of its record's data in the
-user's own folder of state ($XDG_STATE_HOME, or ~/.local/state), where no copied directory can bring one. The file keeps
-the digests of the last runs, at least `MAX_RUNS`; older runs need --trust again.
+Commands open the data files that such a run names in its `result.json` without --trust. A run may also come from
+another person, so training stores a digest of the data record in the user's state directory ($XDG_STATE_HOME, or
+~/.local/state), which a copied run directory cannot contain. The file keeps the digests of at least the last
+`MAX_RUNS` runs; older runs need --trust again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000
 
-_here: set[str] = set()  # what this process has added, also where no file can be written
+_here: set[str] = set()  # digests added by this process, also if the file cannot be written
 
 
 def add(data: Mapping[str, Any]) -> None:
-    """From now on a record with these `data` is the user's own. Warns where that cannot be kept."""
+    """Register a run with this data record as the user's own. Log a warning if the file cannot be written."""
     digest = _digest(data)
     if is_own(data):
         return
@@ -34,8 +35,10 @@ def add(data: Mapping[str, Any]) -> None:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         _append(file, digest)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-        logger.warning(f"the run is not noted as your own ({error}): to evaluate it, add --trust or --data PATH")
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
+        logger.warning(
+            f"cannot register the run as your own ({error}): to evaluate it later, add --trust or --data PATH"
+        )
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
@@ -49,9 +52,9 @@ def is_own(data: Mapping[str, Any]) -> bool:
 
 
 def _append(file: Path, digest: str) -> None:
-    """Add a line. Keep the last `MAX_RUNS` lines once there are twice as many."""
+    """Append a digest. If the file has twice `MAX_RUNS` lines, keep only the last `MAX_RUNS`."""
     with file.open("a+", encoding="ascii", errors="replace") as lines:
-        with suppress(OSError):  # a file system without locks: a line may be lost if two runs end at once
+        with suppress(OSError):  # without file locks, one digest may be lost if two runs end at the same time
             fcntl.flock(lines, fcntl.LOCK_EX)
         lines.seek(0)
         digests = lines.read().split()
@@ -68,5 +71,5 @@ def _file() -> Path:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    as_written = json.loads(json.dumps(data))  # keys are texts there, and sorted as such
+    as_written = json.loads(json.dumps(data))  # JSON turns keys into strings, which are then sorted as strings
     return hashlib.sha256(json.dumps(as_written, sort_keys=True).encode()).hexdigest()

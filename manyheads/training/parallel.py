@@ -1,4 +1,4 @@
-"""A model's training over ranks: by PyTorch's DistributedDataParallel, or by FSDP2, its `fully_shard`."""
+"""Data-parallel training over ranks with PyTorch's DistributedDataParallel or FSDP2 (`fully_shard`)."""
 
 from __future__ import annotations
 
@@ -18,30 +18,38 @@ T = TypeVar("T")
 
 
 class ParallelStrategy:
-    """How the loop computes with the model: in one process, as it is."""
+    """Strategy for running the model in the training loop. This base class uses a single process."""
 
     def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
-        """The function, which uses the model. Not `counted`: its loss will be multiplied by zero."""
+        """Call a function that uses the model.
+
+        counted  False if the loss of this batch will be multiplied by zero
+        """
         return function(*arguments)
 
     def accumulating(self, last: bool) -> AbstractContextManager[Any]:
-        """Forward and backward pass of a micro-batch, the last of its group or not."""
+        """Return the context for the forward and backward pass of a micro-batch.
+
+        last  True for the last micro-batch of its group
+        """
         return nullcontext()
 
     def whole(self, tensors: Mapping[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
-        """The tensors, none of them a shard; `everywhere`, or for rank 0 alone, which writes them."""
+        """Return the full tensors instead of shards, on rank 0, or on all ranks if `everywhere`."""
         return dict(tensors)
 
     def save(self, save: Callable[[], T]) -> T | None:
-        """What writes the model, called where it may write, with whole weights."""
+        """Call a function that writes the model, with full weights, on the rank that writes files."""
         return save()
 
 
 def parallelize(
     model: nn.Module, ranks: DistributedContext, compute: ComputeConfig, *, shard: bool
 ) -> ParallelStrategy:
-    """Over these ranks: `shard` says whether each holds all of the model, or a part of it (of the optimiser's state
-    and the gradients, too). The weights of rank 0 are everybody's from here on."""
+    """Return the strategy for these ranks, and copy the weights of rank 0 to all ranks.
+
+    shard  True splits parameters, gradients and optimizer state over the ranks; False copies them to every rank.
+    """
     if ranks.world == 1:
         return ParallelStrategy()
     import torch.distributed as dist
@@ -52,8 +60,10 @@ def parallelize(
 
 
 class _Computing(nn.Module):
-    """A function that uses the model, as the forward pass of a module: what DDP and FSDP2 wrap. So a task may use the
-    parts of its model as it likes."""
+    """Module whose forward pass calls any function that uses the model.
+
+    DDP and FSDP2 wrap this module, so that a task may call any part of its model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -67,7 +77,7 @@ class _Replicated(ParallelStrategy):
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         self._ranks = ranks
         self._norms = _over_ranks(model)
-        # buffers are the same everywhere; a parameter that a batch leaves out has no gradient, as in one process
+        # Buffers are equal on all ranks. A parameter that a batch does not use has no gradient, as in one process.
         self._model = nn.parallel.DistributedDataParallel(
             _Computing(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
@@ -89,8 +99,10 @@ class _Replicated(ParallelStrategy):
 
 
 class _Sharded(ParallelStrategy):
-    """Each block of a stack is gathered when it is computed, and what is outside of them at the beginning of a pass. In
-    bf16 blocks are gathered in bf16, while gradients are summed and weights updated in float32."""
+    """FSDP2 strategy: each block of a stack is gathered when it runs, and the other parameters once per pass.
+
+    With bf16, blocks are gathered in bf16; gradients are summed and weights are updated in float32.
+    """
 
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -115,7 +127,7 @@ class _Sharded(ParallelStrategy):
             norm.counted = counted
         result = self._model(function, *arguments)
         if not torch.is_grad_enabled():
-            self._model.reshard()  # no backward pass does it
+            self._model.reshard()  # otherwise the backward pass does it
         return result
 
     def whole(self, tensors: Mapping[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
@@ -133,13 +145,13 @@ class _Sharded(ParallelStrategy):
 
 
 def unsharded(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be a shard; all ranks have to ask."""
+    """Return the full tensor of a shard, or the tensor itself. Collective for shards."""
     full = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """The sum of all ranks' tensors, from which each of them learns."""
+    """Sum of a tensor over all ranks, with gradients to all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -159,7 +171,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 class _NormOverRanks(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation by mean and variance of all ranks' rows. PyTorch's SyncBatchNorm is for GPUs alone."""
+    """Batch normalization with mean and variance over all ranks. PyTorch's SyncBatchNorm supports only GPUs."""
 
     group: Any
     counted: bool
@@ -196,7 +208,10 @@ class _NormOverRanks(nn.modules.batchnorm._BatchNorm):
 
 
 def _over_ranks(model: nn.Module) -> Iterable[_NormOverRanks]:
-    """Makes every batch normalisation of the model one over all ranks, with messages apart from the gradients'."""
+    """Convert every batch normalization of the model to one over all ranks.
+
+    Their messages use a separate process group, apart from the gradients.
+    """
     import torch.distributed as dist
 
     norms: list[Any] = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]

@@ -1,4 +1,4 @@
-"""What the steps of a run are made from: micro-batches in groups, prepared ahead in a thread."""
+"""Groups of micro-batches for the training steps, prepared in a background thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from manyheads.training.task import Task
 
 @dataclass(frozen=True)
 class Group:
-    """The micro-batches of a step, or this process's rows of each, with epoch and index after them.
+    """Micro-batches of one step: all rows, or with several ranks the rows of this rank.
 
-    counted  for each, False where this process has no row: it computes one of another's, which does not count
+    counted       False for a micro-batch without rows for this rank; the rank computes rows of another rank, without
+                  effect
+    epoch, index  position in the data after this group
     """
 
     batches: list[Any]
@@ -26,7 +28,7 @@ class Group:
     index: int
 
     def counts(self, ranks: DistributedContext) -> list[int]:
-        """Of all processes: the target tokens, and what else parts of the loss are means over (`Batch.counts`)."""
+        """Return the target counts over all ranks, followed by the counts of further loss parts (`Batch.counts`)."""
         own = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
@@ -37,17 +39,21 @@ class Group:
 def prefetch(
     task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Generator[Group, None, None]:
-    """The groups from there on, for ever."""
+    """Yield groups of micro-batches from this position on, without end."""
     return _ahead(_groups(task, epoch, index, accumulate, ranks))
 
 
 def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
-    """An epoch's last group may be smaller: it is a step of its own, normalised by its own tokens, so that nothing is
-    dropped and no step spans two epochs."""
+    """Yield groups without end. The last group of an epoch may be smaller; no step spans two epochs.
+
+    A smaller group is a full step, normalized by its number of tokens, so that no data is dropped.
+    """
     while True:
         batches = task.batches(epoch)
         if ranks.world > 1 and not hasattr(batches, "part"):
-            raise UserError(f"{type(task).__name__} cannot be spread over processes: its batches have no `part`")
+            raise UserError(
+                f"{type(task).__name__} does not support several processes: its batches have no `part` method"
+            )
         for start in range(index, len(batches), accumulate):
             numbers = range(start, min(start + accumulate, len(batches)))
             after = (epoch, numbers.stop) if numbers.stop < len(batches) else (epoch + 1, 0)
@@ -60,7 +66,7 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
 
 
 def _ahead(items: Iterator[Group]) -> Generator[Group, None, None]:
-    """The items of an endless iterator, which runs in a thread, two ahead."""
+    """Yield the items of an endless iterator, which runs in a thread, two items ahead."""
     pool = ThreadPoolExecutor(1)
     try:
         pending = deque(pool.submit(next, items) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What a run reports and writes: progress, metrics.jsonl, TensorBoard events, loss.png."""
+"""Progress and metrics of a run: the progress line, metrics.jsonl, TensorBoard events, loss.png."""
 
 import json
 import logging
@@ -15,23 +15,23 @@ from manyheads.files import parse_json, write
 logger = logging.getLogger(__name__)
 
 _WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
-SECONDS = 0.5  # between two reports of progress
-HELD_UP = 0.05  # share of the time that training waits for its data, from which on it is shown
-# metrics between 0 and 1: loss.png shows the first that was measured; of the first two training has an "accuracy", too
+SECONDS = 0.5  # between two progress reports
+HELD_UP = 0.05  # minimum fraction of time spent waiting for data that the progress line shows
+# Metrics from 0 to 1. loss.png shows the first one that was measured; training measures "accuracy" for the first two.
 SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is. As text: one line.
+    """Progress of a training run. As a string: one line.
 
-    fraction      of the run that is done, 0 to 1
-    loss          mean over the last `log_every` steps; None before the first
+    fraction      finished fraction of the run, 0 to 1
+    loss          mean over the last `log_every` steps; None before the first log entry
     rate          units (tokens, images, ...) per second
-    unit          what `rate` counts
-    peak          fraction of the rate that the machine's matrix products alone would allow; None if unknown
+    unit          name of the unit of `rate`
+    peak          fraction of the rate at the machine's peak of matrix products; None if unknown
     waiting       fraction of the time that the loop waited for data
-    seconds_left  infinity if unknown
+    seconds_left  remaining time; infinity if unknown
     """
 
     step: int
@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """The line without the fraction."""
+        """Return the progress line without the fraction."""
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
         peak = "" if self.peak is None else f"{self.peak:.0%} of peak  "
         held_up = f"{self.waiting:.0%} waiting for data  " if self.waiting >= HELD_UP else ""
@@ -60,15 +60,15 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Measures progress and reports it to a callback every half second.
+    """Meter that measures progress and reports it to a callback every half second.
 
-    report  receives each `Progress`; None: nothing is measured
-    unit    what a task counts: tokens, images, ...
-    peak    measures how many units a second the machine could do if it did nothing but their matrix products. Called
-            once, before the first report, with the clock stopped. None: unknown
+    report  callback that receives each `Progress`; None measures nothing
+    unit    name of the units that a task counts: tokens, images, ...
+    peak    function that measures the peak rate of this machine in units per second, from matrix products alone. Called
+            once, before the first report, while the clock is stopped. None: unknown
 
-    The clock starts after the first step, which takes longer than all others: worker processes start, files are read
-    for the first time, kernels are chosen. What comes later, validations too, is part of the run's pace.
+    The clock starts after the first step. That step is slower than the others, because worker processes start, files
+    are read for the first time and kernels are selected. Later work, including validation, counts.
     """
 
     def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
@@ -81,7 +81,7 @@ class ProgressMeter:
         self.waiting = 0.0
 
     def step(self, step: int, count: int, fraction: float) -> None:
-        """Count a step of `count` units, after which this fraction of the run is done."""
+        """Count a step of `count` units, after which this fraction of the run is finished."""
         now = time.monotonic()
         if self._start is None:
             self._start = now, fraction
@@ -109,14 +109,15 @@ def _clock(seconds: float) -> str:
 
 
 class Metrics:
-    """metrics.jsonl and TensorBoard events under `out`, continued after a resume without doubles.
+    """Writer of metrics.jsonl and TensorBoard events under `out`. A resumed run continues them without duplicates.
 
-    `step` and `validated` say what the checkpoint covers: later entries are dropped, since they will be made again.
+    step, validated  last step and last validation in the checkpoint. Later entries are dropped, because the resumed run
+                     writes them again.
     """
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
         self.path = out / "metrics.jsonl"
-        if self.path.exists():  # its last line may be torn
+        if self.path.exists():  # the last line may be incomplete
             kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._file = self.path.open("a", encoding="utf-8")
@@ -124,11 +125,11 @@ class Metrics:
         missing = [name for name in ("tensorboard", "matplotlib") if find_spec(name) is None]
         if missing:
             logger.warning(
-                "%s not installed: a run writes metrics.jsonl, but no %s: pip install 'manyheads[analysis]'",
+                "%s not installed: writing metrics.jsonl, but no %s; to install: pip install 'manyheads[analysis]'",
                 " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
             )  # fmt: skip
         if "tensorboard" not in missing:
-            from torch.utils.tensorboard import SummaryWriter  # slow to import
+            from torch.utils.tensorboard import SummaryWriter  # slow import
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
@@ -150,14 +151,14 @@ class Metrics:
             self._events.add_scalar(f"{scope}/{name}", value, step)
 
     def sync(self) -> None:
-        """Everything logged so far is on disk: call before a checkpoint that relies on it is committed."""
+        """Write all logged entries to disk, before a checkpoint that relies on them is written."""
         os.fsync(self._file.fileno())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The entries of a metrics.jsonl; a line that is none, such as one cut off by a kill, is left out.
+    """Return the entries of a metrics.jsonl file. Invalid lines, such as one cut off by a kill, are skipped.
 
-    None where there is no file: a run without steps, such as a fit at once, writes none.
+    Returns an empty list if the file does not exist, as for runs without training steps.
     """
     if not path.is_file():
         return []
@@ -173,16 +174,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path, *, by_epoch: bool) -> None:
-    """loss.png: training and validation loss, and beside them the share that is right, where the task measures one.
+    """Draw loss.png: training and validation loss, and a second plot of accuracy if the task measures one.
 
-    Over epochs where each was validated at its end (`by_epoch`), else over steps. The training's are means of
-    `log_every` steps, measured while it trains, with dropout.
+    The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
+    means over `log_every` steps, measured in training mode with dropout.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        return  # `Metrics` has said so
+        return  # `Metrics` has already logged a warning
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]
@@ -190,7 +191,8 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
     if by_epoch and validations:
         unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
     share = next((name for name in SHARES if any(name in entry["validation"] for entry in validations)), None)
-    shown = {"loss": "loss"} | ({} if share is None else {share: "accuracy"})  # as the training calls them
+    # names of these values in the training entries
+    shown = {"loss": "loss"} | ({} if share is None else {share: "accuracy"})
     figure = Figure(figsize=(7 if share is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (name, in_training) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):

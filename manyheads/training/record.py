@@ -1,4 +1,4 @@
-"""result.json: what a finished run was and what it measured."""
+"""The file result.json: description and metrics of a finished run."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ from manyheads.core.runtime import processor
 from manyheads.files import write_json
 from manyheads.training import own_runs
 
-Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": how it was measured}}
+Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": method of measurement}}
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, threads, torch version and, where there is one, the GPU."""
+    """Return processor, threads, torch version and, if present, the GPU."""
     machine: dict[str, Any] = {
         "cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
@@ -29,8 +29,10 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """The commit of the package's source tree when it is first asked for, with `-dirty` if it was altered; without a
-    checkout the version."""
+    """Return the Git commit of the package's source tree at the first call, with `-dirty` if files are modified.
+
+    Without a Git checkout, returns the version of the package.
+    """
     package = Path(__file__).resolve().parents[1]
     if (package.parent / ".git").exists():
         try:
@@ -59,9 +61,9 @@ def write_result(
     seed: int,
     **more: Any,
 ) -> dict[str, Any]:
-    """Write and return `out`/result.json of a run of one's own.
+    """Write `out`/result.json for a run of this user, and return its content.
 
-    `metrics`: {name: {"value": x, "signature": s}}; `more` is kept as given.
+    `metrics`: {name: {"value": x, "signature": s}}; `more` is stored unchanged.
     """
     result = {
         "recipe": recipe, "overrides": dict(overrides), "data": dict(data), "metrics": dict(metrics),

@@ -1,4 +1,4 @@
-"""The beginning of a session: from scratch, from a checkpoint, or none because the run is finished."""
+"""Start of a session: from scratch or from a checkpoint. A finished run needs none."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors
 
 
 def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade = dict) -> Summary | None:
-    """Bring the session to the step of its last checkpoint, or to step 0, and start its clock.
+    """Restore the last checkpoint into the session, or start at step 0, and start the clock.
 
-    Return the summary of the run instead, if it is finished. Raise UserError if the directory holds another run.
+    Returns the summary if the run is already finished, else None. Raises UserError if the directory contains another
+    run.
     """
     checkpoint = session.checkpoints.latest() if resume else None
     _refuse_unshared_directory(session, checkpoint)
@@ -35,13 +36,13 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         checkpoint is None or with_defaults(session.config, checkpoint[0]["config"]) == session.identity["config"]
     )
     if finished.exists() and unchanged:
-        logger.info(f"{session.out}: this run is finished; nothing to resume")
+        logger.info(f"{session.out}: this run is finished, so there is nothing to resume")
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
-        # written only now, so that a refused resume changes nothing
+        # written after all checks, so that a refused resume changes nothing
         write_json(session.out / "state" / COMMAND, session.resume_command)
-        finished.unlink(missing_ok=True)  # a budget was raised: the run continues
+        finished.unlink(missing_ok=True)  # the user raised a budget, so the run continues
     if checkpoint:
         _resume(session, checkpoint)
     else:
@@ -54,14 +55,14 @@ def _resume(session: TrainingSession, checkpoint: Checkpoint) -> None:
     content, tensors = checkpoint
     session.counters = restore(session.model, session.optimizer, session.window, session.ema_weights, tensors, content)
     for lost in session.counters.forget_lost(content["files"]):
-        logger.warning(f"{lost}; the run may end with other weights than without this damage")
+        logger.warning(f"{lost}; the final weights may differ from those of an undamaged run")
     _warn_of_another_environment(content["environment"], session.identity["environment"])
     logger.info(f"{session.out}: resuming after step {session.counters.step:,}")
 
 
 def _start(session: TrainingSession, resume: bool) -> None:
     if resume:
-        logger.info(f"{session.out}: nothing to resume, starting from the beginning")
+        logger.info(f"{session.out}: no checkpoint to resume, starting from the beginning")
     steps = steps_per_epoch(session.config, session.batches_per_epoch)
     if session.ranks.first and (warning := too_long_warmup(session.config, steps)):
         logger.warning(f"{warning}")
@@ -74,14 +75,14 @@ def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint 
     negative_min, max_step = session.ranks.all_reduce_max(-step, step)
     if -negative_min != max_step:
         raise UserError(
-            f"{session.out}: the processes find different checkpoints there: expected a directory that all share"
+            f"{session.out}: the processes found different checkpoints: expected a directory that all of them share"
         )
 
 
 def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgrade: Upgrade) -> None:
     """Raise UserError if the checkpoint was written with other settings or other data.
 
-    A setting that the checkpoint lacks had its default: `upgrade` adds it.
+    A setting that is missing in the checkpoint had its default value, which `upgrade` adds.
     """
     out, now = session.out, session.identity
     differences = session.config.differs_from(saved["config"])
@@ -90,14 +91,19 @@ def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgr
     differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in compared if old.get(k) != new.get(k)]
     if differences:
         raise UserError(
-            f"{out} was started with other settings, so this is no resume; its own command is: {resume_command(out)}; "
-            f"what differs: {'; '.join(differences)}"
+            f"{out} was started with other settings and cannot be resumed with these; its command is: "
+            f"{resume_command(out)}; "
+            f"differences: {'; '.join(differences)}"
         )
     if saved["batches"] != now["batches"]:
-        raise UserError(f"{out}: the data have changed: {saved['batches']} batches an epoch, now {now['batches']}")
+        raise UserError(
+            f"{out}: the data has changed: expected {saved['batches']} batches per epoch, found {now['batches']}"
+        )
 
 
 def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changed = [f"{k}: {saved.get(k)} -> {now.get(k)}" for k in {**saved, **now} if saved.get(k) != now.get(k)]
     if changed:
-        logger.warning(f"this resume will NOT be bit-exact, the run has been computed otherwise: {'; '.join(changed)}")
+        logger.warning(
+            f"this resume will NOT be bit-identical, because the environment has changed: {'; '.join(changed)}"
+        )

@@ -1,10 +1,10 @@
-"""A run's directory: what it holds, whose it is, and who trains in it now. Needs no torch.
+"""The directory of a run: its status, its resume command and its lock. Does not import torch.
 
-state/command.json     the command that resumes the run
+state/command.json     command that resumes the run
 state/checkpoint-*     see `checkpoints.py`
-state/finished.json    how it ended; the model lies beside `state/`
-state/lock             held by the process that trains there, with its number
-kept/epoch-N           the model after so many epochs, where `training.keep_every` asks for it
+state/finished.json    summary of a finished run; its model is saved next to `state/`
+state/lock             locked by the process that trains there; contains its process id
+kept/epoch-N           model after N epochs, if `training.keep_every` is set
 """
 
 import fcntl
@@ -22,13 +22,13 @@ from manyheads.files import LEFTOVER, read_json
 logger = logging.getLogger(__name__)
 
 COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
-GO_ON = "delete it: --resume goes on from the last checkpoint"
+GO_ON = "delete the file: --resume continues from the last checkpoint"
 
-_lock_owners: dict[Path, int] = {}  # of the locks that this process holds, the thread
+_lock_owners: dict[Path, int] = {}  # thread that owns each lock of this process
 
 
 def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
-    """What `out` holds: nothing, a run of ours, or something else."""
+    """Return the status of the run in `out`: "none" for no run, "foreign" for other content."""
     state = out / "state"
     if (state / FINISHED).exists():
         return "finished"
@@ -36,23 +36,24 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         names = [path.name for path in state.iterdir()]
         if any(name.startswith("checkpoint-") and name.endswith(".json") for name in names):
             return "unfinished"
-        if (out / "result.json").exists():  # of a run that trains nothing
+        if (out / "result.json").exists():  # a run without training steps
             return "finished"
-        # claimed, but nothing to resume before the first checkpoint is whole
+        # the run has started, but has no complete checkpoint
         begun = (".", COMMAND, "checkpoint-", "weights-")
         ours = all(name in ("tokens", "images", LOCK) or name.startswith(begun) for name in names)
         return "none" if ours else "foreign"
-    if out.is_dir():  # runs/translation may hold runs/translation/multi30k, and runs/translation/ablate/base
+    # runs/translation may contain other runs such as runs/translation/multi30k and runs/translation/ablate/base
+    if out.is_dir():
         runs = (any((*inside.glob("state"), *inside.glob("*/state"))) for inside in out.iterdir())
         return "none" if all(runs) else "foreign"
     return "foreign" if out.exists() else "none"
 
 
 def unfinished(directory: Path) -> str | None:
-    """`unfinished at step 16: resume with: COMMAND`, of a directory that holds a run but no model yet; else None."""
+    """Return `unfinished at step 16: resume with: COMMAND` for a run without a model, else None."""
     status = run_status(directory)
     if status == "none" and (directory / "state" / LOCK).exists():
-        return "a run was begun there, which has no checkpoint yet; if it was stopped, train it again"
+        return "this run has no checkpoint yet; if it was stopped, start it again"
     if status != "unfinished":
         return None
     step = max(int(path.stem.removeprefix("checkpoint-")) for path in (directory / "state").glob("checkpoint-*.json"))
@@ -60,40 +61,41 @@ def unfinished(directory: Path) -> str | None:
 
 
 def resume_command(out: Path) -> str:
-    """Of the run that `out` holds."""
-    kept = out / "state" / COMMAND  # older runs have none
+    """Return the command that resumes the run in `out`."""
+    kept = out / "state" / COMMAND  # missing in older runs
     return read_json(kept, GO_ON) if kept.exists() else f"the same command with --out {out} --resume"
 
 
 @contextmanager
 def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
-    """Make `out` the directory of this run, which nobody else uses meanwhile; a UserError says why it cannot be."""
+    """Create the run directory `out` and lock it while the block runs. Raises UserError if `out` cannot be used."""
     status = run_status(out)
     if status == "foreign":
         raise UserError(
-            f"{out} is {'not empty and holds no run' if out.is_dir() else 'a file'}; choose another directory (--out)"
+            f"{out} is {'not empty and contains no run' if out.is_dir() else 'a file'}; choose another directory "
+            "(--out)"
         )
     try:
         (out / "state").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
-        if not resume and status == "unfinished":  # its own command may have other settings than this one
-            raise UserError(f"{out} holds an unfinished run; resume it with: {resume_command(out)}")
+        if not resume and status == "unfinished":  # the command of that run may have other settings
+            raise UserError(f"{out} contains an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
             hint = "choose another directory (--out)"
             if not (out / "result.json").exists():
-                hint = f"--resume scores it, which was cut short; or {hint}"
-            raise UserError(f"{out} holds a finished run; {hint}")
+                hint = f"its evaluation was interrupted: use --resume to evaluate it, or {hint}"
+            raise UserError(f"{out} contains a finished run; {hint}")
         yield
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Nobody else trains in a run's directory meanwhile; a second process is refused with a UserError.
+    """Lock a run directory while the block runs. Raises UserError if another process trains there.
 
-    The lock dies with the process that holds it, even by kill -9: none is ever stale. Within a lock, the same thread
-    may ask for it again.
+    The operating system releases the lock when its process ends, even after kill -9, so no lock is ever stale. The
+    thread that owns a lock may lock the directory again.
     """
     path = (out / "state" / LOCK).resolve()
     if _lock_owners.get(path) == threading.get_ident():
@@ -108,8 +110,10 @@ def locked(out: Path) -> Iterator[None]:
                 f"{out} is in use by the running process {file.read().strip()}: wait for it, or choose another "
                 "directory (--out)"
             ) from None
-        except OSError as error:  # some network file systems have no locks
-            logger.warning(f"{out}: cannot be locked ({error.strerror}): train there once at a time")
+        except OSError as error:  # some network file systems do not support locks
+            logger.warning(
+                f"{out}: cannot lock the directory ({error.strerror}): do not train there with two processes"
+            )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -121,7 +125,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove the incomplete files that a killed process has left; only within the lock."""
+    """Remove incomplete files of a killed process. Call this only while the directory is locked."""
     for folder in (out, out / "state", out / "state" / "tokens", *(out / KEPT).glob("*")):
         for path in folder.glob(f"{LEFTOVER}*"):
             path.unlink()

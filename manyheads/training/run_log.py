@@ -1,4 +1,4 @@
-"""The log of a run: the progress display, metrics.jsonl and TensorBoard events."""
+"""Log of a run: progress display, metrics.jsonl and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Reports steps and validations of a session. Rank 0 alone reports progress and writes files.
+    """Reporter of the steps and validations of a session. Only rank 0 reports progress and writes files.
 
-    flops     of training on one of the task's units; if given, progress has the fraction of the machine's peak
-    progress  receives the progress of the run
+    flops     training FLOPs per unit of the task; if given, progress shows model FLOPs utilization
+    progress  callback that receives the progress of the run
     """
 
     def __init__(self, session: TrainingSession, flops: float | None, progress: ProgressCallback | None) -> None:
@@ -41,12 +41,12 @@ class RunLog:
         self._contexts.__exit__(*error)
 
     def synced(self) -> None:
-        """Return when everything logged is on disk."""
+        """Return after everything logged is on disk."""
         if self._metrics is not None:
             self._metrics.sync()
 
     def next_group(self, groups: Iterator[Group]) -> Group:
-        """Return the next effective batch, and measure how long training waits for it."""
+        """Return the next effective batch, and measure the time that training waits for it."""
         asked = self._session.elapsed()
         group = next(groups)
         self._data_wait_seconds += self._session.elapsed() - asked

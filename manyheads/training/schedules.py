@@ -1,4 +1,4 @@
-"""Learning rates as plain functions of the step; the first step is 1."""
+"""Learning-rate schedules as plain functions of the step. The first step is 1."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from manyheads.training.config import TrainingConfig
 
 
 def noam(step: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
-    """Vaswani 2017, section 5.3: linear warm-up, then the inverse square root of the step."""
+    """Linear warm-up, then decay with the inverse square root of the step (Vaswani 2017, section 5.3)."""
     return factor * width**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def constant(step: int, *, peak: float, warmup: int = 0) -> float:
-    """Linear warm-up to `peak`, which then stays."""
+    """Linear warm-up to `peak`, then a constant learning rate."""
     return peak * min(1.0, step / warmup) if warmup else peak
 
 
@@ -27,7 +27,10 @@ def cosine(step: int, *, peak: float, total: int, warmup: int = 0, floor: float 
 
 
 def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int, warmup: int, floor: float) -> float:
-    """`shape` falls from 1 to 0 while its argument, the progress of the decay, rises from 0 to 1."""
+    """Return the learning rate at a step, for a decay from 1 to 0 given by `shape`.
+
+    The argument of `shape` is the progress of the decay, which rises from 0 to 1.
+    """
     if step < warmup:
         return constant(step, peak=peak, warmup=warmup)
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
@@ -35,13 +38,14 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
 
 
 def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """In words, where the learning rate of the run never reaches its peak."""
+    """Return a warning if the warm-up is longer than the run, else None."""
     steps = length(config, steps_per_epoch)
     if steps is None or config.warmup <= steps:
         return None
     return (
-        f"the warm-up of {config.warmup:,} steps outlasts the run of {steps:,}: the learning rate never reaches its "
-        "peak; choose training.warmup"
+        f"the warm-up of {config.warmup:,} steps is longer than the run of {steps:,} steps: the learning rate never "
+        "reaches "
+        "its peak; set a smaller training.warmup"
     )
 
 
@@ -51,14 +55,16 @@ def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
 
 
 def length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
-    """Steps of the run: `steps` or `epochs`, whichever ends first; each epoch counts as many steps as the first one,
-    from which others may differ by a few. None where minutes alone end it."""
+    """Return the number of steps of the run: `steps` or `epochs`, whichever ends first. None if only minutes end it.
+
+    Assumes that every epoch has the same number of steps as the first one; the numbers may differ by a few.
+    """
     budgets = (config.steps, config.epochs and config.epochs * steps_per_epoch)
     return min((steps for steps in budgets if steps is not None), default=None)
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
-    """The config's schedule; a decay is as long as the run."""
+    """Return the learning rate as a function of the step. A decay ends with the last step of the run."""
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "noam":
         assert config.width is not None
@@ -67,6 +73,6 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
     if config.schedule == "constant":
         return lambda step: constant(step, peak=peak, warmup=warmup)
     total = length(config, steps_per_epoch)
-    assert total is not None, "a decay has steps or epochs"
+    assert total is not None, "decaying schedules need steps or epochs"
     shape = linear if config.schedule == "linear" else cosine
     return lambda step: shape(step, peak=peak, total=total, warmup=warmup, floor=config.floor)

@@ -1,4 +1,4 @@
-"""Validation, and the weights that a run ends with: the last, the best by validation, or a mean."""
+"""Validation, and selection of the final weights of a run: the last, the best by validation, or a mean."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from manyheads.training.task import Task
 
 
 def check_metric(task: Task, config: TrainingConfig) -> None:
-    """Raise UserError if the run is to be judged by a metric that the task does not have."""
+    """Raise UserError if the task does not have the metric that selects the weights."""
     if config.metric is not None and config.metric not in task.metrics:
-        raise UserError(f"the validation has no metric {config.metric!r}; it has {', '.join(task.metrics)}")
+        raise UserError(f"the validation has no metric {config.metric!r}: expected one of {', '.join(task.metrics)}")
 
 
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
@@ -29,7 +29,9 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
     with torch.no_grad(), divided(same_calls=session.config.shard):
         values = session.strategy.compute(session.task.validate)
     session.model.train()
-    assert values.keys() == session.task.metrics.keys(), "a task declares the metrics of its validation"
+    assert values.keys() == session.task.metrics.keys(), (
+        "the metrics of the validation must match those that the task declares"
+    )
     return session.ranks.broadcast(lambda: values)
 
 
@@ -45,7 +47,10 @@ def validate(session: TrainingSession) -> dict[str, float]:
 
 
 def update_best(session: TrainingSession, values: dict[str, float]) -> None:
-    """Keep the current weights if their metrics are the best so far; else count one more without a new best."""
+    """Keep the current weights if their metrics are the best so far.
+
+    Otherwise count one more validation without a new best.
+    """
     config, counters = session.config, session.counters
     if config.metric is None:
         return
@@ -64,14 +69,14 @@ def snapshot(session: TrainingSession) -> dict[str, Any]:
 
 
 def add_snapshot(session: TrainingSession) -> None:
-    """Keep the current weights for the final mean, instead of the oldest of the last `average`."""
+    """Add the current weights to the final mean; drop the oldest if there are more than `average`."""
     snapshots = session.counters.snapshots
     snapshots.append(snapshot(session))
     del snapshots[: -session.config.average]
 
 
 def _better(session: TrainingSession, value: float, than: float) -> bool:
-    """Return True if `value` of the monitored metric is better than another one."""
+    """Return True if `value` of the monitored metric is better than the value `than`."""
     if math.isnan(than):  # any number is better than NaN
         return not math.isnan(value)
     assert session.config.metric is not None
@@ -79,7 +84,7 @@ def _better(session: TrainingSession, value: float, than: float) -> bool:
 
 
 def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
-    """Put the final weights into the model; return their description and their metrics."""
+    """Load the final weights into the model; return their description and their metrics."""
     config, counters, model, strategy = session.config, session.counters, session.model, session.strategy
     state, chosen = session.out / "state", "last"
     earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]

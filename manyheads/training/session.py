@@ -1,4 +1,4 @@
-"""The state of a run while it trains: model, optimizer, schedule, counters, averages, checkpoints."""
+"""Session of a training run: model, optimizer, schedule, counters, averages, checkpoints."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from manyheads.training.task import Task
 
 @dataclass(kw_only=True)
 class TrainingSession:
-    """A run in this process, from its start or from a checkpoint to its end.
+    """State of a run in this process, from its start or a checkpoint to its end.
 
-    identity        saved with each checkpoint; a resume compares it with its own
-    resume_command  shown to the user if the run stops before its end
+    identity        description of the run, saved with each checkpoint and compared on resume
+    resume_command  command shown to the user if the run stops early
     max_minutes     wall time of this session, after which it stops
-    signals         Ctrl-C and others, which ask the session to stop
-    release_memory  called after each step (`keeping_memory`)
-    learning_rate   a function of the step, which begins at 1
+    signals         received Ctrl-C or other signals that stop the session
+    release_memory  function called after each step (`keeping_memory`)
+    learning_rate   learning rate as a function of the step, which begins at 1
     window          sums since the last log entry: the loss, and the correct targets
-    ema_weights     the moving average of the weights by name; empty without `config.ema`
-    validations     metrics by step, of the last validation of this session and of the best one
+    ema_weights     moving average of the weights by name; empty without `config.ema`
+    validations     metrics by step: the last validation of this session, and the best one
     seconds_before  wall time of earlier sessions
     """
 
@@ -82,8 +82,8 @@ class TrainingSession:
     def save(self, synced: Callable[[], None], *, wait: bool = False) -> None:
         """Write a checkpoint of the current step in the background.
 
-        synced  called before the commit; returns when the log that the checkpoint relies on is on disk
-        wait    return when the checkpoint is committed, on all ranks
+        synced  function called before the commit; returns when the log that the checkpoint relies on is on disk
+        wait    return only after the checkpoint is committed, on all ranks
         """
         tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
         tensors = self.strategy.whole(tensors)
@@ -108,7 +108,7 @@ def new_session(
     signals: Signals,
     release_memory: Callable[[], None],
 ) -> TrainingSession:
-    """Build the session of a run at step 0, on the device of the model; all ranks get the weights of rank 0."""
+    """Create the session of a run at step 0 on the device of the model. All ranks get the weights of rank 0."""
     model = task.model
     _set_checkpointing(model, config.checkpointing)
     strategy = parallelize(model, ranks, compute, shard=config.shard)
@@ -131,7 +131,8 @@ def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:
     stacks = trained_stacks(model)
     if checkpointing and not stacks:
         raise UserError(
-            f"checkpointing=true, but {type(model).__name__} trains no stack of blocks to compute twice: leave it out"
+            f"checkpointing=true, but {type(model).__name__} has no trainable stack of blocks to recompute: remove the "
+            "setting"
         )
     for stack in stacks:
         stack.checkpointing = checkpointing

@@ -1,4 +1,4 @@
-"""The state of a run at a step, saved and restored bit for bit: model, optimizer, random generators, counters."""
+"""State of a run at a step, saved and restored bit for bit: model, optimizer, RNG states, counters."""
 
 import random
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ WINDOW = ("loss", "right")  # sums between two log entries, by their names in ch
 
 @dataclass
 class Counters:
-    """The position of a run. `index`: the next micro-batch of `epoch`; `window_*`: counts for the next log entry."""
+    """Position of a run. `index`: next micro-batch of `epoch`; `window_*`: counts for the next log entry."""
 
     step: int = 0
     epoch: int = 0
@@ -26,8 +26,8 @@ class Counters:
     tokens: int = 0
     seconds: float = 0.0  # wall time of all sessions
     window_tokens: int = 0
-    validated: int = 0  # the last step whose weights were validated
-    skipped: int = 0  # steps that were left out, as they were not finite
+    validated: int = 0  # last step whose weights were validated
+    skipped: int = 0  # skipped steps with a loss or gradient that was not finite
     without_best: int = 0  # validations in a row without a new best
     best: dict[str, Any] | None = None  # {"value", "step", "file"}
     snapshots: list[dict[str, Any]] = field(default_factory=list)  # {"step", "file"}, oldest first
@@ -36,17 +36,18 @@ class Counters:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
-        """Go on without the weights whose files are not among these; what that means for the run, in words."""
+        """Forget weights whose files are not in `files`, and return a message for each loss."""
         told = [
-            f"the weights of step {snapshot['step']:,} are lost, for a mean at the end, too"
+            f"the weights of step {snapshot['step']:,} are lost, and with them their part in the final mean"
             for snapshot in self.snapshots
             if snapshot["file"] not in files
         ]
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot["file"] in files]
         if self.best and self.best["file"] not in files:
             told.append(
-                f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best of those "
-                "from here on are kept instead"
+                f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best of the "
+                "following "
+                "validations will be kept instead"
             )
             self.best, self.without_best = None, 0
         return told
@@ -64,24 +65,30 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, the model's own tensors; a tied one once, under its first name."""
+    """Return parameters and persistent buffers by name, without copying.
+
+    A tied tensor appears once, under its first name.
+    """
     first: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
     return {n: t.detach() for n, t in tensors.items() if first.setdefault(id(t), n) == n}
 
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Copy `saved` into the model, strictly."""
+    """Copy `saved` into the model. Raises UserError if names or shapes differ."""
     own = weights(model)
     wrong = [n for n in {**own, **saved} if n not in own or n not in saved or own[n].shape != saved[n].shape]
     if wrong:
-        raise UserError(f"the checkpoint is of another model: {', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)} differ")
+        raise UserError(
+            "the checkpoint belongs to another model; different tensors: "
+            f"{', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)}"
+        )
     for name, tensor in own.items():
         tensor.copy_(_as_part_of(tensor, saved[name]))
 
 
 def _as_part_of(tensor: Tensor, saved: Tensor) -> Tensor:
-    """This process's shard of what was saved, where `tensor` is one."""
+    """Return the local shard of a saved tensor if `tensor` is sharded, else the saved tensor."""
     if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
         return saved
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -107,7 +114,7 @@ def capture(
     window: Tensor,
     ema_weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and JSON content of a checkpoint."""
+    """Return the tensors and the JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
     tensors |= {f"ema.{name}": tensor for name, tensor in ema_weights.items()}
     for name, parameter in model.named_parameters():
@@ -132,15 +139,15 @@ def restore(
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
-    """Undo `capture`. Raises UserError for a checkpoint of another model, or that is no whole one of ours."""
+    """Restore the state that `capture` saved. Raises UserError for another model or an invalid checkpoint."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
         return _restored(model, optimizer, window, ema_weights, tensors, content)
-    except Exception as error:  # it holds anything, where somebody else has written it
+    except Exception as error:  # a file from an unknown source may contain anything
         if no_memory(error):
             raise
         raise UserError(
-            f"the checkpoint is of another version, or damaged ({type(error).__name__}: {error}): start again in "
+            f"the checkpoint is damaged or from another version ({type(error).__name__}: {error}): start again in "
             "another directory (--out)"
         ) from error
 
@@ -176,5 +183,5 @@ def _restored(
     checked(counters)
     for needed in counters.needed_files():
         if not {"file", "step"} <= needed.keys() or not isinstance(needed.get("value", 0.0), float | int):
-            raise UserError("of weights beside it, it does not tell the file, the step and the value")
+            raise UserError("an entry of the weights files lacks its file, step or value")
     return counters

@@ -18,13 +18,13 @@ from manyheads.training.state import seed_step, update_ema
 
 @dataclass(frozen=True)
 class StepResult:
-    """A finished step of all ranks. Tensors are 0-dim and on the model's device: reading one synchronizes.
+    """Result of a step over all ranks. Tensors are 0-dim and on the model's device: reading one synchronizes.
 
-    count          targets of the effective batch
+    count          number of targets in the effective batch
     loss           sum over the targets
-    correct        how many targets were predicted correctly; None for a task without classes
-    gradient_norm  before clipping
-    skipped        None, or why the weights were not updated
+    correct        number of correctly predicted targets; None for a task without classes
+    gradient_norm  norm before clipping
+    skipped        None, or the reason why the weights were not updated
     """
 
     count: int
@@ -39,7 +39,10 @@ class StepResult:
 
 
 def train_step(session: TrainingSession, group: Group) -> StepResult:
-    """Train on an effective batch, and count it. A step that is not finite changes no weight; see `diagnosis.py`."""
+    """Train on an effective batch, and count the step.
+
+    A step with a loss or gradient that is not finite changes no weight; see `diagnosis.py`.
+    """
     config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
     counts = group.counts(ranks)
     if ranks.world > 1:
@@ -50,7 +53,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
     gradient_norm = unsharded(total_norm)
     skipped = None
-    if math.isfinite((gradient_norm + window[0]).item()):  # the one synchronization of a step
+    if math.isfinite((gradient_norm + window[0]).item()):  # the only synchronization with the device in a step
         _update_weights(session, total_norm)
         session.window += window
         counters.window_tokens += counts[0]
@@ -58,7 +61,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         bad_tensor = diagnose(session, group, counts, sums.losses)
         skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm.item())
         for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # the statistics of batch normalization
+            buffer.copy_(before)  # statistics of batch normalization
     session.optimizer.zero_grad()
     counters.step += 1
     counters.epoch, counters.index = group.epoch, group.index

@@ -1,4 +1,4 @@
-"""The end of a run: its reason, its counters and the metrics of the final weights."""
+"""Summary of a run: the reason for its end, its counters and the metrics of the final weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from manyheads.training.state import Counters
 
 @dataclass(frozen=True)
 class Summary:
-    """The end of a run, or of a session of it. `metrics`: of `Task.validate` on the final weights."""
+    """Summary of a finished run or a stopped session. `metrics`: result of `Task.validate` for the final weights."""
 
     status: Literal["finished", "stopped"]
     reason: str
     step: int
     epoch: int
-    tokens: int  # target tokens seen, in all sessions
-    seconds: float  # wall time, in all sessions
-    weights: str  # which weights the model directory holds
+    tokens: int  # target tokens in all sessions
+    seconds: float  # wall time of all sessions
+    weights: str  # description of the weights in the model directory
     metrics: dict[str, float]
-    skipped: int = 0  # steps that were left out, as they were not finite
+    skipped: int = 0  # skipped steps with a loss or gradient that was not finite
 
     @classmethod
     def stopped(cls, reason: str, counters: Counters) -> Self:
@@ -41,5 +41,5 @@ class Summary:
     def read(cls, path: Path) -> Self:
         values = read_json(path, GO_ON)
         if not isinstance(values, dict) or {"skipped", *values} != {f.name for f in fields(cls)}:
-            raise UserError(f"{path}: not how a run ended; {GO_ON}")
+            raise UserError(f"{path}: not a valid summary of a run; {GO_ON}")
         return cls(**values)

@@ -1,4 +1,4 @@
-"""The interface of a task, as the training loop uses it: batches, a loss, a validation and a way to save the model."""
+"""Interface between the training loop and a task: batches, a loss, a validation and a method to save the model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,26 +7,26 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-Better = Literal["higher", "lower"]  # the better values of a metric
+Better = Literal["higher", "lower"]  # direction of the better values of a metric
 
 
 class LossPart(NamedTuple):
-    """A further sum of losses, and the number of its terms."""
+    """Additional sum of losses, with the number of its terms."""
 
     total: Tensor
     count: int  # type: ignore[assignment]  # hides the method of tuple
 
 
 class Loss(NamedTuple):
-    """The loss of a batch in sums. The loop adds them up over the effective batch, then takes the mean.
+    """Loss of a batch as sums. The loop adds them up over the effective batch, then takes the mean.
 
     total    0-dim float tensor: the sum (not the mean) over the targets of the batch
     count    number of targets, equal to `Batch.items`
-    correct  0-dim tensor: how many targets the model predicted correctly, measured in training mode and before the
-             update, as Keras does; None for a task without classes
-    others   further sums, each over its own count, equal to `Batch.counts[1:]`; the means of all sums are added
+    correct  0-dim tensor: number of targets predicted correctly, measured in training mode and before the update, as
+             Keras does; None for a task without classes
+    others   further sums, each with its count, equal to `Batch.counts[1:]`; the means of all sums are added
 
-    DistributedDataParallel and FSDP find the tensors of a tuple, not those of a dataclass.
+    This is a tuple because DistributedDataParallel and FSDP find the tensors of a tuple, but not of a dataclass.
     """
 
     total: Tensor
@@ -35,9 +35,9 @@ class Loss(NamedTuple):
     others: tuple[LossPart, ...] = ()
 
     def scaled(self, counts: Sequence[int]) -> Tensor:
-        """Return the sum of all parts in units of the first: divided by counts[0] it contributes to the sum of means.
+        """Return the sum of all parts, scaled so that division by counts[0] gives the sum of their means.
 
-        counts  of the whole effective batch: the targets, then the terms of each further sum
+        counts  counts of the whole effective batch: the targets, then the terms of each further sum
         """
         if not self.others:
             return self.total
@@ -46,16 +46,17 @@ class Loss(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
-        """The mean loss per target of this batch alone; the means of further sums are added."""
+        """Return the mean loss per target of this batch, plus the means of further sums."""
         return self.scaled([self.count, *(part.count for part in self.others)]) / self.count
 
 
 class Batch(Protocol):
     @property
     def items(self) -> int:
-        """Number of targets (tokens or items) that the loss is summed over, known before the forward pass.
+        """Number of targets (tokens or items) in the sum of the loss, known before the forward pass.
 
-        If the loss has further parts, the batch also has `counts`: this number, and the terms of each further part.
+        If the loss has further parts, the batch also has `counts`: this number, then the number of terms of each
+        further part.
         """
         ...
 
@@ -66,12 +67,12 @@ class Task(Protocol):
 
     @property
     def unit(self) -> str:
-        """The name of what `Batch.items` counts, for the progress line: "tokens", "images", "texts", ..."""
+        """Name of the unit that `Batch.items` counts, for the progress line: "tokens", "images", "texts", ..."""
         ...
 
     @property
     def metrics(self) -> Mapping[str, Better]:
-        """The names of all metrics that `validate` returns, each with the direction of its better values."""
+        """Names of all metrics that `validate` returns, each with the direction of its better values."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
@@ -96,5 +97,5 @@ class Task(Protocol):
         ...
 
     def save(self, directory: Path) -> str:
-        """Write the model directory with the current weights; return the model type that it is saved as."""
+        """Write the model directory with the current weights; return the model type under which it is saved."""
         ...

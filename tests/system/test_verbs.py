@@ -69,7 +69,7 @@ def test_a_finished_run_is_recorded_and_not_overwritten(
     assert result["overrides"]["training.steps"] == 4
     before = (run / "model.safetensors").read_bytes()
     assert cli.main(["train", "translation", f"data={data}", *SMALL, "--out", str(run)]) == 2
-    assert "holds a finished run" in capsys.readouterr().err
+    assert "contains a finished run" in capsys.readouterr().err
     assert (run / "model.safetensors").read_bytes() == before
 
 

@@ -161,7 +161,7 @@ def test_a_checkpoint_opens_no_file_outside_its_directory(
     (tmp_path / "secret").write_text("hidden")
     run(tmp_path / "state")
     rewrite(tmp_path / "state", **changes)
-    with Checkpoints(tmp_path / "state") as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+    with Checkpoints(tmp_path / "state") as checkpoints, pytest.raises(ValueError, match="no usable checkpoint"):
         checkpoints.latest()
     assert hashlib.sha256(b"hidden").hexdigest() not in capsys.readouterr().out
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "checkpoint-00000004.safetensors").unlink()
     os.mkfifo(tmp_path / "checkpoint-00000004.safetensors")
-    with Checkpoints(tmp_path) as checkpoints, pytest.raises(ValueError, match="no checkpoint can be"):
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(ValueError, match="no usable checkpoint"):
         checkpoints.latest()
 
 
@@ -188,7 +188,7 @@ def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict
     with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
-    with pytest.raises(ValueError, match="the checkpoint is of another version, or damaged"):
+    with pytest.raises(ValueError, match="the checkpoint is damaged or from another version"):
         restore(model, optimiser, window, {}, last[1], last[0])
 
 

@@ -57,7 +57,7 @@ def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
     for change, message in (
         ({"masked": "yes"}, "masked is 'yes': expected true or false"),
         ({"labels": "a"}, "labels is 'a': expected a list"),
-        ({"labels": ["a", "a"]}, "expected a list of 2 or more different names"),
+        ({"labels": ["a", "a"]}, "expected a list of at least 2 distinct names"),
         ({"width": 16}, "misshapen"),
         ({"new": 1}, "unknown key 'new'"),
     ):

@@ -142,7 +142,7 @@ def test_the_longest_text_has_a_position_for_every_token(tmp_path: Path) -> None
     model = directory.load(tmp_path).model
     tokens = torch.randint(2, 53, (1, 18))
     torch.testing.assert_close(model(tokens), other(input_ids=tokens).last_hidden_state, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="19 tokens, the model takes 18"):
+    with pytest.raises(ValueError, match="19 tokens, but the model takes at most 18"):
         model(torch.randint(2, 53, (1, 19)))
 
 

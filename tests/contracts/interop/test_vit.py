@@ -204,7 +204,7 @@ def test_higher_resolution_is_their_interpolation(kind: str, tmp_path: Path) -> 
     [
         ({"qkv_bias": False}, "unexpected: vit.encoder.layer.0.attention.attention.key.bias"),
         ({"image_size": [21, 28]}, r"'image_size' is \[21, 28\]: expected an integer"),
-        ({"image_size": 22}, "22 pixels are not divisible by patches of 7: nearest that fit: 21 and 28"),
+        ({"image_size": 22}, "22 pixels are not divisible by the patch size 7: the nearest valid sizes are 21 and 28"),
         ({"image_size": 28}, r"misshapen: vit.embeddings.position_embeddings is \(1, 10, 30\) in the file"),
         ({"architectures": ["ViTForMaskedImageModeling"]}, r"known are ViTModel, ViTForImageClassification$"),
         ({"pooler_act": "gelu"}, "'pooler_act' is 'gelu'"),

@@ -285,7 +285,7 @@ def test_what_cannot_be_asked_is_told_in_one_line(
     image = png(tmp_path / "a.png")
     for arguments, message in (
         ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: valid are 0 to 1"),
-        ((translator.path, "a", "--heads", "2"), "decoder.blocks.0.attention has no head 2: valid are 0 to 1"),
+        ((translator.path, "a", "--heads", "2"), "decoder.blocks.0.attention has no head 2: expected 0 to 1"),
         ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, found 'two'"),
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),
         ((translator.path, "a", "--pair", "b"), "--pair applies to models that read pairs of texts"),

@@ -108,7 +108,7 @@ def test_a_step_that_is_left_out_changes_nothing_but_the_place_in_the_data(tmp_p
 def test_a_budget_that_is_used_up_stops_the_run_which_goes_on_with_a_larger_one(tmp_path: Path) -> None:
     smaller, larger = (TrainingConfig(**{**SETTINGS, "skip_nonfinite": budget}) for budget in (1, 5))
     faults = (4, 50, 90)
-    with pytest.raises(NonFiniteError, match="the budget of 1 to leave out is used up"):
+    with pytest.raises(NonFiniteError, match="the limit of 1 skipped steps is reached"):
         run(tmp_path / "run", task=Faulty("loss", faults), config=smaller)
     run(tmp_path / "run", task=Faulty("loss", faults), config=larger, resume=True)
     run(tmp_path / "whole", task=Faulty("loss", faults), config=larger)
@@ -134,8 +134,8 @@ def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, bloc
     failing.before_loss = fill
     config = TrainingConfig(**SETTINGS, checkpointing=blocks == "checkpointed")
     shapes = r"inputs \(\d, 4\), targets \(\d,\)"
-    advice = "--resume with training.checkpointing=true, or start anew" if blocks == "whole" else "start anew"
-    told = rf"^step 8: the memory does not suffice for a batch of {shapes}: {advice} with smaller batches "
+    advice = "use --resume with training.checkpointing=true, or start again" if blocks == "whole" else "start again"
+    told = rf"^step 8: out of memory with a batch of {shapes}: {advice} with smaller batches "
     with pytest.raises(BatchTooLargeError, match=told):
         train(failing, config, tmp_path, compute=toy_route())
     run(tmp_path, task=task(), config=config, resume=True)

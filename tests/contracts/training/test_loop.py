@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
             loss = super().loss(batch)
             return loss._replace(total=loss.total * (float("nan") if self.calls == 27 else 1.0))
 
-    with pytest.raises(NonFiniteError, match=r"^step 27: .*first bad tensor: the loss; start anew"):
+    with pytest.raises(NonFiniteError, match=r"^step 27: .*first bad tensor: the loss; start again"):
         train(Diverging(), TrainingConfig(steps=60, checkpoint_every=20, **FLAT), tmp_path, compute=toy_route())
     assert (tmp_path / "state" / "checkpoint-00000020.json").exists()
     saved = load_file(tmp_path / "state" / "checkpoint-00000020.safetensors")
@@ -212,7 +212,7 @@ def test_the_mean_wins_where_it_validates_better(tmp_path):
 
 def test_an_unknown_metric_is_named_without_a_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyTask, "validate", lambda task: pytest.fail("validated"))
-    with pytest.raises(ValueError, match="the validation has no metric 'bleu'; it has loss"):
+    with pytest.raises(ValueError, match="the validation has no metric 'bleu': expected one of loss"):
         trained(ToyTask(), tmp_path, steps=10, metric="bleu")
     assert run_status(tmp_path) == "none"  # told before the first step
 
@@ -229,7 +229,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
     monkeypatch.setattr("os.fsync", full)
     config = TrainingConfig(steps=40, checkpoint_every=10, **FLAT)
     with pytest.raises(
-        ValueError, match=r"cannot write: No space left on device; .* is intact: make room and --resume"
+        ValueError, match=r"cannot write: No space left on device; .* intact: free disk space and use --resume"
     ):
         train(task, config, tmp_path / "out", compute=toy_route())
     assert not list((tmp_path / "out" / "state").glob(".tmp-*"))
@@ -254,7 +254,7 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     config = TrainingConfig(steps=10, **FLAT)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="foreign is not empty and holds no run"):
+    with pytest.raises(ValueError, match="foreign is not empty and contains no run"):
         train(ToyTask(), config, tmp_path / "foreign", compute=toy_route(), resume=True)
     assert [p.name for p in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
 
@@ -268,29 +268,29 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
             ToyTask(), config, run, compute=toy_route(), resume_command="manyheads train toy training.steps=3 --resume"
         )
     other = replace(config, accumulate=5)
-    told = "its own command is: manyheads train toy --resume; what differs: accumulate: 1 -> 5"
+    told = "its command is: manyheads train toy --resume; differences: accumulate: 1 -> 5"
     with pytest.raises(ValueError, match=told):
         train(ToyTask(), other, run, compute=toy_route(), resume=True, resume_command="manyheads train other --resume")
     assert (unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
     train(ToyTask(), config, run, compute=toy_route(), resume=True)
     assert run_status(run) == "finished"
-    with pytest.raises(ValueError, match="holds a finished run"):
+    with pytest.raises(ValueError, match="contains a finished run"):
         train(ToyTask(), config, run, compute=toy_route())
 
 
 def test_no_batches_are_told(tmp_path):
-    with pytest.raises(ValueError, match="training data are empty"):
+    with pytest.raises(ValueError, match="training data is empty"):
         trained(ToyTask(batches=0), tmp_path, steps=3)
 
 
 @pytest.mark.parametrize("schedule", ["noam", "constant", "linear"])
 def test_a_warmup_that_outlasts_the_run_is_told(tmp_path, log, schedule):
-    told = r"the warm-up of 31 steps outlasts the run of 30: the learning rate never reaches its peak"
+    told = r"the warm-up of 31 steps is longer than the run of 30 steps: the learning rate never reaches its peak"
     for warmup in (30, 31):  # 10 batches an epoch
         trained(ToyTask(), tmp_path / str(warmup), epochs=3, schedule=schedule, width=8, warmup=warmup)
         assert (told in " ".join(log.text.split())) == (warmup == 31)
 
 
 def test_checkpointing_needs_blocks(tmp_path):
-    with pytest.raises(ValueError, match="checkpointing=true, but ToyModel trains no stack of blocks"):
+    with pytest.raises(ValueError, match="checkpointing=true, but ToyModel has no trainable stack of blocks"):
         trained(ToyTask(), tmp_path, steps=1, checkpointing=True)

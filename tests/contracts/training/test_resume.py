@@ -70,7 +70,9 @@ def test_a_damaged_end_is_named(tmp_path):
     run(tmp_path, config=config)
     for content in (b"{}", b"not json", b"\xff"):
         (tmp_path / "state" / "finished.json").write_bytes(content)
-        with pytest.raises(ValueError, match=r"finished\.json: .*delete it: --resume goes on from the last checkpoint"):
+        with pytest.raises(
+            ValueError, match=r"finished\.json: .*delete the file: --resume continues from the last checkpoint"
+        ):
             run(tmp_path, config=config, resume=True)
     (tmp_path / "state" / "finished.json").unlink()
     run(tmp_path, config=config, resume=True)
@@ -177,7 +179,7 @@ def test_another_config_or_setting_is_no_resume(tmp_path):
     other = TrainingConfig(**{**SETTINGS, "warmup": 30, "clip": None, "steps": 50})
     with pytest.raises(ValueError, match=r"steps: 60 -> 50; warmup: 20 -> 30; clip: 1.0 -> None; dropout: 0.1 -> 0.2"):
         run(tmp_path / "run", resume=True, config=other, settings={"dropout": 0.2})
-    with pytest.raises(ValueError, match=r"the data have changed: 10 batches an epoch, now 11"):
+    with pytest.raises(ValueError, match=r"the data has changed: expected 10 batches per epoch, found 11"):
         run(tmp_path / "run", resume=True, task=ToyTask(batches=11), settings={"dropout": 0.1})
     longer = TrainingConfig(**{**SETTINGS, "steps": 70})
     run(tmp_path / "run", resume=True, config=longer, settings={"dropout": 0.1})
@@ -209,7 +211,7 @@ def test_another_route_is_warned_of(tmp_path, log):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     run(tmp_path, resume=True, compute=toy_route(precision="bf16"))
-    assert "this resume will NOT be bit-exact" in (told := log.text)
+    assert "this resume will NOT be bit-identical" in (told := log.text)
     assert "precision: float32 -> bf16" in told
 
 
@@ -229,8 +231,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, l
     told = log.text
     assert "resuming after step 8" in told
     if not (damage is os.unlink and file.endswith("json")):  # without its JSON there is no checkpoint to speak of
-        assert "checkpoint-00000016.json cannot be used" in told
-        assert "using the previous good checkpoint, of step 8" in told
+        assert "checkpoint-00000016.json: cannot use this checkpoint" in told
+        assert "using the previous good checkpoint of step 8" in told
     assert outcome(tmp_path) == whole
 
 
@@ -251,8 +253,8 @@ def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp
     damage(tmp_path / "run" / "state" / "weights-00000009.safetensors")
     run(tmp_path / "run", task=Growing(), config=TrainingConfig(**settings), resume=True)
     told = log.text
-    assert told.count("checkpoint-00000024.json cannot be used as it is: ") == 1
-    assert "using that of step 24 without what it lacks" in told
+    assert told.count("checkpoint-00000024.json: this checkpoint is incomplete: ") == 1
+    assert "using step 24 without the missing weights" in told
     assert "the best weights (step 9, " in told
     assert "resuming after step 24" in told
     # from there on the weights are those of a run that nothing happened to, and the first validation is the best again
@@ -276,7 +278,7 @@ def test_only_damaged_checkpoints_are_an_error(tmp_path):
         run(tmp_path, 60)
     for path in (tmp_path / "state").glob("*.json"):
         flip(path)
-    with pytest.raises(ValueError, match="no checkpoint can be used"):
+    with pytest.raises(ValueError, match="no usable checkpoint found"):
         run(tmp_path, resume=True)
 
 

@@ -78,7 +78,7 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
 def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:
     with locked_run_directory(tmp_path, resume=False):
         pass
-    with pytest.raises(ValueError, match="a run was begun there, which has no checkpoint yet"):
+    with pytest.raises(ValueError, match="this run has no checkpoint yet"):
         directory.load(tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_a_run_that_trains_nothing_is_finished_by_its_result(tmp_path: Path) -> 
     assert run_status(tmp_path) == "none"
     write_json(tmp_path / "result.json", {})
     with (
-        pytest.raises(ValueError, match="holds a finished run; choose another directory"),
+        pytest.raises(ValueError, match="contains a finished run; choose another directory"),
         locked_run_directory(tmp_path, resume=False),
     ):
         pass

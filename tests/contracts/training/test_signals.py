@@ -42,7 +42,7 @@ def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, n
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=r"after step 15; the checkpoint is written; resume with: again"):
+    with pytest.raises(Interrupted, match=r"after step 15; wrote a checkpoint; resume with: again"):
         train(task, TrainingConfig(**SETTINGS), tmp_path / "run", compute=toy_route(), resume_command="again")
     assert signal.getsignal(number) is handler
     assert (tmp_path / "run" / "state" / "checkpoint-00000015.json").exists()
@@ -116,13 +116,13 @@ def interrupted(task: ToyTask, out: Path, **options: Any) -> str:
 def test_a_signal_within_the_last_validation_is_told_and_the_run_is_whole(tmp_path):
     config = TrainingConfig(**{**SETTINGS, "validate_every": 10**6})
     told = interrupted(EndedInValidation(), tmp_path / "run", config=config)
-    assert re.fullmatch(r"interrupted at its end; the model in .* is complete, this scores it: again", told)
+    assert re.fullmatch(r"interrupted after training; the model in .* is complete; to evaluate it: again", told)
     assert run_status(tmp_path / "run") == "finished"
 
 
 def test_a_signal_within_the_first_validation_stops_the_run_with_a_checkpoint(tmp_path, whole):
     told = interrupted(EndedInValidation(), tmp_path / "run")
-    assert told == "SIGTERM after step 10; the checkpoint is written; resume with: again"
+    assert told == "SIGTERM after step 10; wrote a checkpoint; resume with: again"
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole
 
@@ -139,6 +139,6 @@ def test_a_signal_while_a_checkpoint_is_read_stops_before_the_next_step(tmp_path
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "latest", ended)
         told = interrupted(ToyTask(), tmp_path / "run", resume=True)
-    assert told == "SIGTERM after step 8; the checkpoint is written; resume with: again"
+    assert told == "SIGTERM after step 8; wrote a checkpoint; resume with: again"
     run(tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == whole

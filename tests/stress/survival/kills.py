@@ -49,7 +49,7 @@ def killed(run: Watched, number: signal.Signals, wish: str, chance: random.Rando
         return run.doing() if status == -signal.SIGKILL else None
     # asked to end before it listens, a process just ends; later, it ends its step and writes a checkpoint
     if status == 130:
-        assert any("the checkpoint is written; resume with: " in line for line in run.told()), run.told()
+        assert any("wrote a checkpoint; resume with: " in line for line in run.told()), run.told()
     return doing if status in (130, -signal.SIGTERM) else None
 
 

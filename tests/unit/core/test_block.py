@@ -130,7 +130,7 @@ def test_stochastic_depth_leaves_out_whole_sublayers_of_items() -> None:
 
 
 def test_unknown_norm() -> None:
-    with pytest.raises(ValueError, match="'post' or 'pre', got 'middle'"):
+    with pytest.raises(ValueError, match="'post' or 'pre', found 'middle'"):
         block("middle", "relu", cross=False)
 
 

@@ -123,7 +123,7 @@ def test_capacity() -> None:
     cache, lists = filled(2, capacity=4)
     step(cache, lists, 3)
     key = torch.zeros(2, HEADS, 2, WIDTH)
-    with pytest.raises(ValueError, match="holds 4 positions, 5 are needed"):
+    with pytest.raises(ValueError, match="has 4 positions, but 5 are needed"):
         cache.append(0, key, key)
     step(cache, lists, 1)
 

@@ -88,9 +88,9 @@ def test_rows_may_start_anywhere() -> None:
 def test_longer_input_is_refused() -> None:
     positions = Positions(6, 8)
     assert positions(torch.zeros(1, 6, 8)).shape == (1, 6, 8)
-    with pytest.raises(ValueError, match=r"7 tokens.*takes 6"):
+    with pytest.raises(ValueError, match=r"7 tokens.*takes at most 6"):
         positions(torch.zeros(1, 7, 8))
-    with pytest.raises(ValueError, match=r"position 7.*takes 6"):
+    with pytest.raises(ValueError, match=r"position 7.*takes at most 6"):
         positions(torch.zeros(2, 1, 8), torch.tensor([2, 6]))
 
 

@@ -46,7 +46,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], N
 
 @pytest.mark.parametrize(
     ("supported", "rate", "warning"),
-    [(True, 2.0, ""), (True, 0.6, "multiplies no faster in bf16"), (False, 2.0, "has no bf16 products")],
+    [(True, 2.0, ""), (True, 0.6, "is not faster in bf16"), (False, 2.0, "has no bf16 instructions")],
 )
 def test_bf16_warns_where_it_is_slow(
     rates: Callable[[bool, float], None], supported: bool, rate: float, warning: str,
@@ -157,13 +157,13 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
 def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"
     monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(ValueError, match=f"no {compiler}: install it, or do not"):
+    with pytest.raises(ValueError, match=f"but {compiler} was not found: install it, or do not"):
         runtime.prepare(compile=True, device="cpu")
     runtime.prepare(device="cpu")
     runtime.prepare(compile=True, device="cuda")
     compiler.touch(0o755)
     monkeypatch.setattr(runtime.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ValueError, match="Python's headers, and there is no .*Python.h: install them, or do not"):
+    with pytest.raises(ValueError, match="Python's headers, but .*Python.h does not exist: install them, or do not"):
         runtime.prepare(compile=True, device="cpu")
     (tmp_path / "Python.h").touch()
     assert runtime.prepare(compile=True, device="cpu").compiled

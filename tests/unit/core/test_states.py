@@ -206,21 +206,21 @@ def test_gradients_pass_through_and_stop() -> None:
 def test_what_cannot_be_changed_is_told() -> None:
     model = built("gpt")
     for pattern, do in (
-        (r"no feed-forward layer is called 'x'; there are decoder.blocks.0.feed", lambda c: c.feed_forward("x", 0)),
-        (r"no residual layer is called '\*.cross'; there are decoder, decoder", lambda c: c.residual("*.cross", 0)),
-        (r"layer 3 does not exist: valid are 0 to 2", lambda c: c.residual(3, 0)),
+        (r"no feed-forward layer matches 'x': expected one of decoder.blocks.0.feed", lambda c: c.feed_forward("x", 0)),
+        (r"no residual layer matches '\*.cross': expected one of decoder, decoder", lambda c: c.residual("*.cross", 0)),
+        (r"layer 3 does not exist: expected 0 to 2", lambda c: c.residual(3, 0)),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=pattern), edit(model) as change:
             do(change)
     with edit(model) as change:
         change.residual(0, torch.zeros_like, positions=[T])
-        with pytest.raises(ValueError, match=f"position {T} does not exist: valid are 0 to {T - 1}"):
+        with pytest.raises(ValueError, match=f"position {T} does not exist: expected 0 to {T - 1}"):
             logits(model, inputs(model))
     with edit(model) as change:
         change.residual(0, torch.zeros(3, D))
-        with pytest.raises(ValueError, match=r"is \(3, 16\): expected what broadcasts to \(2, 6, 16\)"):
+        with pytest.raises(ValueError, match=r"found \(3, 16\), expected a shape that broadcasts to \(2, 6, 16\)"):
             logits(model, inputs(model))
-    with pytest.raises(ValueError, match="only attention has heads"), record(model, heads=[0], of="residual"):
+    with pytest.raises(ValueError, match="only attention layers have heads"), record(model, heads=[0], of="residual"):
         pass
     with pytest.raises(ValueError, match="position 9 does not exist"), record(model, queries=[9], of="residual"):
         logits(model, inputs(model))

@@ -206,10 +206,10 @@ def test_an_error_inside_is_not_hidden_and_recording_ends(model: Transformer) ->
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"layers": "encoder.*.cross"}, r"'encoder\.\*\.cross'; there are encoder\.blocks\.0\.attention"),
-        ({"layers": 6}, "layer 6 does not exist: valid are 0 to 5"),
-        ({"heads": [0, 4]}, r"encoder\.blocks\.0\.attention has no head 4: valid are 0 to 3"),
-        ({"layers": 0, "queries": [6]}, "query row 6 does not exist: valid are 0 to 5"),
+        ({"layers": "encoder.*.cross"}, r"'encoder\.\*\.cross': expected one of encoder\.blocks\.0\.attention"),
+        ({"layers": 6}, "layer 6 does not exist: expected 0 to 5"),
+        ({"heads": [0, 4]}, r"encoder\.blocks\.0\.attention has no head 4: expected 0 to 3"),
+        ({"layers": 0, "queries": [6]}, "query row 6 does not exist: expected 0 to 5"),
     ],
 )
 def test_what_does_not_exist(
@@ -324,7 +324,7 @@ def test_edits_end_with_the_block(model: Transformer, batch: tuple[Tensor, ...])
             inner.zero(NAMES[0], [1])
             assert not torch.allclose(model(*batch), once)
         assert torch.equal(model(*batch), once)
-    with pytest.raises(ValueError, match="valid are 0 to 3"), edit(model) as change:
+    with pytest.raises(ValueError, match="expected 0 to 3"), edit(model) as change:
         change.zero(NAMES[0], [4])
 
 

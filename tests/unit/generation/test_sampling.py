@@ -148,12 +148,12 @@ def test_the_end_and_the_caller_end_a_text(model: GPT) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -1.0}, "temperature must be 0, or from 0.001 to 1000, got -1.0"),
-        ({"temperature": float("nan")}, "temperature must be 0, or from"),
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
-        ({"top_p": 1.1}, "got 1.1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be from 0.001 to 1000, got 0.0"),
+        ({"temperature": -1.0}, "temperature is -1.0: expected 0, or a number from 0.001 to 1000"),
+        ({"temperature": float("nan")}, "temperature is nan: expected 0, or a number from"),
+        ({"top_k": 0}, "top_k is 0: expected at least 1"),
+        ({"top_p": 0.0}, "top_p is 0.0: expected a number above 0 and at most 1"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0: expected a number from 0.001 to 1000"),
     ],
 )
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:

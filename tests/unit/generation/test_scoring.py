@@ -49,5 +49,5 @@ def test_a_suppressed_target_is_impossible() -> None:
 
 def test_the_number_of_targets_is_checked() -> None:
     model = Recurrent(9)
-    with pytest.raises(ValueError, match="expected one target for each of the 2 rows, got 1"):
+    with pytest.raises(ValueError, match="expected 2 targets, one per row, found 1"):
         score(model.step, model.start(2), [[2]], start=START, end=END)

@@ -271,14 +271,14 @@ def test_bfloat16_logits_are_summed_in_float32() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"nbest": 5}, r"nbest must be between 1 and the beam \(4\), got 5"),
-        ({"beam": 0}, r"nbest must be between 1 and the beam \(0\)"),
-        ({"alpha": -1.0}, "alpha must be from 0 to 10, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be from 0 to 10, got nan"),
-        ({"alpha": 1e308}, r"alpha must be from 0 to 10, got 1e\+308"),
-        ({"suppress": (END,)}, r"the end \(0\) must not be suppressed"),
-        ({"limits": torch.tensor([3])}, "expected one limit for each of the 2 rows"),
-        ({"limits": torch.tensor([3, -1])}, "a limit must not be negative, got -1"),
+        ({"nbest": 5}, r"nbest is 5: expected a number from 1 to the beam size \(4\)"),
+        ({"beam": 0}, r"expected a number from 1 to the beam size \(0\)"),
+        ({"alpha": -1.0}, "alpha is -1.0: expected a number from 0 to 10"),
+        ({"alpha": float("nan")}, "alpha is nan: expected a number from 0 to 10"),
+        ({"alpha": 1e308}, r"alpha is 1e\+308: expected a number from 0 to 10"),
+        ({"suppress": (END,)}, r"cannot suppress the end token 0"),
+        ({"limits": torch.tensor([3])}, "expected 2 limits, one per row"),
+        ({"limits": torch.tensor([3, -1])}, "expected limits of 0 or more, found -1"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -291,7 +291,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 @pytest.mark.parametrize("alpha", [-1.0, 1e308, float("inf"), float("nan")])
 def test_no_search_takes_an_impossible_length_penalty(alpha: float) -> None:
     model, limits = Recurrent(5), torch.tensor([3, 3])
-    with pytest.raises(ValueError, match="alpha must be from 0 to 10"):
+    with pytest.raises(ValueError, match="alpha is .*: expected a number from 0 to 10"):
         greedy(model.step, model.start(2), start=START, end=END, limits=limits, alpha=alpha)
-    with pytest.raises(ValueError, match="alpha must be from 0 to 10"):
+    with pytest.raises(ValueError, match="alpha is .*: expected a number from 0 to 10"):
         score(model.step, model.start(2), [[2], [2]], start=START, end=END, alpha=alpha)

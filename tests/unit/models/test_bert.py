@@ -211,8 +211,11 @@ def test_tokens_are_added_to_the_vocabulary(head: str) -> None:
     [
         ({"head": "tail"}, "head is 'tail': expected one of none, pooler"),
         ({"head": "token"}, "the head 'token' needs labels"),
-        ({"head": "sequence", "labels": ("score",)}, "has one label, 'score': a score is not supported"),
-        ({"head": "token", "labels": ("a", "a")}, "labels is .*: expected a list of different names"),
+        (
+            {"head": "sequence", "labels": ("score",)},
+            "has only one label, 'score': expected at least two .regression is not supported",
+        ),
+        ({"head": "token", "labels": ("a", "a")}, "labels is .*: expected a list of distinct names"),
         ({"width": 13}, r"heads is 3: expected an integer that divides width \(13\)"),
         ({"pad": 31}, r"pad is 31: expected an integer from 0 to below vocab \(31\)"),
         ({"activation": "mish"}, "unknown activation 'mish'"),
@@ -224,7 +227,7 @@ def test_impossible_configurations_are_refused(settings: dict[str, Any], message
 
 
 def test_a_text_that_is_too_long_is_told() -> None:
-    with pytest.raises(ValueError, match="the input has 17 tokens, the model takes 16"):
+    with pytest.raises(ValueError, match="the input has 17 tokens, but the model takes at most 16"):
         small()(torch.ones(1, 17, dtype=torch.int64))
 
 

@@ -98,9 +98,11 @@ def test_the_attention_of_a_convolution_is_made_of_its_weights_and_draws_nothing
     assert {p.dtype for p in attention.parameters()} == {torch.float32}
     assert torch.equal(attention.output.weight.view(2, 9, 3)[:, 5], weight[:, :, 1, 2])
     assert attention.output.bias.tolist() == [1.0, 2.0]
-    with pytest.raises(ValueError, match="3 outputs, which 2 groups do not divide"):
+    with pytest.raises(ValueError, match="3 outputs: expected a multiple of 2 groups"):
         attention_of(torch.zeros(3, 1, 3, 3), groups=2)
-    with pytest.raises(ValueError, match=r"shape \(3, 1, 3\): expected \(O, I / groups, Ky, Kx\)"):
+    with pytest.raises(
+        ValueError, match=r"expected a Conv2d weight of shape \(O, I / groups, Ky, Kx\), found \(3, 1, 3\)"
+    ):
         attention_of(torch.zeros(3, 1, 3))
     with pytest.raises(ValueError, match="alpha is -1"):
         attention_of(weight, alpha=-1.0)
@@ -247,17 +249,19 @@ def test_features_sizes_and_what_fits_no_model() -> None:
     assert model(images(size=12)).shape == (2, 3), "a quadratic encoding reaches as far as the image does"
     for kind in ("relative", "content"):
         assert small(kind)(images(size=6)).shape == (2, 3)
-        with pytest.raises(ValueError, match="12 x 12, the model's encodings reach 8 x 8"):
+        with pytest.raises(ValueError, match="12 x 12, but the model accepts at most 8 x 8"):
             small(kind)(images(size=12))
-    with pytest.raises(ValueError, match="7 pixels are not divisible by patches of 2: nearest that fit: 6 and 8"):
+    with pytest.raises(
+        ValueError, match="7 pixels are not divisible by the patch size 2: the nearest valid sizes are 6 and 8"
+    ):
         model(images(size=7))
-    with pytest.raises(ValueError, match="1 channels, the model takes 3"):
+    with pytest.raises(ValueError, match="1 channels, but the model expects 3"):
         model(images(channels=1))
     for wrong, message in (
         ({"kind": "round"}, "kind is 'round'"),
         ({"image_size": 9}, "8 and 10"),
-        ({"labels": ("a", "a")}, "expected a list of different names"),
-        ({"kind": "content", "width": 5}, "make it even"),
+        ({"labels": ("a", "a")}, "expected a list of distinct names"),
+        ({"kind": "content", "width": 5}, "expected an even number"),
         ({"downsample": 0}, "downsample is 0: expected an integer from 1"),
     ):
         with pytest.raises(ValueError, match=message):

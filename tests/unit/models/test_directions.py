@@ -99,7 +99,7 @@ def test_all_are_of_about_one_size() -> None:
 def test_impossible_configurations_are_refused() -> None:
     with pytest.raises(ValueError, match="reading is 'sideways': expected one of bidirectional"):
         DirectionalConfig(10, "sideways")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="width is 9: expected an even one"):
+    with pytest.raises(ValueError, match="width is 9: expected an even number"):
         DirectionalConfig(10, width=9, heads=3)
 
 

@@ -164,7 +164,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 def test_unknown_names_and_too_long_texts() -> None:
     with pytest.raises(ValueError, match="'gpt3': did you mean gpt"):
         preset("gpt3")
-    with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
+    with pytest.raises(ValueError, match="unknown settings depth: expected some of .*layers"):
         preset("gpt2/nano", depth=3)
-    with pytest.raises(ValueError, match="15 tokens, the model takes 14"):
+    with pytest.raises(ValueError, match="15 tokens, but the model takes at most 14"):
         small()(torch.zeros(1, 15, dtype=torch.long))

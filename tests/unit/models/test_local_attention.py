@@ -130,11 +130,11 @@ def test_all_parameters_learn_and_the_query_block_changes_nothing(block: str) ->
 def test_what_cannot_be_is_told() -> None:
     with pytest.raises(ValueError, match="width 12 is not divisible by 2 x 4 heads"):
         LocalAttention(3, 12, 4)
-    with pytest.raises(ValueError, match="window is 4: an odd one"):
+    with pytest.raises(ValueError, match="window is 4: expected an odd number"):
         LocalAttention(3, 16, 4, 4)
-    with pytest.raises(ValueError, match=r"attends \(3, 4\): expected some of 1 to 2"):
+    with pytest.raises(ValueError, match=r"attends is \(3, 4\): expected stages from 1 to 2"):
         LocalAttentionConfig(**TINY, attends=(3, 4))  # type: ignore[arg-type]
     narrow = {**TINY, "stem_width": 6}
-    with pytest.raises(ValueError, match="width 6 is not divisible .* in a network it is stem_w"):
+    with pytest.raises(ValueError, match="width 6 is not divisible .*in a network, this width is stem_w"):
         LocalAttentionNet(LocalAttentionConfig(**narrow))  # type: ignore[arg-type]
     LocalAttentionNet(LocalAttentionConfig(**narrow, front="convolution"))  # type: ignore[arg-type]

@@ -170,7 +170,7 @@ def test_the_network_takes_images_and_clips_and_all_parameters_learn(kind: Kind)
 
 
 def test_what_has_no_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected some of 1 to 4"):
+    with pytest.raises(ValueError, match="expected stages from 1 to 4"):
         preset("nonlocal/50", stages=(5,))
     with pytest.raises(ValueError, match="none is non-local"):
         preset("nonlocal/50", every=7)

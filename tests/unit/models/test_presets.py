@@ -41,11 +41,11 @@ def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
         with pytest.raises(ValueError, match="unknown preset .*" + message.replace("?", r"\?")) as caught:
             full_name(name, *families)
         assert len(str(caught.value)) < 150
-    with pytest.raises(ValueError, match="unknown settings depth: valid are .*layers"):
+    with pytest.raises(ValueError, match="unknown settings depth: expected some of .*layers"):
         preset("gpt2/nano", depth=3)
     config = fitted("gpt2/nano", (), {"layers": 2}, {"vocab": 70})
     assert (config.layers, config.vocab) == (2, 70)
-    with pytest.raises(ValueError, match="settings vocab: the data and the task decide"):
+    with pytest.raises(ValueError, match="cannot set vocab: the data and the task determine"):
         fitted("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
 
 
@@ -54,7 +54,7 @@ def test_tables_of_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "physical_memory", lambda: 50_000_000)
     sizes = {"source_vocab": 50, "target_vocab": 50, "width": 128}
     build(preset("transformer/tiny", **sizes))
-    with pytest.raises(ValueError, match=r"and 1\d,[\d,]* other numbers, such as those of max_positions"):
+    with pytest.raises(ValueError, match=r"and 1\d,[\d,]* other numbers, such as position tables"):
         build(preset("transformer/tiny", **sizes, max_positions=100_000))
 
 

@@ -83,7 +83,7 @@ def test_a_new_branch_adds_nothing_and_all_parameters_learn() -> None:
 
 
 def test_sizes_that_make_no_network_are_told() -> None:
-    with pytest.raises(ValueError, match="expected one of each for every stage"):
+    with pytest.raises(ValueError, match="expected one of each per stage"):
         ResNetConfig(depths=(1, 2), widths=(8,))
     with pytest.raises(ValueError, match="multiples of 4"):
         ResNetConfig(depths=(1,), widths=(6,))

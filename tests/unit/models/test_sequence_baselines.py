@@ -132,7 +132,7 @@ def test_impossible_settings_are_told() -> None:
         SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel is 4"):
         preset("sequence-baseline/conv1d", kernel=4)
-    with pytest.raises(ValueError, match="24 tokens, the model takes 23"):
+    with pytest.raises(ValueError, match="24 tokens, but the model takes at most 23"):
         small("lstm")(torch.ones(1, 24, dtype=torch.int64))
     with pytest.raises(ValueError, match="unknown preset 'sequence-baseline/gru': did you mean sequence-baseline/"):
         preset("sequence-baseline/gru")

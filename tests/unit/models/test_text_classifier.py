@@ -128,8 +128,8 @@ def test_weights_start_as_keras_starts_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"labels": ("one",)}, "expected a list of 2 or more different names"),
-        ({"labels": ("a", "b", "a")}, "expected a list of 2 or more different names"),
+        ({"labels": ("one",)}, "expected a list of at least 2 distinct names"),
+        ({"labels": ("a", "b", "a")}, "expected a list of at least 2 distinct names"),
         ({"pooling": "sum"}, "pooling is 'sum': expected one of max, mean"),
         ({"pad": 30}, "pad is 30: expected an integer from 0 to below vocab"),
     ],
@@ -140,7 +140,7 @@ def test_impossible_settings_are_told(settings: dict[str, Any], message: str) ->
 
 
 def test_too_long_a_text_is_told() -> None:
-    with pytest.raises(ValueError, match="13 tokens, the model takes 12"):
+    with pytest.raises(ValueError, match="13 tokens, but the model takes at most 12"):
         small()(torch.ones(1, 13, dtype=torch.int64))
     with pytest.raises(
         ValueError, match="unknown preset 'text-classifier/book': did you mean text-classifier/textbook"

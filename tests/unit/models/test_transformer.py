@@ -232,7 +232,7 @@ def test_presets_are_complete(name: str) -> None:
     [
         ({"width": 15}, r"encoder_heads is 2: expected an integer that divides width \(15\)"),
         ({"decoder_heads": 3}, r"decoder_heads is 3: expected an integer that divides width \(16\)"),
-        ({"source_vocab": 30}, "needs one vocabulary, got 30 and 23"),
+        ({"source_vocab": 30}, "needs one vocabulary, found 30 source and 23 target"),
         ({"tie": "some"}, "tie is 'some': expected one of all"),
         ({"activation": "swish"}, "'swish'.*relu, silu, gelu, gelu_tanh"),
         ({"norm": "middle"}, "norm is 'middle': expected one of post, pre"),
@@ -247,12 +247,12 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 def test_unknown_names() -> None:
     with pytest.raises(ValueError, match="'transformer/huge': did you mean transformer/"):
         preset("transformer/huge")
-    with pytest.raises(ValueError, match="unknown settings depth: valid are .*encoder_layers"):
+    with pytest.raises(ValueError, match="unknown settings depth: expected some of .*encoder_layers"):
         preset("transformer/tiny", depth=3, source_vocab=V, target_vocab=V, **SPECIAL)
 
 
 def test_too_long_a_sentence_is_refused() -> None:
     model = small(max_positions=5)
     source, target = sentences()
-    with pytest.raises(ValueError, match="7 tokens, the model takes 5"):
+    with pytest.raises(ValueError, match="7 tokens, but the model takes at most 5"):
         model(source, LENGTHS, target[:, :4])

@@ -315,7 +315,7 @@ def test_positions_may_begin_anywhere() -> None:
     shifted = sinusoidal(20, 16, "concatenated").float()[5 : 5 + TS]
     x = model.source_embedding(source[1:2])
     torch.testing.assert_close(model.encoder.positions(x, offset[1:2]), x + shifted)
-    with pytest.raises(ValueError, match="position 21 is needed, the model takes 20"):
+    with pytest.raises(ValueError, match="position 21 is needed, but the model takes at most 20"):
         model.forward_with_halting(source, LENGTHS, target, None, offset + 1)
 
 
@@ -336,8 +336,8 @@ def test_impossible_settings() -> None:
         ({"epsilon": 0.0}, "epsilon is 0.0: expected a number above 0 and below 1"),
         ({"steps": 0}, "steps is '?0'?: expected an integer from 1"),
         ({"halting": "never"}, "halting is 'never': expected one of fixed, basic, accumulated"),
-        ({"transition": "separable", "activation": "gelu"}, "separable convolutions have relu"),
-        ({"target_vocab": V + 1}, "one matrix for source and target needs one vocabulary"),
+        ({"transition": "separable", "activation": "gelu"}, "expected 'relu', which the separable transition uses"),
+        ({"target_vocab": V + 1}, "tie='all' needs one vocabulary"),
         ({"end": V}, rf"end is {V}: expected an integer from 0 to below \w+ \({V}\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -191,10 +191,16 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 30, "patch": 4}, "30 pixels are not divisible by patches of 4: nearest that fit: 28 and 32"),
-        ({"image_size": 3, "patch": 4}, "3 pixels are not divisible by patches of 4: nearest that fit: 4$"),
+        (
+            {"image_size": 30, "patch": 4},
+            "30 pixels are not divisible by the patch size 4: the nearest valid sizes are 28 and 32",
+        ),
+        (
+            {"image_size": 3, "patch": 4},
+            "3 pixels are not divisible by the patch size 4: the nearest valid sizes are 4$",
+        ),
         ({"width": 10}, r"heads is 3: expected an integer that divides width \(10\)"),
-        ({"distilled": True, "pool": "mean"}, "expected pool 'class', got 'mean'"),
+        ({"distilled": True, "pool": "mean"}, "expected pool 'class', found 'mean'"),
         ({"stochastic_depth": 1.0}, "from 0 to below 1"),
         ({"position_std": 0.0}, "position_std is 0.0: expected a number above 0"),
         ({"pool": "max"}, "pool is 'max': expected one of class, mean"),
@@ -206,9 +212,9 @@ def test_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
 
 
 def test_images_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"the images are 16 x 12 pixels, the model takes 12 x 12"):
+    with pytest.raises(ValueError, match=r"the images are 16 x 12 pixels, but the model expects 12 x 12"):
         small()(torch.zeros(1, 2, 16, 12))
-    with pytest.raises(ValueError, match=r"the images are \(1, 3, 12, 12\): expected \(B, 2, Y, X\)"):
+    with pytest.raises(ValueError, match=r"expected images of shape \(B, 2, Y, X\), found \(1, 3, 12, 12\)"):
         small()(torch.zeros(1, 3, 12, 12))
     with pytest.raises(ValueError, match=r"unknown preset 'vit/xl': did you mean vit/"):
         preset("vit/xl")

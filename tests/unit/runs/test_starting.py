@@ -28,7 +28,7 @@ def test_weights_that_are_trained_already_are_not_overrun_by_the_rate_of_new_one
 )  # fmt: skip
 def test_what_the_data_decide_is_not_set_by_hand(recipe: str, setting: str, value: Any, tmp_path: Path) -> None:
     for dry_run in (True, False):
-        with pytest.raises(ValueError, match=f"settings {setting}: the data and the task decide"):
+        with pytest.raises(ValueError, match=f"cannot set {setting}: the data and the task determine"):
             train(recipe, {f"model.{setting}": value}, out=tmp_path / "run", dry_run=dry_run)
 
 

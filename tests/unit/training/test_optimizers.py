@@ -134,5 +134,5 @@ def test_rmsprop_does_what_keras_does() -> None:
         made.step()
     expected = [[0.48677219463659677, -0.9957694015699335], [1.999952566488391, 0.001]]
     torch.testing.assert_close(model.weight.data, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
-    with pytest.raises(ValueError, match="rmsprop has no weight_decay"):
+    with pytest.raises(ValueError, match="rmsprop does not support weight_decay"):
         TrainingConfig(steps=1, schedule="constant", optimiser="rmsprop", weight_decay=0.1)

@@ -75,7 +75,7 @@ def test_minutes_never_shape_a_schedule(name, minutes):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "a run needs a budget: give steps, epochs or minutes"),
+        ({}, "a run needs a budget: set steps, epochs or minutes"),
         ({"steps": 5}, "noam needs the width"),
         ({"minutes": 5, "schedule": "cosine"}, "cosine needs steps or epochs"),
         ({"steps": 0, "width": 8}, "steps is 0: expected an integer from 1 to 1000000000 or none"),
@@ -88,15 +88,18 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is 2: expected a number from 0 to 1"),
         ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a number above 0 and below 1"),
-        ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "ema is 0.9 and average 3: expected one of them"),
-        ({"steps": 5, "width": 8, "floor": 0.1}, "noam has none: only linear and cosine decay; add training.floor=0"),
+        ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "ema is 0.9 and average is 3: expected only one of them"),
+        (
+            {"steps": 5, "width": 8, "floor": 0.1},
+            "noam does not decay: use the schedule linear or cosine, or add training.floor=0",
+        ),
         ({"minutes": float("nan"), "width": 8}, "minutes is nan: expected a number above 0"),
         ({"steps": 5, "width": 8, "clip": float("nan")}, "clip is nan: expected a number above 0"),
         ({"steps": 5, "width": 8, "optimiser": "adamw", "weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"steps": 5, "width": 8, "eps": -1.0}, "eps is -1.0"),
         (
             {"steps": 5, "width": 8, "betas": (0.9, 2.0)},
-            r"betas is \(0.9, 2.0\): expected a list, each a number from 0 to below 1",
+            r"betas is \(0.9, 2.0\): expected a list with each item a number from 0 to below 1",
         ),
         ({"steps": 5, "width": 8, "learning_rate": float("inf")}, "learning_rate is inf"),
     ],

@@ -125,7 +125,7 @@ def test_the_recipe_writes_the_table_the_curve_and_the_record(tmp_path: Path) ->
     assert len(result["errors"]["3x3"]) == 2
     assert (tmp_path / "t" / "error.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "t" / "table.txt").read_text().startswith("alpha")
-    with pytest.raises(ValueError, match="t holds a finished run"):
+    with pytest.raises(ValueError, match="t contains a finished run"):
         train("conv-attention/theorem", settings, out=tmp_path / "t")
     assert train("conv-attention/theorem", out=tmp_path / "d", dry_run=True)["kernels"] == (3, 5, 7)
     assert not (tmp_path / "d").exists()

@@ -42,7 +42,7 @@ def test_the_recipe_prints_the_table_and_draws_it(tmp_path: Path) -> None:
         ["layers", "convolution", "attention"], ["1", "3", "11"], ["2", "5", "11"], ["3", "7", "11"],
     ]  # fmt: skip
     assert (tmp_path / "r" / "receptive-field.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="r holds a finished run"):
+    with pytest.raises(ValueError, match="r contains a finished run"):
         train("text-classification/receptive-field", {"layers": 2}, out=tmp_path / "r")
     assert (tmp_path / "r" / "table.txt").read_text() == f"{table}\n"
     assert (tmp_path / "r" / "table.txt").read_text().strip() == table

@@ -97,7 +97,7 @@ def test_every_rival_goes_through_the_same_verbs(
         settings = {k: v for k, v in settings.items() if not k.startswith(("training.", "batch_"))}
     result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
     assert result["metrics"]["accuracy"]["value"] > 0.9
-    with pytest.raises(ValueError, match="holds a finished run"):
+    with pytest.raises(ValueError, match="contains a finished run"):
         train(f"imdb/{rival}", settings, out=tmp_path / "run")
     found = compare(manyheads.load(textbook), manyheads.load(tmp_path / "run"))
     assert found["items"] == 30

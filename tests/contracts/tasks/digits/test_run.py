@@ -183,7 +183,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
         ({"model": "gru"}, "gru"),
         ({"network.steps": 0}, "steps is 0: expected an integer from 1"),
         ({"network.depth": 3}, "unknown settings depth"),
-        ({"network.pad": 3}, "settings pad: the data and the task decide"),
+        ({"network.pad": 3}, "cannot set pad: the data and the task determine"),
     ):
         with pytest.raises(ValueError, match=message):
             train("universal/addition", {**TINY, "lengths": [4], **settings}, out=tmp_path / "x")

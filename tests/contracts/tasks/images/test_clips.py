@@ -61,7 +61,7 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
 
 def test_a_batch_of_clips_that_the_memory_does_not_hold_is_described() -> None:
     batch = Batch(torch.zeros(2, 1, 4, 10, 10), torch.zeros(2, dtype=torch.int64))
-    told = r"a batch of clips \(2, 1, 4, 10, 10\), labels \(2,\): start anew"
+    told = r"a batch of clips \(2, 1, 4, 10, 10\), labels \(2,\): start again"
     with (
         pytest.raises(BatchTooLargeError, match=told),
         reraise_oom(1, batch, torch.nn.Linear(1, 1), distributed_context()),

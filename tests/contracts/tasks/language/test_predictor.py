@@ -169,7 +169,7 @@ def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> 
     assert generator.generate("the", seed=np.int64(3), stop=None) == generator.generate("the", seed=3)
     with pytest.raises(ValueError, match="2 seeds for 1 texts"):
         generator.generate("the", seed=[1, 2])
-    with pytest.raises(ValueError, match="stop string must not be empty"):
+    with pytest.raises(ValueError, match="found an empty stop string"):
         generator.generate("the", stop="")
     characters = manyheads.load(save(tmp_path, train_character(CORPUS)))
     with pytest.raises(ValueError, match="text 1 has 'Q' at character 3: it is not in the vocabulary"):

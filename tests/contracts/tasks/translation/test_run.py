@@ -306,5 +306,5 @@ def test_a_blank_source_has_nothing_to_score(run: Path) -> None:
 def test_a_state_folder_of_somebody_else_is_left_alone(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs" / "state").mkdir(parents=True)
     (tmp_path / "theirs" / "state" / "mine.txt").write_text("keep")
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(ValueError, match="contains no run"):
         train("translation", {**SMALL, "data": str(corpus), "training.steps": 1}, out=tmp_path / "theirs")

@@ -127,7 +127,7 @@ def test_maps_that_are_no_softmax_of_products_have_none(how: str) -> None:
     model, values = torch.nn.ModuleDict({"only": Attention(8, 2)}), torch.randn(1, 2, 3, 4)
     attention: Any = model["only"]
     given: dict[str, Any] = {"scores": torch.zeros(1, 2, 3, 3)} if how == "scores" else {"normalise": "count"}
-    with pytest.raises(ValueError, match="no softmax over products"), record_calculations(model):
+    with pytest.raises(ValueError, match="not a softmax over products"), record_calculations(model):
         attend(values, None if how == "scores" else values, values, **given, tap=attention.tap)
 
 

@@ -164,7 +164,7 @@ def test_importance_is_the_loss_without_the_head() -> None:
     assert float(growth["encoder.blocks.0.attention"][0]) == pytest.approx(loss() - before, rel=1e-9)
     assert growth["encoder.blocks.0.attention"].abs().min() > 0
     assert list(importance(model, loss, layers=[1])) == ["encoder.blocks.1.attention"]
-    with pytest.raises(ValueError, match="layer 2 does not exist: valid are 0 to 1"):
+    with pytest.raises(ValueError, match="layer 2 does not exist: expected 0 to 1"):
         importance(model, loss, layers=[2])
     with pytest.raises(ValueError, match="the loss is nan with all heads"):
         importance(model, lambda: loss() + math.nan)

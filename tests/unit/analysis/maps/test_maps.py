@@ -107,7 +107,7 @@ def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> N
         attention_maps(model, *inputs, name="t", options=MapOptions(axis="self"))
     with pytest.raises(ValueError, match="cross layer 3 does not exist: valid are 0 to 2"):
         attention_maps(model, *inputs, options=MapOptions(axis="cross", layers=[3]))
-    with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: valid are 0 to 1"):
+    with pytest.raises(ValueError, match=r"encoder.blocks.0.attention has no head 2: expected 0 to 1"):
         attention_maps(model, *inputs, options=MapOptions(heads=[2]))
     chosen: Any
     for chosen in (np.array([-1]), [np.int64(2)], (2,)):
@@ -184,7 +184,7 @@ def test_maps_of_a_stem_stay_inside_its_blocks() -> None:
 
 def test_maps_too_large_to_be_spread_are_refused() -> None:
     model = nn.Sequential(local_attention.LocalAttention(8, 8, heads=2, window=3, query_block=2))
-    with pytest.raises(ValueError, match="2 heads on 120 x 120 positions are too large: choose fewer heads, or layers"):
+    with pytest.raises(ValueError, match="2 heads on 120 x 120 positions are too large: select fewer heads, or layers"):
         attention_maps(model, torch.zeros(1, 8, 120, 120))
 
 

@@ -69,7 +69,9 @@ def test_one_number_serves_all_channels() -> None:
     assert Preprocessing.of_channels(8, 1, mean=[0.4], std=[0.2]).mode == "L"
     with pytest.raises(ValueError, match="channels is 7: expected one of 1, 3"):
         Preprocessing.of_channels(8, 7, mean=(0.5,), std=(0.5,))
-    with pytest.raises(ValueError, match=r"std is \(0, 0, 0\): expected a list, each a number above 0 and at most 100"):
+    with pytest.raises(
+        ValueError, match=r"std is \(0, 0, 0\): expected a list with each item a number above 0 and at most 100"
+    ):
         Preprocessing.of_channels(8, 3, mean=(0.5,), std=(0, 0, 0))
 
 
