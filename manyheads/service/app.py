@@ -52,13 +52,11 @@ ENDPOINTS = (
              schemas.Completion, mimes=(JSON, "text/event-stream")),
     Endpoint("GET", "/v1/models", openai.models, "List the models (OpenAI)", None, schemas.ModelList),
     Endpoint("GET", "/v1/models/{name}", openai.model, "Describe one model (OpenAI)", None, schemas.ModelCard),
-    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text as a vector "
-                                                          "(OpenAI)", schemas.EmbeddingRequest,
-             schemas.EmbeddingList),
-    Endpoint("POST", "/translate", libretranslate.translate, "translations (LibreTranslate)", schemas.TranslateRequest,
-             schemas.Translated, form=True),
-    Endpoint("GET", "/languages", libretranslate.languages, "List the language pairs of the translators"
-                                                            " (LibreTranslate)",
+    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text as a vector (OpenAI)",
+             schemas.EmbeddingRequest, schemas.EmbeddingList),
+    Endpoint("POST", "/translate", libretranslate.translate, "Translate texts (LibreTranslate)",
+             schemas.TranslateRequest, schemas.Translated, form=True),
+    Endpoint("GET", "/languages", libretranslate.languages, "List the languages of the translators (LibreTranslate)",
              schemas.LanguagesRequest, schemas.Language, many=True, form=True),
     Endpoint("POST", "/detect", libretranslate.detect, "Detect the language of a text (LibreTranslate)",
              schemas.DetectRequest, schemas.Detected, many=True, form=True),
@@ -67,8 +65,8 @@ ENDPOINTS = (
     Endpoint("POST", "/classify", verbs.classify, "Classify texts, pairs of texts, or images", schemas.ClassifyRequest,
              schemas.Results),
     Endpoint("POST", "/tag", verbs.tag, "Tag words and find entities", schemas.TagRequest, schemas.Results),
-    Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each"
-                                          " text", schemas.FillRequest, schemas.Results),
+    Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each text", schemas.FillRequest,
+             schemas.Results),
     Endpoint("POST", "/answer", verbs.answer, "Find spans of a context that answer a question", schemas.AnswerRequest,
              schemas.Results),
     Endpoint("POST", "/attend", attention_api.attend, "Return the attention maps for one input", schemas.AttendRequest,
@@ -77,8 +75,8 @@ ENDPOINTS = (
     Endpoint("GET", "/runs/{name}", curves, "Return the learning curves of one run", None, schemas.Curves),
     Endpoint("GET", "/healthz", health, "Report that the service is running", None, schemas.Health),
     Endpoint("GET", "/metrics", metrics, "Return metrics for Prometheus", mimes=("text/plain",)),
-    Endpoint("GET", "/openapi.json", openapi, "this document"),
-    Endpoint("GET", "/", page.start, "the page", mimes=("text/html",)),
+    Endpoint("GET", "/openapi.json", openapi, "Return this document"),
+    Endpoint("GET", "/", page.start, "Return the page", mimes=("text/html",)),
     Endpoint("GET", "/page/{name}", page.part, "Return a file of the page", mimes=page.MIMES),
 )  # fmt: skip
 

@@ -16,10 +16,10 @@ from manyheads.service.request_body import FORM, JSON
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {
     400: "the request is invalid; `param` names the field", 401: "missing or invalid token",
-    403: "the request comes from a page of another"
-         " origin", 404: "the model does not exist", 408: "the request did not arrive in time",
-    413: "the body is too large",
-    415: "the content type is not supported", 421: "the Host header names another machine",
+    403: "the request comes from a page of another origin", 404: "the model does not exist",
+    408: "the request did not arrive in time",
+    413: "the body is too large", 415: "the content type is not supported",
+    421: "the Host header names another machine",
     429: "the queue is full; see Retry-After", 500: "the service failed; see its log",
     503: "the service is shutting down", 504: "the response took too long",
 }  # fmt: skip

@@ -95,9 +95,9 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
     """
     if not is_local(settings.host) and not settings.token:
         raise UserError(
-            f"--host {settings.host} allows access from other machines, which requires a token: give --token-file"
-            " FILE, or the "
-            "environment variable MANYHEADS_TOKEN. Clients must send the token with every request."
+            f"--host {settings.host} allows access from other machines, which requires a token: "
+            "give --token-file FILE, or the environment variable MANYHEADS_TOKEN. "
+            "Clients must send the token with every request."
         )
     configure(settings.log_level)
     with _socket(settings.host, settings.port) as listening:

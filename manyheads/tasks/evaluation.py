@@ -134,8 +134,8 @@ def record_of(model: Path) -> dict[str, Any]:
     parts = ("data", "reading", "decoding", "windows", "rules")
     if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
         raise UserError(
-            f"{record}: expected the record of a run, found damaged content. Delete the file, and give "
-            "the test files with --data."
+            f"{record}: expected the record of a run, found damaged content. "
+            "Delete the file, and give the test files with --data."
         )
     return known
 
@@ -179,9 +179,8 @@ def scored_data(
         if data is None and source is not None:
             named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
             if named and not own_runs.is_own(record["data"]):
-                raise UserError("this run was not trained on this machine, and its record names "
-                                f"{', '.join(named)}. To open"
-                                 " these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
+                raise UserError(f"this run was not trained on this machine, and its record names {', '.join(named)}. "
+                                "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
             return source.again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
@@ -191,7 +190,7 @@ def scored_data(
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
     for reason, count in items.skips.items():
-        logger.info(f"skipped {count:,} lines: {reason}")
+        logger.info(f"skipped items: {count:,} ({reason})")
     return items
 
 

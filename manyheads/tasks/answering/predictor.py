@@ -89,7 +89,7 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
-        """Return the answers of `answer` for every pair of a question and its context."""
+        """Return the `nbest` most probable answers for every pair of question and context; see `answer`."""
         for setting, count, most in (("nbest", nbest, MOST_ANSWERS), ("max_answer", max_answer, MOST_TOKENS)):
             if not 1 <= count <= most:
                 raise UserError(f"{setting} is {count}: expected 1 to {most}")

@@ -32,8 +32,8 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
     """Run the recipe: write the table, influence.png and result.json, and return the table."""
     if bool(config.models) != (config.texts is not None):
         raise UserError(
-            "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line."
-            " Otherwise leave both out."
+            "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line. "
+            "Otherwise leave both out."
         )
     if run.dry_run:
         return asdict(config)

@@ -131,10 +131,10 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
         return
     run.refuse(
         ("tuned", "scratch", "auxiliary"),
-        "applies only to a run that starts from another model: add --init MODEL, or leave it out",
+        "only for a run that starts from another model: add --init MODEL, or leave it out",
     )
     if config.preset == "tfidf":
-        reason = "has no effect, because TF-IDF is fitted at once, without training steps: leave it out"
+        reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
         run.refuse(tuple(keys), reason)
         options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
@@ -146,13 +146,13 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> Non
     """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
         raise UserError(
-            f"{config.data}: expected pairs of texts, found single texts. Name the second column with"
-            " columns.pair=NAME."
+            f"{config.data}: expected pairs of texts, found single texts. "
+            "Name the second column with columns.pair=NAME."
         )
     if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
-            f"{config.data}: expected single texts, found pairs. Use the recipe sentence-pair, or name one column"
-            " with columns.text=NAME."
+            f"{config.data}: expected single texts, found pairs. "
+            "Use the recipe sentence-pair, or name one column with columns.text=NAME."
         )
 
 

@@ -70,8 +70,8 @@ RECIPES = {
         "Published results at 400 digits: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 / .46.",
     ),
     "universal/addition": _on(
-        "addition", "a model that adds two numbers, least significant digit first, tested on strings ten times as"
-                    " long as in training",
+        "addition", "a model that adds two numbers, least significant digit first, "
+                    "tested on strings ten times as long as in training",
         "Published results at 400 digits: LSTM .08 / .00, Transformer .07 / .00, Universal Transformer .34 / .02.",
     ),
 }  # fmt: skip

@@ -40,14 +40,14 @@ VALIDATED = 200  # number of validation strings
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     """Run the recipe. Besides result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
-    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
     run.refuse(
         ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
     )
     if config.lengths[0] < SHORTEST[config.algorithm]:
         raise UserError(
-            f"lengths starts with {config.lengths[0]}: expected {SHORTEST[config.algorithm]} or more for"
-            f" {config.algorithm}"
+            f"lengths starts with {config.lengths[0]}: "
+            f"expected {SHORTEST[config.algorithm]} or more for {config.algorithm}"
         )
 
     source = DigitSource(
@@ -64,8 +64,8 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         model = _model(config)
         if longest > model.config.max_positions:  # length of the longest text with its end token
             raise UserError(
-                f"network.max_positions is {model.config.max_positions}: expected {longest} or more for the longest"
-                " test input"
+                f"network.max_positions is {model.config.max_positions}: expected {longest} "
+                "or more for the longest test input"
             )
         task = _task(config, run, model, splits, compute)
         curve: dict[str, dict[str, float]] = {}  # value of each metric by length

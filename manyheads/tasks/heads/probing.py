@@ -65,8 +65,9 @@ class Probe:
     def __repr__(self) -> str:
         row = self.dependencies.best()
         return (
-            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, best head {row.layer}-{row.head} "
-            f"finds {row.accuracy:.3f} of {row.items:,} words' heads, best offset {row.base:.3f})"
+            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, "
+            f"best head {row.layer}-{row.head} finds {row.accuracy:.3f} "
+            f"of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
     def published(self, minimum: int = MINIMUM) -> list[Best]:
@@ -120,10 +121,9 @@ def probe(
     }  # fmt: skip
     if not sum(len(sentence.groups) for sentence in hits):
         raise UserError(
-            f"{bank.file}: found no word to score in {len(bank):,} sentences. {words.too_long:,} sentences exceed"
-            " the model's "
-            f"limit, {words.unseen:,} words have no tokens, and roots have no head. Use a model with more positions,"
-            " or other data."
+            f"{bank.file}: found no word to score in {len(bank):,} sentences. "
+            f"{words.too_long:,} sentences exceed the model's limit, {words.unseen:,} words have no tokens, "
+            "and roots have no head. Use a model with more positions, or other data."
         )
     mentions = _coreference(words, bank.sentences)
     return Probe(

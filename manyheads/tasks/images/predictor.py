@@ -190,8 +190,8 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
             raise UserError(f"{loaded.path}: {error}") from None
         if preprocessing.channels != config.channels:
             raise UserError(
-                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
-                f"{config.channels}: copy both from one model"
+                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, "
+                f"the model for {config.channels}: copy both from one model"
             )
         return _bounded(preprocessing, loaded)
     logger.warning(
@@ -206,9 +206,8 @@ def _bounded(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preproce
     size, patch = preprocessing.size, getattr(loaded.model.config, "patch", LARGEST_SIDE)
     if size > LARGEST_SIDE or (size // patch) ** 2 > MOST_PATCHES:
         raise UserError(
-            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,} on a"
-            " side, and "
-            f"{MOST_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
+            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,} on a side, "
+            f"and {MOST_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
         )
     return preprocessing
 

@@ -38,12 +38,10 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.teacher is None:
         run.refuse(
             ("distillation", "share", "temperature"),
-            "has no effect without a teacher: give teacher=RUN, or leave it out",
+            "no effect without a teacher: give teacher=RUN, or leave it out",
         )
     if config.data is None:
-        run.refuse(
-            ("names", "validation", "test"), "applies to your own data: give them with data=PATH, or leave it out"
-        )
+        run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
     _check_metric(config, TOP + 1)
@@ -119,7 +117,7 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
 
     The settings can change labels and a ViT's image size.
     """
-    run.refuse(("preset",), f"is fixed by the model to start from, {run.init}: leave it out")
+    run.refuse(("preset",), f"fixed by the model to start from, {run.init}: leave it out")
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
     kinds = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, kinds, "an image model", **settings)
@@ -133,15 +131,15 @@ def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = Non
 def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, given: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
         raise UserError(
-            "model.fused=none: expected another value, because the distillation token has no head to"
-            " learn from a teacher"
+            "model.fused=none: expected another value, "
+            "because the distillation token has no head to learn from a teacher"
         )
     labels = model.config.labels
     known = getattr(loaded.model.config, "labels", ())
     if known != labels:
         raise UserError(
-            f"{config.teacher}: the teacher has {_few(known)}, but the data have {_few(labels)}. Use a teacher with "
-            "the same labels in the same order."
+            f"{config.teacher}: the teacher has {_few(known)}, but the data have {_few(labels)}. "
+            "Use a teacher with the same labels in the same order."
         )
     share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
     return Teacher(loaded.model, preprocessing_of(loaded), given, config.distillation, share, config.temperature)

@@ -178,8 +178,8 @@ class LanguageModel(ModelWithTokenizer):
             ids = ids or self.encode([prompt])[0]  # the first token of an empty text
             if len(ids) + max_tokens > room and not truncate:
                 raise UserError(
-                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}. The "
-                    f"text has {len(ids):,} tokens, the model takes {room:,}."
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}. "
+                    f"The text has {len(ids):,} tokens, the model takes {room:,}."
                 )
             shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
             text = self.tokenizer.decode(shown.ids)
@@ -249,7 +249,7 @@ class LanguageModel(ModelWithTokenizer):
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]
         # A lower number of bits is better, so the quality is the negative number.
-        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability per byte")
+        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
 
     @property
     def end(self) -> int | None:

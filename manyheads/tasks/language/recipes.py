@@ -76,8 +76,8 @@ RECIPES = {
     "language-modelling": Recipe(
         "a small language model on Python's source code, or on your texts", "Radford et al. 2019",
         LanguageModellingConfig(), RUN,
-        "It uses byte-level BPE. Without data, it trains on the standard library's source code, in about three"
-        " minutes on two cores.",
+        "It uses byte-level BPE. "
+        "Without data, it trains on the standard library's source code, in about three minutes on two cores.",
         options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModellingConfig(training=FINE_TUNING),
     ),
     "language-modelling/tiny-shakespeare": Recipe(

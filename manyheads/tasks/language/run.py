@@ -104,8 +104,8 @@ def planned_model(config: LanguageModellingConfig) -> Model:
 def _model_config(config: LanguageModellingConfig, vocabulary: int, end: int | None) -> Any:
     if config.model.get("head", "decoder") != "decoder":
         raise UserError(
-            f"model.head is {config.model['head']!r}: expected 'decoder', because a language model must not see"
-            " later tokens"
+            f"model.head is {config.model['head']!r}: expected 'decoder', "
+            "because a language model must not see later tokens"
         )
     families = ("gpt2", "gpt", "universal-sequence")
     settings = {"max_positions": config.block, **config.model}

@@ -118,8 +118,8 @@ def token_losses(
     """
     if not 0 < stride <= context <= model.config.max_positions:
         raise UserError(
-            f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
-            f" {model.config.max_positions} positions"
+            f"windows of {context} tokens every {stride}: "
+            f"expected 0 < stride <= context and at most {model.config.max_positions} positions"
         )
     total = len(stream) - 1
     losses = np.empty(max(total, 0))

@@ -107,8 +107,8 @@ class Translator(ModelWithTokenizer):
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MOST_POSITIONS:
                 raise ItemError(
-                    index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: use a beam of at "
-                    f"most {max(1, MOST_POSITIONS // longest)}"
+                    index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: "
+                           f"use a beam of at most {max(1, MOST_POSITIONS // longest)}"
                 )  # fmt: skip
         model, compute = self.compiled
         hypotheses = decode(model, compute, sources, beam=beam, alpha=alpha, nbest=count)
@@ -277,7 +277,8 @@ def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tupl
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
         raise UserError(
-            f"{model}: found no languages in result.json. Either the file is missing, or the training data were no "
-            "translations. Give the test files as --data FILE.en,FILE.de"
+            f"{model}: found no languages in result.json. "
+            "The file is missing, or the model was not trained on translations. "
+            "Give the test files as --data FILE.en,FILE.de"
         )
     return source, target

@@ -36,7 +36,7 @@ Model = Transformer | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
     if run.init is not None:
         dropouts(run)
 

@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized pairs. Sentences with their end token are cut to `limit` tokens when read."""
+    """Tokenized sentence pairs. A sentence, with its end token, is cut to `limit` tokens when it is read."""
 
     sources: TokenStore
     targets: TokenStore
@@ -75,8 +75,8 @@ class Corpus:
                 excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise UserError(
-                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}. Raise "
-                        "max_length, remove them, or cut them with truncate=true."
+                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}. "
+                        "Raise max_length, remove them, or cut them with truncate=true."
                     )
                 logger.info(f"{excess} and are cut")
         return self

@@ -188,7 +188,7 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
     with pytest.raises(Refused) as told:
         served.submit("a", same, [1], "texts")
     assert told.value.status == 429
-    with pytest.raises(Refused, match="21 at once: expected at most 20") as never:
+    with pytest.raises(Refused, match="found 21 items at once: expected at most 20") as never:
         served.submit("a", same, list(range(21)), "texts")
     assert (never.value.status, never.value.field) == (400, "texts")
     held.may.set()

@@ -160,7 +160,7 @@ def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     longest = model.model.config.max_positions
     for module in ("predictor", "decoding"):
         monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", 8 * longest)
-    with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens, .* a beam of at most 8") as error:
+    with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens long, .* a beam of at most 8") as error:
         model.translate(["", "two dogs"], beam=9)
     assert error.value.index == 1
     for setting, value in (("nbest", 1001), ("max_answer", 10**9)):

@@ -265,20 +265,20 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
             answerer.answer(*half)
     with pytest.raises(ValueError, match="question 2 has half a character"):
         answerer.answers([("Who?", "x"), ("\ud800", "x")])
-    with pytest.raises(ValueError, match="the context is blank to the tokenizer: give a text"):
+    with pytest.raises(ValueError, match="the context has no tokens: give a text"):
         answerer.answer("Who?", "\u0000")
     assert answerer.answers([("Who?", "\u0000")])[0][0].text == ""  # nothing that the tokenizer would see
     wrong: list[tuple[str, Any]] = [("nbest", 0), ("nbest", -1), ("max_answer", 0), ("null_threshold", float("nan"))]
     for setting, value in wrong:
         with pytest.raises(ValueError, match=f"{setting} is {value}: expected"):
             answerer.answer("Who?", "Ada", **{setting: value})
-    with pytest.raises(ValueError, match="leaves no room for the context"):
+    with pytest.raises(ValueError, match="leaves no space for the context"):
         passages(tokenizer, PAIRS, max_length=8)
-    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="found no result.json that names its test data"):
         answerer.outcome()
     bare = Tokenizer.from_str(tokenizer.to_str())
     bare.post_processor = None
-    with pytest.raises(ValueError, match="puts no token before a pair"):
+    with pytest.raises(ValueError, match="adds no token before a pair"):
         passages(bare, PAIRS)
     item = {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
     content = {"data": [{"title": "t", "paragraphs": [{"context": CONTEXTS[0], "qas": [item]}]}]}

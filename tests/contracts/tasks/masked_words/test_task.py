@@ -203,7 +203,7 @@ def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["no mask here"], r"^text 1 has no \[MASK\]: put one"),
+        (["no mask here"], r"^text 1 has no \[MASK\]: write"),
         (["It [MASK].", "It [MASK] \ud800."], r"^text 2 has half a character .* at position 11: give valid UTF-8"),
         (["It [MASK].", ""], r"^text 2 has no \[MASK\]"),
         (["It [MASK]" + " cat" * 40], r"^text 1 has \d+ tokens, the model takes 40: shorten it"),
@@ -232,7 +232,7 @@ def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> Non
     assert outcome.metrics["accuracy"]["value"] == sum(outcome.quality) / 4  # one word of each text is masked
     assert outcome.quality == [float(a == b) for a, b in zip(outcome.outputs, outcome.references, strict=True)]
     assert any("[MASK]" in text for text in outcome.inputs)
-    with pytest.raises(ValueError, match="no result.json that tells its validation data: name some with --data PATH"):
+    with pytest.raises(ValueError, match="no result.json that names its validation data. Give some with --data PATH"):
         filler.outcome()
 
 
@@ -243,7 +243,7 @@ def test_many_masks_take_little_time_and_memory(filler: MaskedLanguageModel, mon
     for one, other in zip(whole, filler.fill(texts, top=3), strict=True):
         assert [fill.text for fill in one] == [fill.text for fill in other]
     assert [len(rows) for rows in _groups([4, 4, 4, 30, 1, 1], 10)] == [2, 1, 1, 2]
-    with pytest.raises(ValueError, match="text 2 has 11 masks, top is 1,000: expected at most 10,000 words in all"):
+    with pytest.raises(ValueError, match="text 2 has 11 masks and top is 1,000: expected at most 10,000 words in all"):
         filler.fill(["[MASK]", "[MASK] " * 11], top=1000)
 
 
