@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
-MOST_TOKENS = 100_000  # as tasks/language/predictor.py says, which takes seconds to import
+MAX_NEW_TOKENS = 100_000  # as tasks/language/predictor.py says, which takes seconds to import
 TELLING = 5.0  # seconds between two words about how far it is
 
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add("generate", _generate, "continue texts, or stdin line by line", MODEL, as_json=True)
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--max-tokens", type=whole(1, MOST_TOKENS), default=100, metavar="N",
+    verb.add_argument("--max-tokens", type=whole(1, MAX_NEW_TOKENS), default=100, metavar="N",
                       help="at most (default: 100)")  # fmt: skip
     verb.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default: 1)")
     verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="of the K most probable tokens only")

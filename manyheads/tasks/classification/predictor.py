@@ -33,7 +33,7 @@ class Label:
         return self.label
 
 
-def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
+def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
     """Return the `top` most probable labels of each item, best first, from the log-probabilities (N, L)."""
     best, indices = scores.exp().topk(min(top, len(labels)))
     return [
@@ -114,7 +114,7 @@ class Classifier(TextPredictor):
                 )
         model, compute = self.compiled
         scores = log_probabilities(model, self._encode(texts, pairs, truncate), compute)
-        ranked = likeliest(scores, self.labels, top)
+        ranked = top_labels(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
     def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:

@@ -40,7 +40,7 @@ FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
 
 def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
-    _refuse_idle(config, run)
+    _check_unused_options(config, run)
 
     source = LabelledSource(
         **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
@@ -49,15 +49,15 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
-        return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
+        return Plan(_initial_model(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
     def build(splits: SplitData[Labelled], compute: ComputeConfig) -> Job[Labelled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
-            model, tokenizer = _new(config, splits.train, labels)
+            model, tokenizer = _build_model(config, splits.train, labels)
         else:
-            model, tokenizer = _started(config, run, labels)
+            model, tokenizer = _initial_model(config, run, labels)
         limit = model.config.max_positions
         # report test texts that are too long now, not after the training
         if splits.test is not None and not config.truncate:
@@ -70,7 +70,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
         record = {"truncate": config.truncate}
         if isinstance(model, Tfidf):
-            fit = _fitting(config, run, model, tokenizer, splits.train)
+            fit = _make_fit(config, run, model, tokenizer, splits.train)
             return Job(model, config.training, score, fit=fit, record=record)
         task = ClassificationTask(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
@@ -93,7 +93,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, beside=("auxiliary",))
 
 
-def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     """Return the BERT or GPT given by `--init` with a new classification head, and its tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
@@ -125,7 +125,7 @@ def planned_model(config: ClassificationConfig) -> Any:
         return _model(config, labels, config.vocabulary, 0, 1)
 
 
-def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
+def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
@@ -138,8 +138,8 @@ def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
         run.refuse(tuple(keys), reason)
         options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
-        if idle := [name for name, value in options.items() if value is not None]:
-            raise UserError(f"{', '.join(idle)}: {reason}")
+        if unused := [name for name, value in options.items() if value is not None]:
+            raise UserError(f"{', '.join(unused)}: {reason}")
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
@@ -156,7 +156,7 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> Non
         )
 
 
-def _fitting(
+def _make_fit(
     config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labelled
 ) -> Callable[[], Summary]:
     """Return a function that fits TF-IDF, for use instead of the training loop."""
@@ -171,7 +171,7 @@ def _fitting(
     return fit
 
 
-def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _build_model(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
         raise UserError(
             f"{config.data}: found pairs of texts, which need a pretrained model: give one with --init MODEL"

@@ -26,9 +26,9 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import normalize
     c = model.config
-    known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
-    starts = np.cumsum([0, *map(len, known)])
-    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(known), starts), shape=(len(ids), c.vocab))
+    token_ids = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
+    starts = np.cumsum([0, *map(len, token_ids)])
+    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(token_ids), starts), shape=(len(ids), c.vocab))
     counts.sum_duplicates()
     weighting = TfidfTransformer(sublinear_tf=True)
     features = weighting.fit_transform(counts)  # (texts, V), sparse

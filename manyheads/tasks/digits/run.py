@@ -34,8 +34,8 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES = 3  # number of strings in steps.txt
-VALIDATED = 200  # number of validation strings
+STEP_EXAMPLES = 3  # number of strings in steps.txt
+VALIDATION_STRINGS = 200  # number of validation strings
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
 
     source = DigitSource(
         algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
-        tested=config.tested, validated=VALIDATED, seed=config.training.seed,
+        tested=config.tested, validated=VALIDATION_STRINGS, seed=config.training.seed,
     )  # fmt: skip
 
     def plan() -> Plan:
@@ -71,10 +71,10 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         curve: dict[str, dict[str, float]] = {}  # value of each metric by length
         examples: dict[str, Any] = {}
 
-        def score(held: Pairs) -> Metrics:
+        def score(strings: Pairs) -> Metrics:
             metrics: Metrics = {}
             translator = Translator(directory.load(run.out), compute)
-            for length, pairs in by_length(held).items():
+            for length, pairs in by_length(strings).items():
                 values, outputs = measure(translator.model, task.tokenizer, pairs, compute)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
@@ -86,12 +86,12 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             with drawing.optional():
                 draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
             if config.model == "universal":
-                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:EXAMPLES]]
+                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:STEP_EXAMPLES]]
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
             return metrics
 
-        source_length, written = task.train.mean_lengths()
-        flops = costs.flops(task.model, source_length, written)["training"] / written
+        source_length, target_length = task.train.mean_lengths()
+        flops = costs.flops(task.model, source_length, target_length)["training"] / target_length
         training = replace(config.training, width=task.model.config.width)
         identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}

@@ -83,9 +83,12 @@ class Teacher:
 
     def loss(self, student: Tensor, images: Tensor) -> Tensor:
         """Return the distillation loss of the student's logits (B, L) on the same images, summed over the batch."""
-        taught = self.logits(images)
+        teacher_logits = self.logits(images)
         if self.kind == "hard":
-            return F.cross_entropy(student, taught.argmax(-1), reduction="sum")
+            return F.cross_entropy(student, teacher_logits.argmax(-1), reduction="sum")
         tau = self.temperature
-        learnt, expected = (student / tau).log_softmax(-1), (taught / tau).log_softmax(-1)
-        return tau**2 * F.kl_div(learnt, expected, log_target=True, reduction="sum")
+        log_student, log_teacher = (
+            (student / tau).log_softmax(-1),
+            (teacher_logits / tau).log_softmax(-1),
+        )
+        return tau**2 * F.kl_div(log_student, log_teacher, log_target=True, reduction="sum")

@@ -17,7 +17,7 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.squad import Answer, Question, Questions
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
+from manyheads.tasks.answering.passages import NULL, FoundAnswer, best_answers, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import trust
@@ -226,10 +226,10 @@ def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
                 if passage.owned[i]:
                     score = float(each[passage.first + i, 0] + each[passage.first + j, 1])
                     candidates.append((score, context[passage.spans[i, 0] : passage.spans[j, 1]]))
-    (found,) = likeliest(several, logits, [context], 5, 3, None)
+    (found,) = best_answers(several, logits, [context], 5, 3, None)
     best = max(candidates)
     assert (found[0].score, found[0].text) == (pytest.approx(best[0]), best[1])
-    (found,) = likeliest(several, logits, [context], 500, 3, 1e9)
+    (found,) = best_answers(several, logits, [context], 500, 3, 1e9)
     assert [a.score for a in found if not a.text] == pytest.approx([min(nulls)])
     assert len(passage_logits(model, several, prepare())) == len(several)
 
