@@ -13,14 +13,7 @@ from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
-from manyheads.tasks.answering.passages import (
-    MAX_ANSWER,
-    READING,
-    FoundAnswer,
-    best_answers,
-    passage_logits,
-    passages,
-)
+from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 

@@ -98,10 +98,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
-        run.refuse(
-            ("auxiliary",),
-            f"sets the weight of a language-modeling loss, but {run.init} is no language model: leave it out",
-        )
+        run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, GPT, "a BERT or a GPT")
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
@@ -129,10 +126,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
-    run.refuse(
-        ("tuned", "scratch", "auxiliary"),
-        "only for a run that starts from another model: add --init MODEL, or leave it out",
-    )
+    run.refuse(("tuned", "scratch", "auxiliary"), "only with a model to start from: add --init MODEL")
     if config.preset == "tfidf":
         reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
@@ -145,10 +139,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
     """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
-        raise UserError(
-            f"{config.data}: expected pairs of texts, found single texts. "
-            "Name the second column with columns.pair=NAME."
-        )
+        raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
             f"{config.data}: expected single texts, found pairs. "
@@ -173,9 +164,7 @@ def _make_fit(
 
 def _build_model(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
-        raise UserError(
-            f"{config.data}: found pairs of texts, which need a pretrained model: give one with --init MODEL"
-        )
+        raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
     with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)

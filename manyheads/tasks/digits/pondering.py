@@ -39,10 +39,7 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     """
     model = translator.model
     if not hasattr(getattr(model, "config", None), "steps"):
-        raise UserError(
-            f"{translator.path} is a {translator.family} model: "
-            "expected a Universal Transformer, the only model with steps"
-        )
+        raise UserError(f"{translator.path} is a {translator.family} model: expected a Universal Transformer")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]

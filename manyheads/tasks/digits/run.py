@@ -46,8 +46,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     )
     if config.lengths[0] < SHORTEST[config.algorithm]:
         raise UserError(
-            f"lengths starts with {config.lengths[0]}: "
-            f"expected {SHORTEST[config.algorithm]} or more for {config.algorithm}"
+            f"lengths starts with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
         )
 
     source = DigitSource(
@@ -63,10 +62,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
         if longest > model.config.max_positions:  # length of the longest text with its end token
-            raise UserError(
-                f"network.max_positions is {model.config.max_positions}: expected {longest} "
-                "or more for the longest test input"
-            )
+            raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
         curve: dict[str, dict[str, float]] = {}  # value of each metric by length
         examples: dict[str, Any] = {}

@@ -51,8 +51,7 @@ class Teacher:
             )
         if not 0 <= self.share <= 1 or not 0 < self.temperature < math.inf:
             raise UserError(
-                f"share is {self.share} and temperature is {self.temperature}: "
-                "expected a share from 0 to 1 and a positive temperature"
+                f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
         try:  # a convolutional network accepts images of any size
@@ -87,8 +86,5 @@ class Teacher:
         if self.kind == "hard":
             return F.cross_entropy(student, teacher_logits.argmax(-1), reduction="sum")
         tau = self.temperature
-        log_student, log_teacher = (
-            (student / tau).log_softmax(-1),
-            (teacher_logits / tau).log_softmax(-1),
-        )
+        log_student, log_teacher = ((student / tau).log_softmax(-1), (teacher_logits / tau).log_softmax(-1))
         return tau**2 * F.kl_div(log_student, log_teacher, log_target=True, reduction="sum")

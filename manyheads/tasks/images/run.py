@@ -36,10 +36,7 @@ logger = logging.getLogger(__name__)
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.teacher is None:
-        run.refuse(
-            ("distillation", "share", "temperature"),
-            "no effect without a teacher: give teacher=RUN, or leave it out",
-        )
+        run.refuse(("distillation", "share", "temperature"), "no effect without a teacher: add teacher=RUN")
     if config.data is None:
         run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
@@ -130,14 +127,9 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 
 
-def _teacher(
-    config: ImageConfig, loaded: directory.Loaded, model: Any, student_preprocessing: Preprocessing
-) -> Teacher:
+def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, expected: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
-        raise UserError(
-            "model.fused=none: expected another value, "
-            "because the distillation token has no head to learn from a teacher"
-        )
+        raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
     labels = model.config.labels
     teacher_labels = getattr(loaded.model.config, "labels", ())
     if teacher_labels != labels:
@@ -146,9 +138,7 @@ def _teacher(
             f"but the data have {_labels_text(labels)}. Use a teacher with the same labels in the same order."
         )
     share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
-    return Teacher(
-        loaded.model, preprocessing_of(loaded), student_preprocessing, config.distillation, share, config.temperature
-    )
+    return Teacher(loaded.model, preprocessing_of(loaded), expected, config.distillation, share, config.temperature)
 
 
 def _labels_text(labels: tuple[str, ...]) -> str:

@@ -108,7 +108,7 @@ class LanguageModel(ModelWithTokenizer):
             seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise UserError(
-                f"found {len(seeds)} seeds for {len(prompts)} texts: give one seed for each text, or a single number"
+                f"found {len(seeds)} seeds for {len(prompts)} texts: give one for each text, or a single number"
             )
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
@@ -272,9 +272,7 @@ class LanguageModel(ModelWithTokenizer):
             if len(ids) > limit:
                 raise ItemError(index, f"has {len(ids):,} tokens, the model takes {limit:,}: shorten it")
             if not ids and self.end is None:
-                raise ItemError(
-                    index, "is empty, and the vocabulary has no token to start a text with: give at least one character"
-                )
+                raise ItemError(index, "is empty, but the vocabulary has no start token: write at least one character")
             encoded.append(ids or [int(self.end or 0)])
         return encoded
 

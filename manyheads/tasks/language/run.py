@@ -103,10 +103,7 @@ def planned_model(config: LanguageModelingConfig) -> Model:
 
 def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | None) -> Any:
     if config.model.get("head", "decoder") != "decoder":
-        raise UserError(
-            f"model.head is {config.model['head']!r}: expected 'decoder', "
-            "because a language model must not see later tokens"
-        )
+        raise UserError(f"model.head is {config.model['head']!r}: expected decoder, which hides later tokens")
     families = ("gpt2", "gpt", "universal-sequence")
     settings = {"max_positions": config.block, **config.model}
     return fitted(config.preset, families, settings, {"vocab": vocabulary, "end": end})

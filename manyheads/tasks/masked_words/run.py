@@ -95,10 +95,7 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], com
 
 def _check_length(config: PretrainingConfig, model: Bert) -> None:
     if config.length > model.config.max_positions:
-        raise UserError(
-            f"length is {config.length}, but the model takes only {model.config.max_positions} tokens: "
-            "set a smaller length"
-        )
+        raise UserError(f"length is {config.length}: the model takes at most {model.config.max_positions} tokens")
 
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:

@@ -24,8 +24,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     """
     if len(hypotheses) != len(references):
         raise UserError(
-            f"found {len(hypotheses):,} translations but {len(references):,} references: "
-            "expected one reference for each translation"
+            f"found {len(hypotheses):,} translations, but {len(references):,} references: expected equal numbers"
         )
     if not references:
         raise UserError("found no test pairs to score: the test data are empty")

@@ -118,9 +118,7 @@ class Translator(ModelWithTokenizer):
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """Return the score and log-probability that the model gives to each target as a translation of its source."""
         if len(sources) != len(targets):
-            raise UserError(
-                f"found {len(sources):,} sources but {len(targets):,} targets: expected one target for each source"
-            )
+            raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
         c = self.model.config
         for number, text in enumerate(targets, 1):
             check_text(text, f"target {number}", c.max_positions)
@@ -128,9 +126,7 @@ class Translator(ModelWithTokenizer):
         target_ids = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
         for number, (source, ids) in enumerate(zip(encoded, target_ids, strict=True), 1):
             if ids and not source:
-                raise UserError(
-                    f"source {number} is blank, but its target is not: give both texts, or leave both blank"
-                )
+                raise UserError(f"source {number} is blank, but its target is not: give both or none")
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
@@ -177,8 +173,7 @@ class Translator(ModelWithTokenizer):
         c = self.model.config
         start = self.target_tokenizer.id_to_token(c.start) or "[start]"
         decoder_input = Side(
-            (start if c.start != c.pad else "[start]", *output.side.tokens[:-1]),
-            (SPECIAL, *output.side.words[:-1]),
+            (start if c.start != c.pad else "[start]", *output.side.tokens[:-1]), (SPECIAL, *output.side.words[:-1])
         )
         sides = {
             "encoder": (source.side, source.side), "decoder": (output.side, decoder_input),

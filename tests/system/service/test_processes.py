@@ -24,7 +24,7 @@ from manyheads.directory import FETCHED
 from manyheads.service import openai as completion
 from manyheads.service import registry
 from manyheads.service.app import application
-from manyheads.service.batching import Batcher, Turns
+from manyheads.service.batching import Batcher, FairLock
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Served, stamp_of
 from manyheads.service.server import Settings, service_of
@@ -259,7 +259,7 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
         loads.append(path)
         if failing and len(loads) > 1:
             raise RuntimeError("no memory")
-        worker = Batcher(name, Turns(), Metrics(), most_items=8, most_characters=99, most_waiting=8)
+        worker = Batcher(name, FairLock(), Metrics(), max_items=8, max_characters=99, max_waiting=8)
         return Served(name, manyheads.load(path), worker, stamp_of(path))
 
     monkeypatch.setattr(registry.log, "error", lambda _, extra: logged.append(extra["more"]["error"]))
@@ -267,7 +267,7 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
     old = served.of("m", "classify")
     shutil.rmtree(model)
     bert(model, head="masked_lm")
-    served.take_over()
+    served.reload()
     assert len(loads) == 2
     assert served.of("m", "classify") is old
     expected = (
@@ -302,12 +302,12 @@ def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
 ) -> None:
     model = language_model(tmp_path / "lm")
     service = service_of(Settings({"lm": str(model)}))
-    first, real = service.registry.of("lm", None), completion._encoded
+    first, real = service.registry.of("lm", None), completion._encode_prompts
 
     async def encoded(predictor: Any, asked: Any) -> Any:
         if predictor is first.predictor:
             (model / "tokenizer.json").touch()
-            await asyncio.to_thread(service.registry.take_over)
+            await asyncio.to_thread(service.registry.reload)
             await asyncio.to_thread(first.worker.close)
         return await real(predictor, asked)
 
@@ -316,7 +316,7 @@ def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.post("/v1/completions", json={"model": "lm", "prompt": "the cat"})
 
-    monkeypatch.setattr(completion, "_encoded", encoded)
+    monkeypatch.setattr(completion, "_encode_prompts", encoded)
     assert asyncio.run(ask()).status_code == 200
     assert service.registry.of("lm", None) is not first
     service.registry.close()

@@ -214,7 +214,7 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     assert "using numeric labels as indices of label names: 0 for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
     assert "expected text=NAME,label=NAME" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="expected a string as each text, found a tuple. Give second texts as `pairs`"):
+    with pytest.raises(ValueError, match="expected strings, found a tuple; give second texts as `pairs`"):
         manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
 
 
@@ -283,10 +283,10 @@ def test_mistakes_are_told_before_anything_is_made(
 
 
 def test_what_cannot_be_trained_on_is_told(data: Path, bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"found single texts. Name the second column with columns\.pair"):
+    with pytest.raises(ValueError, match=r"found single texts: name the second column with columns\.pair"):
         train("sentence-pair", {**SMALL, "data": str(data)}, out=tmp_path / "a", init=str(bert))
     pairs = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(3, 200))
-    with pytest.raises(ValueError, match="found pairs of texts, which need a pretrained model: give one with --init"):
+    with pytest.raises(ValueError, match="pairs of texts require a pretrained model: add --init"):
         train("text-classification", {**SMALL, "data": str(pairs), "vocabulary": 60}, out=tmp_path / "b")
     long = write(tmp_path / "long", train=rows(50), val=rows(5, 60), test=[("great " * 50, "1")])
     with pytest.raises(ValueError, match=r"test\.tsv:2 has 52 tokens, the limit is 40"):
@@ -345,8 +345,8 @@ def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"tuned": "last"}, {}, "tuned: only for a run that starts from another model"),
-        ({"scratch": True}, {}, "scratch: only for a run that starts from another model"),
+        ({"tuned": "last"}, {}, "tuned: only with a model to start from"),
+        ({"scratch": True}, {}, "scratch: only with a model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
         ({"size": 5}, {}, "size: only for the embedded corpus, but data is set"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),

@@ -148,7 +148,7 @@ def test_a_vocabulary_without_an_end_leaves_out_the_first_token(tmp_path: Path) 
     outcome = generator.score(Texts(["世界! cat"]), context=8, stride=8)
     assert outcome.metrics["bits_per_byte"]["signature"].startswith("8 UTF-8 bytes|6 tokens")
     assert generator.generate("the", max_tokens=3).startswith("the")
-    with pytest.raises(ValueError, match="text 2 is empty, and the vocabulary has no token"):
+    with pytest.raises(ValueError, match="text 2 is empty, but the vocabulary has no start token"):
         generator.generate(["the", ""])
 
 

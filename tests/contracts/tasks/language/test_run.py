@@ -101,7 +101,7 @@ def learns_by_heart(corpus: Path, tmp_path: Path, halting: str) -> None:
     assert len(model.attend("One for the").axes["self"]) == 3
     with pytest.raises(
         ValueError,
-        match="model.head is 'encoder': expected 'decoder', because a language model must not see later tokens",
+        match="model.head is 'encoder': expected decoder, which hides later tokens",
     ):
         train(recipe, {**settings, "model.head": "encoder"}, out=out, dry_run=True)
     tuned = {"data": str(corpus), "threads": 1, "block": 24, "rows": 8, "training.steps": 1, "training.warmup": 0}

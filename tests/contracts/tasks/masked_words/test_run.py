@@ -126,7 +126,7 @@ def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
         (
             "bert/pretraining",
             {"length": 600},
-            "length is 600, but the model takes only 512 tokens: set a smaller length",
+            "length is 600: the model takes at most 512 tokens",
         ),
         ("bert/pretraining", {"preset": "huge"}, "unknown preset 'huge'"),
         ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "no column 'txt'"),
